@@ -1,0 +1,1 @@
+"""The papers' experiments, one runnable module each: ``python -m experiments.NAME --help``."""

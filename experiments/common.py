@@ -1,0 +1,302 @@
+"""What the experiments share: flags, data, progress, atomic results, one-line errors."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+from tqdm import tqdm
+
+import kme_jax
+from experiments.mixture import mixture
+from kme_jax.numerics import Progress, check_columns, check_points
+from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+class InputError(ValueError):
+    """Something the user can put right: reported as one line, exit status 2."""
+
+
+@contextlib.contextmanager
+def input_errors(prefix: str = "") -> Iterator[None]:
+    """Turns a ValueError or OSError within it into an :class:`InputError`."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise InputError(prefix + " ".join(str(error).split())) from error
+
+
+# --- configuration -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureConfig:
+    """Configuration of figures 1 and 2: one field per flag, see :func:`define_mixture_flags`."""
+
+    dim: int = 2
+    num_rows: int | None = None
+    max_points: int = 10_000
+    epsilons: tuple[float, ...] = (0.01, 0.1, 1.0)
+    delta: float = 1e-6
+    gamma: float | None = None
+    calibration: str = "classical"
+    diameter: str = "published"
+    tolerance: float = 1e-5
+    seed: int = 0
+    data_seed: int = 0
+    num_noise_draws: int = 1000
+    proposal_scale: float = 500.0
+    dataset: str | None = None
+    output_dir: str = "results"
+
+    @property
+    def kernel(self) -> kme_jax.Gaussian:
+        """exp(−γ‖x − y‖²) with γ = 1e-4 / D unless given ([B] appendix B)."""
+        return kme_jax.Gaussian(1e-4 / self.dim if self.gamma is None else self.gamma)
+
+    def validate(self) -> None:
+        """Raises InputError for whatever can be refused without data."""
+        for name in ("dim", "max_points", "num_noise_draws"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_rows is not None and self.num_rows < 1:
+            raise InputError(f"--num_rows must be at least 1, got {self.num_rows}")
+        if not self.epsilons:
+            raise InputError("--epsilons is empty: give one or more, such as --epsilons=0.01,0.1,1")
+        if len({epsilon_key(e) for e in self.epsilons}) < len(self.epsilons):
+            raise InputError(f"--epsilons has a value twice: {','.join(map(epsilon_key, self.epsilons))}")
+        for name in ("tolerance", "proposal_scale"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise InputError(f"--{name} must be positive and finite, got {getattr(self, name)}")
+        if self.diameter not in ("published", "proved"):
+            raise InputError(f'--diameter must be "published" or "proved", got "{self.diameter}"')
+        if self.tolerance >= 1:
+            raise InputError(f"--tolerance must be below k(z, z) = 1, got {self.tolerance}")
+        for name in ("seed", "data_seed"):
+            if not 0 <= getattr(self, name) < 2**32:
+                raise InputError(f"--{name} must be in [0, 2^32), got {getattr(self, name)}")
+        with input_errors():
+            _ = self.kernel
+            for epsilon in self.epsilons:
+                gaussian_noise_multiplier(PrivacyBudget(epsilon, self.delta), self.calibration)
+
+
+def epsilon_key(epsilon: float) -> str:
+    """ε as a key of a result: "0.01", "0.1", "1"."""
+    return f"{epsilon:g}"
+
+
+def define_mixture_flags() -> None:
+    """Defines one absl flag per field of :class:`MixtureConfig`. Call it from a main module only."""
+    default = MixtureConfig()
+    flags.DEFINE_integer("dim", default.dim, "D, the number of columns.")
+    flags.DEFINE_integer(
+        "num_rows", None, "N, the number of private rows. Default: 100000, or all rows of --dataset.", lower_bound=1
+    )
+    flags.DEFINE_integer("max_points", default.max_points, "The largest M, the number of synthetic points.")
+    flags.DEFINE_list("epsilons", [epsilon_key(e) for e in default.epsilons], "Privacy levels ε, separated by commas.")
+    flags.DEFINE_float("delta", default.delta, "δ of (ε, δ)-differential privacy, in (0, 1).")
+    flags.DEFINE_float("gamma", None, "γ of the kernel exp(-γ‖x-y‖²). Default: 1e-4 / D.")
+    flags.DEFINE_enum(
+        "calibration",
+        default.calibration,
+        ["classical", "analytic"],
+        "σ from the classical bound, as published (ε <= 1), or from the exact condition of Balle & Wang 2018.",
+    )
+    flags.DEFINE_enum(
+        "diameter",
+        default.diameter,
+        ["published", "proved"],
+        "Sensitivity of one row: 2/N as published, or the tight √2/N that holds for kernels k >= 0.",
+    )
+    flags.DEFINE_float("tolerance", default.tolerance, "Squared residual norm at or below which a point adds nothing.")
+    flags.DEFINE_integer("seed", default.seed, "Seed of the noise.")
+    flags.DEFINE_integer("data_seed", default.data_seed, "Seed of the mixture and of the proposal. Published: 0.")
+    flags.DEFINE_integer("num_noise_draws", default.num_noise_draws, "Noise draws per curve of algorithm 1.")
+    flags.DEFINE_float("proposal_scale", default.proposal_scale, "Standard deviation of the random public points.")
+    flags.DEFINE_string(
+        "dataset", None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."
+    )
+    flags.DEFINE_string("output_dir", default.output_dir, "Folder for the JSON result and its picture.")
+    flags.adopt_module_key_flags(sys.modules[__name__])
+
+
+def mixture_config_from_flags() -> MixtureConfig:
+    """The configuration the flags say.
+
+    Raises:
+      InputError: an ε that is not a number.
+    """
+    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(MixtureConfig)}
+    try:
+        values["epsilons"] = tuple(float(epsilon) for epsilon in values["epsilons"])
+    except ValueError as error:
+        raise InputError(f"--epsilons must be numbers separated by commas: {error}") from error
+    return MixtureConfig(**values)
+
+
+def load_rows(config: MixtureConfig) -> np.ndarray:
+    """The private rows of an experiment: the mixture, or the array X_private of ``--dataset``.
+
+    Raises:
+      InputError: no such file, no such array, or one of a wrong shape or with values that are not finite.
+    """
+    if config.dataset is None:
+        return mixture(config.num_rows or 100_000, config.dim, seed=config.data_seed)
+    name = f"--dataset={config.dataset}"
+    if not os.path.isfile(config.dataset):
+        raise InputError(f"{name}: no such file; give an .npz file with an array X_private [rows, columns]")
+    try:
+        with np.load(config.dataset, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile) or "X_private" not in archive:
+                raise InputError(f"{name}: it has no array X_private; save it with np.savez(path, X_private=rows)")
+            rows = archive["X_private"]
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name}: not a readable .npz file ({' '.join(str(error).split())})") from error
+    with input_errors(f"{name}: "):
+        rows = check_points(rows, "X_private").astype(np.float64)
+        check_columns(rows, config.dim, "X_private does not match --dim")
+    wanted = config.num_rows or len(rows)
+    if wanted > len(rows):
+        raise InputError(f"{name}: it has {len(rows)} rows, fewer than --num_rows={wanted}")
+    return rows[:wanted]
+
+
+# --- results -------------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, Any]:
+    """Device, versions, cores and commit that a result was made with."""
+
+    def git(*words: str) -> str:
+        try:
+            return subprocess.run(
+                ["git", "-C", str(REPOSITORY), *words], capture_output=True, text=True, check=True
+            ).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+
+    device = jax.devices()[0]
+    return {
+        "device": f"{device.platform}: {device.device_kind} x {jax.device_count()}",
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "kme_jax": kme_jax.__version__,
+        "git_commit": git("rev-parse", "HEAD") or None,
+        "git_changed_files": len(git("status", "--porcelain", "--", "kme_jax", "experiments").splitlines()),
+    }
+
+
+def check_output_dir(folder: str | os.PathLike) -> pathlib.Path:
+    """The folder, made if need be.
+
+    Raises:
+      InputError: it cannot be made or written to.
+    """
+    path = pathlib.Path(folder)
+    with input_errors(f"--output_dir={folder}: cannot write there: "):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    return path
+
+
+@contextlib.contextmanager
+def atomic_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A temporary path beside ``path`` (same suffix) that takes its place when the block ends well, and goes if not."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"cannot write {type(value).__name__} to JSON")
+
+
+def write_json(path: pathlib.Path, result: dict[str, Any]) -> None:
+    """Writes a result atomically; NaN and infinity are refused."""
+    text = json.dumps(result, indent=1, default=_jsonable, allow_nan=False)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n")
+
+
+# --- progress ------------------------------------------------------------------------------------------------------
+
+
+class Stages:
+    """A progress bar per stage of a run, and the seconds each took.
+
+    Attributes:
+      seconds: {stage: wall seconds}.
+    """
+
+    def __init__(self, title: str = ""):
+        self._title = title
+        self._started = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[Progress]:
+        """Shows a bar while the block runs; the value is its ``progress(done, total)``."""
+        started = time.perf_counter()
+        interval = 0.2 if sys.stderr.isatty() else 30
+        label = f"{self._title}: {name}" if self._title else name
+        form = "{l_bar}{bar:24}| {elapsed}<{remaining}"
+        with tqdm(desc=f"{label:<44}", total=1, bar_format=form, mininterval=interval, file=sys.stderr) as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            yield progress
+            progress(1, 1)
+        self.seconds[name] = time.perf_counter() - started
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall seconds since the start."""
+        return time.perf_counter() - self._started
+
+
+def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
+    """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line."""
+    define_flags()
+
+    def guarded(argv):
+        try:
+            if len(argv) > 1:
+                raise InputError(f"unknown word {argv[1]!r}: every option is a flag, see --help")
+            main()
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            print("interrupted: nothing was written for the unfinished run", file=sys.stderr)
+            sys.exit(130)
+
+    app.run(guarded)

@@ -1,0 +1,213 @@
+"""The curves of figures 1 and 2: distances Δ = ‖μ̂_X − Σ w_m k(z_m, ·)‖ against the number of points M."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import common, plots
+from kme_jax import MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
+from kme_jax.gram import prefix_double_means
+from kme_jax.nonprivate import Reference
+from kme_jax.numerics import float64
+from kme_jax.privacy import add_noise, gaussian_mechanism
+
+_DRAWS_PER_CALL = 20
+_NUM_CHECKS = 5
+
+
+def point_grid(max_points: int) -> np.ndarray:
+    """The published grid of M for algorithm 1: int(exp(e)) for 100 equally spaced e up to log(max M), and max M."""
+    grid = np.exp(np.linspace(0, np.log(max_points), 100)).astype(int)
+    return np.unique(np.append(grid, max_points))
+
+
+@functools.partial(jax.jit, static_argnames="ranks")
+def _squared_privacy_errors(keys, alpha, sigmas, ranks):
+    """‖β − α‖² over the first F coordinates: keys [b], α [F], σ [e], ranks (F at each M) -> [b, e, len(ranks)].
+
+    The noise of a release at M is the first F(M) coordinates of one draw, and the same draw serves every ε (common
+    random numbers); each release on its own is the mechanism's.
+    """
+    noisy = jax.vmap(jax.vmap(add_noise, (None, None, 0)), (0, None, None))(keys, alpha, sigmas)
+    squared = jnp.cumsum(jnp.square(noisy - alpha[None, None, :]), axis=-1)
+    return squared[..., np.asarray(ranks) - 1]
+
+
+def _summary(distances: np.ndarray) -> dict[str, list[float]]:
+    """Over draws, [draws, M]: mean, root mean square, and the 0.5 and 99.5 percentiles."""
+    low, high = np.percentile(distances, [0.5, 99.5], axis=0)
+    rms = np.sqrt(np.mean(np.square(distances), axis=0))
+    return {"mean": distances.mean(axis=0).tolist(), "rms": rms.tolist(), "low": low.tolist(), "high": high.tolist()}
+
+
+def algorithm1_curves(
+    config: common.MixtureConfig, rows: np.ndarray, points: np.ndarray, samples_path: pathlib.Path, stages: common.Stages
+) -> dict[str, Any]:
+    """Projection distance, uniform baseline and algorithm 1 at every M, with one factorisation and one pass over rows.
+
+    Args:
+      config: the experiment's configuration.
+      rows: private rows, [N, D].
+      points: public points, [max M, D].
+      samples_path: where the releases of the five checks are saved (.npz: points and weights).
+      stages: progress.
+
+    Returns:
+      The part of the result that figures 1 and 2 share, DESIGN section 3.
+    """
+    kernel, num_rows = config.kernel, len(rows)
+    grid = point_grid(len(points))
+    with stages.stage("norm of the embedding of all rows") as progress:
+        reference = Reference.from_rows(kernel, rows, progress=progress)
+    with stages.stage("orthonormal basis") as progress:
+        subspace = SubspaceMap.from_points(kernel, points, tolerance=config.tolerance, progress=progress)
+    with stages.stage("mean embedding") as progress:
+        alpha = mean_embedding(subspace, rows, progress=progress)
+    with stages.stage("uniform baseline") as progress:
+        cross = np.cumsum(reference.kernel_mean(points, progress=progress))[grid - 1] / grid
+        own = prefix_double_means(kernel, points)[grid - 1]
+        baseline = np.sqrt(np.maximum(reference.squared_norm - 2 * cross + own, 0))
+
+    ranks = np.asarray(subspace.rank_at(grid))
+    captured = np.cumsum(np.square(alpha.coordinates))[ranks - 1]
+    projection_squared = np.maximum(reference.squared_norm - captured, 0)
+    mechanisms = {
+        common.epsilon_key(epsilon): gaussian_mechanism(
+            subspace,
+            num_rows,
+            PrivacyBudget(epsilon, config.delta),
+            calibration=config.calibration,
+            diameter=config.diameter,
+        )
+        for epsilon in config.epsilons
+    }
+    with stages.stage("noise draws") as progress:
+        keys = jax.random.split(jax.random.key(config.seed), config.num_noise_draws + 1)
+        check_key, draw_keys = keys[0], keys[1:]
+        sigmas = np.asarray([mechanism.scale for mechanism in mechanisms.values()])
+        squared = []
+        with float64():
+            for start in range(0, len(draw_keys), _DRAWS_PER_CALL):
+                batch = draw_keys[start : start + _DRAWS_PER_CALL]
+                errors = _squared_privacy_errors(batch, alpha.coordinates, sigmas, tuple(ranks.tolist()))
+                squared.append(np.asarray(errors))
+                progress(min(start + _DRAWS_PER_CALL, len(draw_keys)), len(draw_keys))
+        distances = np.sqrt(projection_squared + np.concatenate(squared))
+    expected = {
+        key: np.sqrt(projection_squared + ranks * mechanism.scale**2).tolist() for key, mechanism in mechanisms.items()
+    }
+    with stages.stage("check against all rows") as progress:
+        checks = _exact_checks(config, reference, alpha, grid, check_key, samples_path, progress)
+    return {
+        "num_rows": num_rows,
+        "squared_norm": reference.squared_norm,
+        "num_points": grid.tolist(),
+        "rank": ranks.tolist(),
+        "basis": {
+            "tolerance": subspace.tolerance,
+            "lambda_max": subspace.lambda_max,
+            "norm": subspace.basis_norm,
+            "proved_diameter": subspace.diameter,
+        },
+        "mechanisms": {
+            key: {"sigma": mechanism.scale, "sensitivity": mechanism.sensitivity}
+            for key, mechanism in mechanisms.items()
+        },
+        "curves": {
+            "projection": np.sqrt(projection_squared).tolist(),
+            "uniform_baseline": baseline.tolist(),
+            "algorithm1": {key: _summary(distances[:, i]) for i, key in enumerate(mechanisms)},
+            "algorithm1_expected_rms": expected,
+        },
+        "checks": checks,
+    }
+
+
+def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, samples_path, progress) -> list[dict[str, Any]]:
+    """Δ by coordinates and Δ recomputed from saved points and weights against all rows, at five settings."""
+    chosen = grid[np.linspace(0, len(grid) - 1, _NUM_CHECKS).round().astype(int)]
+    settings, arrays = [], {}
+    for i, num_points in enumerate(chosen.tolist()):
+        epsilon = config.epsilons[i % len(config.epsilons)]
+        prefix = alpha.feature_map.prefix(num_points)
+        embedding = MeanEmbedding(prefix, alpha.coordinates[: prefix.num_features], alpha.num_rows)
+        private = perturb(
+            jax.random.fold_in(key, i),
+            embedding,
+            PrivacyBudget(epsilon, config.delta),
+            calibration=config.calibration,
+            diameter=config.diameter,
+        )
+        sample = closed_form(private)
+        arrays |= {f"points_{i}": sample.points, f"weights_{i}": sample.weights}
+        projection = reference.squared_norm - np.sum(np.square(embedding.coordinates))
+        error = np.sum(np.square(private.coordinates - embedding.coordinates))
+        settings.append((num_points, epsilon, float(np.sqrt(max(projection + error, 0)))))
+    with common.atomic_path(samples_path) as temporary:
+        np.savez_compressed(temporary, **arrays)
+    checks = []
+    with np.load(samples_path) as saved:
+        for i, (num_points, epsilon, by_coordinates) in enumerate(settings):
+            exact = reference.distance(saved[f"points_{i}"], saved[f"weights_{i}"])
+            checks.append(
+                {"num_points": num_points, "epsilon": epsilon, "by_coordinates": by_coordinates, "exact": exact}
+            )
+            progress(i + 1, len(settings))
+    return checks
+
+
+def run_panel(
+    name: str,
+    config: common.MixtureConfig,
+    public_points: Callable[[common.MixtureConfig, np.ndarray], np.ndarray],
+) -> dict[str, Any]:
+    """Computes one panel of a mixture figure.
+
+    Args:
+      name: the experiment's name.
+      config: its configuration.
+      public_points: (config, rows) -> points [max M, D]; raises InputError if there are none.
+
+    Returns:
+      The result, as DESIGN section 3 has it. The samples of its checks are saved in the output folder.
+
+    Raises:
+      InputError: a configuration or data that cannot be used; before long work.
+    """
+    config.validate()
+    output_dir = common.check_output_dir(config.output_dir)
+    rows = common.load_rows(config)
+    points = public_points(config, rows)
+    stages = common.Stages(f"{name}, D = {config.dim}")
+    body = algorithm1_curves(config, rows, points, output_dir / f"{name}_D{config.dim}_samples.npz", stages)
+    return {
+        "experiment": name,
+        "config": dataclasses.asdict(config) | {"gamma": config.kernel.gamma},
+        "environment": common.environment(),
+        "wall_seconds": stages.total_seconds,
+        "stage_seconds": stages.seconds,
+        **body,
+    }
+
+
+def write_panel(result: dict[str, Any], output_dir: str) -> pathlib.Path:
+    """Writes ``<experiment>_D<dim>.json`` and returns its path."""
+    path = pathlib.Path(output_dir) / f"{result['experiment']}_D{result['config']['dim']}.json"
+    common.write_json(path, result)
+    return path
+
+
+def main(run: Callable[[common.MixtureConfig], dict[str, Any]]) -> None:
+    """The command line of one panel: runs it, writes its JSON and draws it."""
+    config = common.mixture_config_from_flags()
+    path = write_panel(run(config), config.output_dir)
+    picture = plots.draw_mixture_figure([path], path.with_suffix(".png"))
+    print(f"wrote {path} and {picture}")

@@ -1,0 +1,100 @@
+"""Regenerates every committed figure, and prints the achieved distances beside the paper's.
+
+    python -m experiments.figures            # full size, into figures/
+    python -m experiments.figures --quick    # a tenth of the size, into results/quick/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import common, curves, figure1, figure2, plots
+from experiments.published import published_panel
+
+_EXPERIMENTS = {"figure1": figure1.run, "figure2": figure2.run}
+_DIMS = (2, 5)
+_TABLE_POINTS = (10, 100, 1000, 10_000)
+
+
+def run(output_dir: str, *, quick: bool = False) -> dict[str, list[pathlib.Path]]:
+    """Computes and draws all panels.
+
+    Args:
+      output_dir: where JSON and pictures go.
+      quick: N, M and the number of noise draws a tenth of the published size.
+
+    Returns:
+      {figure: paths of its panels' JSON}.
+    """
+    folder = common.check_output_dir(output_dir)
+    config = common.MixtureConfig(output_dir=output_dir)
+    if quick:
+        config = dataclasses.replace(config, num_rows=10_000, max_points=1000, num_noise_draws=100)
+    panels = [(name, dim) for name in _EXPERIMENTS for dim in _DIMS]
+    paths: dict[str, list[pathlib.Path]] = {name: [] for name in _EXPERIMENTS}
+    for i, (name, dim) in enumerate(panels):
+        print(f"panel {i + 1} of {len(panels)}: {name}, D = {dim}", file=sys.stderr)
+        result = _EXPERIMENTS[name](dataclasses.replace(config, dim=dim))
+        paths[name].append(curves.write_panel(result, output_dir))
+    for name, inputs in paths.items():
+        plots.draw_mixture_figure(inputs, folder / f"{name}.png", folder / f"{name}.pdf")
+    return paths
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Achieved root-mean-square Δ beside the published one (a single draw), as text."""
+    lines = [
+        f"{'figure':<8} {'D':>2} {'curve':<24} {'M':>6} {'F':>6} {'ours':>10} {'paper':>10} {'ours/paper':>10}",
+    ]
+    for result in results:
+        published = published_panel(result)
+        ours = {("projection distance", None): result["curves"]["projection"]}
+        ours |= {(f"algorithm 1, ε = {e}", e): curve["rms"] for e, curve in result["curves"]["algorithm1"].items()}
+        for (label, epsilon), curve in ours.items():
+            for num_points in _TABLE_POINTS:
+                # The published grid skips most powers of ten: the nearest M on it stands for each.
+                i = int(np.argmin(np.abs(np.log(np.asarray(result["num_points"]) / num_points))))
+                grid_points = result["num_points"][i]
+                paper = None
+                if published and grid_points in published["num_points"]:
+                    source = published["projection"] if epsilon is None else published["algorithm1"].get(epsilon)
+                    paper = source[published["num_points"].index(grid_points)] if source else None
+                beside = f"{paper:>10.3g} {curve[i] / paper:>10.3f}" if paper else f"{'-':>10} {'-':>10}"
+                lines.append(
+                    f"{result['experiment']:<8} {result['config']['dim']:>2} {label:<24} {grid_points:>6} "
+                    f"{result['rank'][i]:>6} {curve[i]:>10.3g} {beside}"
+                )
+                if grid_points == result["num_points"][-1]:
+                    break
+    return "\n".join(lines)
+
+
+def _define_flags() -> None:
+    flags.DEFINE_bool("quick", False, "A tenth of the published size, in under a minute, never into figures/.")
+    flags.DEFINE_string("output_dir", None, "Where to write. Default: figures/, or results/quick/ with --quick.")
+
+
+def _main() -> None:
+    quick = flags.FLAGS.quick
+    default = common.REPOSITORY / ("results/quick" if quick else "figures")
+    output_dir = pathlib.Path(flags.FLAGS.output_dir or default)
+    if quick and output_dir.resolve() == (common.REPOSITORY / "figures").resolve():
+        raise common.InputError("--quick never writes into figures/: give another --output_dir")
+    started = time.perf_counter()
+    paths = run(str(output_dir), quick=quick)
+    results = [json.loads(path.read_text()) for panel_paths in paths.values() for path in panel_paths]
+    print(table(results))
+    print(f"wrote figure1 and figure2 (.png, .pdf) and their JSON to {output_dir}/", end=" ")
+    print(f"in {time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    common.run_main(_define_flags, _main)

@@ -1,0 +1,36 @@
+"""Private release of databases by kernel mean embeddings, in JAX.
+
+The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the private rows under a feature map,
+:func:`perturb` it within a :class:`PrivacyBudget`, and represent the result as a :class:`WeightedSample`.
+:func:`algorithm1` does all three.
+"""
+
+from kme_jax.algorithms import algorithm1
+from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
+from kme_jax.feature_maps import FeatureMap, SubspaceMap
+from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
+from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
+from kme_jax.synthesis import WeightedSample, closed_form, l1_ball, uniform
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FeatureMap",
+    "Gaussian",
+    "Kernel",
+    "Laplacian",
+    "Matern32",
+    "Matern52",
+    "MeanEmbedding",
+    "PrivacyBudget",
+    "PrivateEmbedding",
+    "SubspaceMap",
+    "WeightedSample",
+    "algorithm1",
+    "closed_form",
+    "l1_ball",
+    "mean_embedding",
+    "mean_embedding_of_batches",
+    "perturb",
+    "uniform",
+]

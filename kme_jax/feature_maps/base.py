@@ -1,0 +1,55 @@
+"""What a feature map ψ: R^d → R^F has to provide."""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import numpy as np
+
+from kme_jax.kernels import Kernel
+from kme_jax.numerics import Progress
+
+
+class FeatureMap(abc.ABC):
+    """A finite-dimensional feature map with a proved diameter.
+
+    Subclasses are frozen dataclasses registered as pytrees, and hold nothing that is not public.
+
+    Attributes:
+      kernel: the kernel k that ⟨ψ(x), ψ(y)⟩ stands for.
+    """
+
+    kernel: Kernel
+
+    @property
+    @abc.abstractmethod
+    def num_features(self) -> int:
+        """F, the length of ψ(x)."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """d, the number of columns of a row."""
+
+    @property
+    @abc.abstractmethod
+    def diameter(self) -> float:
+        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, the zero vector (the image of a row
+        with a missing entry) included. The L2 sensitivity of the mean of ψ over N rows under replace-one is
+        diameter / N."""
+
+    @property
+    @abc.abstractmethod
+    def published_diameter(self) -> float:
+        """The diameter used in the paper that the map comes from, for reproducing its figures."""
+
+    @abc.abstractmethod
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """ψ of every row: [n, d] -> [n, F]. Traceable."""
+
+    @abc.abstractmethod
+    def weighted_sum(
+        self, rows: np.ndarray, weights: np.ndarray, *, devices=None, progress: Progress | None = None
+    ) -> np.ndarray:
+        """Σ_n a_n ψ(x_n) for finite rows x [N, d] and weights a [N]: [F]. The one place where rows are summed."""

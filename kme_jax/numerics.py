@@ -1,0 +1,79 @@
+"""Where float64 comes from, how inputs are checked, and how progress is reported.
+
+Nothing here, or anywhere else in the library, changes JAX's global configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+Progress = Callable[[int, int], None]
+"""Called as ``progress(done, total)`` between pieces of long work."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    """Within it JAX computes in float64: on the default device where that has float64, else (TPU) on the host's CPU."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(True))
+        if jax.default_backend() == "tpu":
+            stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+        yield
+
+
+def in_float64(function: _F) -> _F:
+    """Decorator: runs the whole function within :func:`float64`."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        with float64():
+            return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
+    """:func:`float64` if any of the arrays is float64 (NumPy arrays included), else a context that does nothing."""
+    wide = any(np.dtype(getattr(array, "dtype", np.float32)) == np.float64 for array in arrays)
+    return float64() if wide else contextlib.nullcontext()
+
+
+def check_points(points: Any, name: str = "points", *, finite: bool = True) -> np.ndarray:
+    """Points as a floating-point NumPy array [n, d] with n, d ≥ 1.
+
+    float32 and float64 keep their precision; integers and booleans become float64.
+
+    Args:
+      points: anything NumPy can turn into an array.
+      name: what to call it in an error.
+      finite: also refuse NaN and infinite entries. Never ask this of private rows that are to be released: an error
+        that depends on them is a leak.
+
+    Raises:
+      ValueError: not a two-dimensional, non-empty array of numbers (or not finite, where asked).
+    """
+    array = np.asarray(points)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name}: expected numbers, got an array of {array.dtype}")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float64)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{name}: expected a non-empty array of shape [rows, columns], got shape {array.shape}")
+    if finite and not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
+    return array
+
+
+def check_columns(points: np.ndarray, num_columns: int, name: str) -> None:
+    """Raises ValueError unless points [n, d] has d = num_columns."""
+    if points.shape[1] != num_columns:
+        raise ValueError(f"{name}: expected {num_columns} columns, got {points.shape[1]}")

@@ -1,0 +1,24 @@
+"""Step 2: budget, calibration and mechanisms."""
+
+from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.calibration import gaussian_delta, gaussian_noise_multiplier
+from kme_jax.privacy.mechanisms import (
+    Mechanism,
+    PrivateEmbedding,
+    add_noise,
+    gaussian_mechanism,
+    laplace_mechanism,
+    perturb,
+)
+
+__all__ = [
+    "Mechanism",
+    "PrivacyBudget",
+    "PrivateEmbedding",
+    "add_noise",
+    "gaussian_delta",
+    "gaussian_mechanism",
+    "gaussian_noise_multiplier",
+    "laplace_mechanism",
+    "perturb",
+]

@@ -1,0 +1,57 @@
+"""How much noise a budget asks for. All of it on the host, in float64, ending on the safe side."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import dp_accounting
+from scipy.special import log_ndtr
+
+from kme_jax.privacy.budget import PrivacyBudget
+
+Calibration = Literal["analytic", "classical"]
+
+_ENLARGEMENT = 1e-9  # relative; far above the root finder's error, far below anything that matters
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """The exact δ(ε) of Gaussian noise with standard deviation ``noise_multiplier`` times the L2 sensitivity
+    (Balle & Wang 2018, theorem 8): Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) with μ = 1 / noise_multiplier."""
+    mu = 1 / noise_multiplier
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
+    return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
+
+
+def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = "analytic") -> float:
+    """σ / Δ₂ that makes the Gaussian mechanism (ε, δ)-differentially private.
+
+    Formal guarantee:
+      * ``"analytic"``: the smallest σ with δ(ε) ≤ δ (Balle & Wang 2018, theorem 8, an equivalence), enlarged by 1e-9
+        and checked against :func:`gaussian_delta`.
+      * ``"classical"``: σ = √(2 ln(1.25/δ)) / ε (Dwork & Roth 2014, theorem A.1; [B] algorithm 1, line 7), whose
+        proof needs ε ≤ 1 here; also checked to be no smaller than the analytic one.
+
+    Raises:
+      ValueError: δ = 0; an unknown calibration; classical calibration with ε > 1.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    if delta == 0:
+        raise ValueError("delta = 0 is not possible with Gaussian noise: give delta > 0 or use the Laplace mechanism")
+    analytic = dp_accounting.get_sigma_gaussian(epsilon, delta) * (1 + _ENLARGEMENT)
+    if not gaussian_delta(analytic, epsilon) <= delta:
+        raise AssertionError(f"calibration failed its check at epsilon={epsilon}, delta={delta}")
+    if calibration == "analytic":
+        return analytic
+    if calibration != "classical":
+        raise ValueError(f'calibration must be "analytic" or "classical", got "{calibration}"')
+    if epsilon > 1:
+        raise ValueError(f'classical calibration is proved for epsilon <= 1, got {epsilon}: use "analytic"')
+    classical = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    if classical < analytic:
+        raise ValueError(
+            f"classical calibration is below what epsilon={epsilon}, delta={delta} need (the exact delta would be "
+            f'{gaussian_delta(classical, epsilon):.3g}): use "analytic"'
+        )
+    return classical

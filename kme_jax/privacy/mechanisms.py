@@ -1,0 +1,193 @@
+"""Step 2: noise for the mean embedding. Simulated noise: reproducible, for experiments.
+
+Noise from ``jax.random`` in floating point is not private against an adversary who can look at the low bits
+(Mironov 2012) or who knows the key. What is released here is marked accordingly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kme_jax.embedding import MeanEmbedding
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.numerics import in_float64
+from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier
+
+Array = jax.Array
+Diameter = Literal["proved", "published"]
+
+
+def _static():
+    return dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """What is done to a mean embedding: all of it public.
+
+    Attributes:
+      noise: "gaussian" or "laplace".
+      scale: σ of the Gaussian, or b of the Laplace noise, per coordinate.
+      sensitivity: the L2 (Gaussian) or L1 (Laplace) sensitivity it was calibrated to.
+      epsilon: ε.
+      delta: δ.
+      calibration: "analytic" or "classical" for Gaussian noise, "exact" for Laplace.
+      num_rows: N.
+      private: False here: simulated noise must not leave the building.
+    """
+
+    noise: Literal["gaussian", "laplace"] = _static()
+    scale: float
+    sensitivity: float
+    epsilon: float
+    delta: float
+    calibration: str = _static()
+    num_rows: int = _static()
+    private: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def noise_source(self) -> str:
+        """Where the noise comes from."""
+        return "simulated (jax.random)"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrivateEmbedding:
+    """μ̃ = μ̂ + noise: what step 3 may see, and all it may see.
+
+    Attributes:
+      feature_map: ψ.
+      coordinates: μ̃, [F].
+      mechanism: what was done.
+    """
+
+    feature_map: FeatureMap
+    coordinates: np.ndarray
+    mechanism: Mechanism
+
+
+def _diameter(feature_map: FeatureMap, diameter: Diameter) -> float:
+    if diameter == "proved":
+        return feature_map.diameter
+    if diameter == "published":
+        return feature_map.published_diameter
+    raise ValueError(f'diameter must be "proved" or "published", got "{diameter}"')
+
+
+def gaussian_mechanism(
+    feature_map: FeatureMap,
+    num_rows: int,
+    budget: PrivacyBudget,
+    *,
+    calibration: Calibration = "analytic",
+    diameter: Diameter = "proved",
+) -> Mechanism:
+    """The Gaussian mechanism for the mean of ψ over N rows.
+
+    Formal guarantee: the mean has L2 sensitivity diameter(ψ)/N (see ``mean_embedding``), and σ is that times
+    ``gaussian_noise_multiplier``, so adding N(0, σ² I) is (ε, δ)-differentially private ([B] propositions 3 and 9) in
+    exact arithmetic with true Gaussian noise.
+
+    Args:
+      feature_map: ψ.
+      num_rows: N.
+      budget: (ε, δ), δ > 0.
+      calibration: see ``gaussian_noise_multiplier``.
+      diameter: "proved" (the map's own), or "published" (the paper's, to reproduce its figures).
+
+    Raises:
+      ValueError: as ``gaussian_noise_multiplier``; N < 1.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    sensitivity = _diameter(feature_map, diameter) / num_rows
+    scale = sensitivity * gaussian_noise_multiplier(budget, calibration)
+    return Mechanism("gaussian", scale, sensitivity, budget.epsilon, budget.delta, calibration, num_rows)
+
+
+def laplace_mechanism(
+    feature_map: FeatureMap, num_rows: int, budget: PrivacyBudget, *, diameter: Diameter = "proved"
+) -> Mechanism:
+    """The Laplace mechanism for the mean of ψ over N rows, with pure ε-differential privacy.
+
+    Formal guarantee: the L1 sensitivity is at most √F times the L2 sensitivity diameter(ψ)/N (Cauchy–Schwarz), and
+    Laplace noise of scale Δ₁/ε per coordinate is (ε, 0)-differentially private (Dwork & Roth 2014, theorem 3.6).
+
+    Args:
+      feature_map: ψ.
+      num_rows: N.
+      budget: (ε, 0).
+      diameter: as for ``gaussian_mechanism``.
+
+    Raises:
+      ValueError: δ > 0 (the Gaussian mechanism is then the better one); N < 1.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    if budget.delta != 0:
+        raise ValueError(f"the Laplace mechanism gives delta = 0, got {budget.delta}: ask for 0 or use Gaussian noise")
+    sensitivity = math.sqrt(feature_map.num_features) * _diameter(feature_map, diameter) / num_rows
+    scale = sensitivity / budget.epsilon
+    return Mechanism("laplace", scale, sensitivity, budget.epsilon, budget.delta, "exact", num_rows)
+
+
+def add_noise(key: Array, coordinates: Array, scale: Array, *, noise: str = "gaussian") -> Array:
+    """coordinates + scale · noise, in the coordinates' precision. Traceable and vmappable over key and scale.
+
+    Args:
+      key: a JAX random key.
+      coordinates: [F].
+      scale: σ or b, a scalar.
+      noise: "gaussian" or "laplace" (static).
+    """
+    coordinates = jnp.asarray(coordinates)
+    draw = {"gaussian": jax.random.normal, "laplace": jax.random.laplace}[noise]
+    return coordinates + jnp.asarray(scale, coordinates.dtype) * draw(key, coordinates.shape, coordinates.dtype)
+
+
+_add_noise = jax.jit(add_noise, static_argnames="noise")
+
+
+@in_float64
+def perturb(
+    key: Array,
+    embedding: MeanEmbedding,
+    budget: PrivacyBudget,
+    *,
+    noise: Literal["gaussian", "laplace"] = "gaussian",
+    calibration: Calibration = "analytic",
+    diameter: Diameter = "proved",
+) -> PrivateEmbedding:
+    """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), simulated. One draw per call, of the key's own.
+
+    The sensitivity comes from the embedding's own feature map and N, so there is nothing to mismatch.
+
+    Args:
+      key: a JAX random key; never use it for anything else.
+      embedding: μ̂.
+      budget: (ε, δ); δ = 0 needs ``noise="laplace"``.
+      noise: "gaussian" or "laplace".
+      calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
+      diameter: see ``gaussian_mechanism``.
+
+    Raises:
+      ValueError: as ``gaussian_mechanism`` or ``laplace_mechanism``; an unknown noise.
+    """
+    feature_map, num_rows = embedding.feature_map, embedding.num_rows
+    if noise == "gaussian":
+        mechanism = gaussian_mechanism(feature_map, num_rows, budget, calibration=calibration, diameter=diameter)
+    elif noise == "laplace":
+        mechanism = laplace_mechanism(feature_map, num_rows, budget, diameter=diameter)
+    else:
+        raise ValueError(f'noise must be "gaussian" or "laplace", got "{noise}"')
+    noisy = _add_noise(key, np.asarray(embedding.coordinates), mechanism.scale, noise=noise)
+    return PrivateEmbedding(feature_map, np.asarray(noisy), mechanism)

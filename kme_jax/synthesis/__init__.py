@@ -1,0 +1,6 @@
+"""Step 3: a weighted synthetic database from a private embedding."""
+
+from kme_jax.synthesis.sample import WeightedSample, uniform
+from kme_jax.synthesis.weights import SolverReport, closed_form, l1_ball
+
+__all__ = ["SolverReport", "WeightedSample", "closed_form", "l1_ball", "uniform"]
