@@ -132,7 +132,9 @@ def define_mixture_flags() -> None:
         "dataset", None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."
     )
     flags.DEFINE_string("output_dir", default.output_dir, "Folder for the JSON result and its picture.")
-    flags.adopt_module_key_flags(sys.modules[__name__])
+    for name in (field.name for field in dataclasses.fields(MixtureConfig)):
+        # Key flags of the main module are what --help lists.
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 def mixture_config_from_flags() -> MixtureConfig:
@@ -161,9 +163,10 @@ def load_rows(config: MixtureConfig) -> np.ndarray:
     if not os.path.isfile(config.dataset):
         raise InputError(f"{name}: no such file; give an .npz file with an array X_private [rows, columns]")
     try:
-        with np.load(config.dataset, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile) or "X_private" not in archive:
-                raise InputError(f"{name}: it has no array X_private; save it with np.savez(path, X_private=rows)")
+        archive = np.load(config.dataset, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile) or "X_private" not in archive:
+            raise InputError(f"{name}: it has no array X_private; save it with np.savez(path, X_private=rows)")
+        with archive:
             rows = archive["X_private"]
     except InputError:
         raise

@@ -49,7 +49,11 @@ def _summary(distances: np.ndarray) -> dict[str, list[float]]:
 
 
 def algorithm1_curves(
-    config: common.MixtureConfig, rows: np.ndarray, points: np.ndarray, samples_path: pathlib.Path, stages: common.Stages
+    config: common.MixtureConfig,
+    rows: np.ndarray,
+    points: np.ndarray,
+    samples_path: pathlib.Path,
+    stages: common.Stages,
 ) -> dict[str, Any]:
     """Projection distance, uniform baseline and algorithm 1 at every M, with one factorisation and one pass over rows.
 

@@ -1,7 +1,7 @@
-"""Figure 1 of Balog et al. 2018: a publishable subset. Algorithm 1 reweights the first M private rows, which are public.
+"""Figure 1 of Balog et al. 2018: a publishable subset. Algorithm 1 reweights the first M rows, which are public.
 
-    python -m experiments.figure1 --dim=2
-    python -m experiments.figure1 --dim=5
+python -m experiments.figure1 --dim=2
+python -m experiments.figure1 --dim=5
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Figure 2 of Balog et al. 2018: no publishable subset. Algorithm 1 on points drawn from a public proposal.
 
-    python -m experiments.figure2 --dim=2
-    python -m experiments.figure2 --dim=5
+python -m experiments.figure2 --dim=2
+python -m experiments.figure2 --dim=5
 """
 
 from __future__ import annotations

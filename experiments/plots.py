@@ -1,6 +1,6 @@
 """Pictures of results. Reads JSON, computes nothing.
 
-    python -m experiments.plots --input=results/figure1_D2.json,results/figure1_D5.json --output=figure1.pdf
+python -m experiments.plots --input=results/figure1_D2.json,results/figure1_D5.json --output=figure1.pdf
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from experiments.published import published_panel
 # Blue, orange, green of the colour-blind-safe Okabe-Ito palette, then the rest of it, for ε from small to large.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _POINTS_LABEL = {"figure1": "M (number of public data points)", "figure2": "M (number of synthetic data points)"}
-_RELATION = {"figure1": "publishable subset", "figure2": "no publishable subset"}
+_SCENARIO = {"figure1": "Publishable subset", "figure2": "No publishable subset"}
 
 
 def _draw_panel(axes, result: dict[str, Any]) -> None:
     num_points, curves = result["num_points"], result["curves"]
     published = published_panel(result)
     axes.loglog(num_points, curves["projection"], color="black", linestyle=":", label="projection distance")
-    axes.loglog(num_points, curves["uniform_baseline"], color="grey", linestyle="-.", label="baseline (uniform weights)")
+    axes.loglog(
+        num_points, curves["uniform_baseline"], color="grey", linestyle="-.", label="baseline (uniform weights)"
+    )
     for colour, (epsilon, curve) in zip(_COLOURS, curves["algorithm1"].items(), strict=False):
         axes.loglog(num_points, curve["rms"], color=colour, label=f"Algorithm 1, ε = {epsilon}")
         axes.fill_between(num_points, curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0)
@@ -66,7 +68,7 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
     first = results[0]
     config = first["config"]
     figure.suptitle(
-        f"{_RELATION[first['experiment']]}, N = {first['num_rows']}, δ = {config['delta']:g}, "
+        f"{_SCENARIO[first['experiment']]}, N = {first['num_rows']}, δ = {config['delta']:g}, "
         f"{config['calibration']} calibration: root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws",
         fontsize=9,
     )

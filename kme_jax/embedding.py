@@ -64,9 +64,7 @@ def mean_embedding(
     return MeanEmbedding(feature_map, total / num_rows, num_rows)
 
 
-def mean_embedding_of_batches(
-    feature_map: FeatureMap, batches: Iterable[np.ndarray], *, devices=None
-) -> MeanEmbedding:
+def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndarray], *, devices=None) -> MeanEmbedding:
     """:func:`mean_embedding` of rows that arrive in batches [n_i, d], of which one at a time is in memory.
 
     Raises:

@@ -49,9 +49,6 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
     if epsilon > 1:
         raise ValueError(f'classical calibration is proved for epsilon <= 1, got {epsilon}: use "analytic"')
     classical = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    if classical < analytic:
-        raise ValueError(
-            f"classical calibration is below what epsilon={epsilon}, delta={delta} need (the exact delta would be "
-            f'{gaussian_delta(classical, epsilon):.3g}): use "analytic"'
-        )
+    if classical < analytic:  # not known to happen for epsilon <= 1; the guard keeps it so
+        raise AssertionError(f"classical calibration is too small at epsilon={epsilon}, delta={delta}")
     return classical

@@ -50,6 +50,12 @@ def _subspace_map(embedding: PrivateEmbedding) -> SubspaceMap:
     return embedding.feature_map
 
 
+def _project(weights: Array, radius: Array) -> Array:
+    """Euclidean projection onto the L1 ball."""
+    with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer index
+        return optax.projections.projection_l1_ball(weights, radius)
+
+
 def _objective(features, target, weights):
     residual = target - weights @ features
     return 0.5 * residual @ residual
@@ -68,7 +74,7 @@ def _accelerated_steps(features, target, state, radius, lipschitz, *, num_steps:
     def step(_, carry):
         weights, ahead, momentum = carry
         gradient = features @ (ahead @ features - target)
-        new = optax.projections.projection_l1_ball(ahead - gradient / lipschitz, radius)
+        new = _project(ahead - gradient / lipschitz, radius)
         restart = jnp.vdot(ahead - new, new - weights) > 0
         next_momentum = jnp.where(restart, 1, (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2)
         ahead = jnp.where(restart, new, new + (momentum - 1) / next_momentum * (new - weights))

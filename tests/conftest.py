@@ -1,0 +1,24 @@
+"""Every test runs under strict dtype and rank promotion, and without a change of JAX's global float64 setting."""
+
+import jax
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _strict_promotion():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20180710)
+
+
+@pytest.fixture
+def mixture_rows():
+    """Rows of the published mixture at a small N, [1500, 3]."""
+    from experiments.mixture import mixture
+
+    return mixture(1500, 3)

@@ -1,0 +1,68 @@
+import jax
+import numpy as np
+import pytest
+
+from kme_jax import Gaussian, algorithm1
+from kme_jax.nonprivate import Reference
+from kme_jax.numerics import float64
+from tests import reference
+
+
+@pytest.mark.parametrize(("num_rows", "num_points"), [(50, 1), (333, 70), (97, 260)])
+def test_algorithm1_is_the_papers_box(num_rows, num_points, rng):
+    rows, points = rng.normal(size=(num_rows, 2)), rng.normal(size=(num_points, 2))
+    sample = algorithm1(jax.random.key(9), rows, Gaussian(0.3), points, epsilon=0.8, delta=1e-4)
+    rank = reference.gram_schmidt(reference.gaussian_gram(points, points, 0.3), 1e-5)[0].shape[0]
+    with float64():
+        noise = sample.mechanism.scale * np.asarray(jax.random.normal(jax.random.key(9), (rank,), np.float64))
+    _, _, weights, _ = reference.algorithm1(rows, points, 0.3, noise)
+    # The function in the RKHS is what counts: the weights of nearly dependent points amplify rounding.
+    gram = reference.gaussian_gram(points, points, 0.3)
+    np.testing.assert_allclose(gram @ sample.weights, gram @ weights, atol=1e-7)
+    np.testing.assert_array_equal(sample.points, points)
+
+
+def test_a_users_own_array(rng):
+    rows = rng.normal(10, 2, size=(20_000, 2)).astype(np.float32)
+    points = rng.normal(10, 6, size=(200, 2))
+    for weights in ("closed_form", "l1_ball"):
+        sample = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=1, delta=1e-6, weights=weights)
+        np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.3)
+        assert sample.weights.sum() == pytest.approx(1, abs=0.02)
+    assert np.abs(sample.weights).sum() <= 1 + 1e-9
+
+
+def test_bad_arguments(rng):
+    rows, points = rng.normal(size=(10, 2)), rng.normal(size=(5, 2))
+
+    def call(rows=rows, points=points, **options):
+        options = {"epsilon": 1, "delta": 1e-6} | options
+        return algorithm1(jax.random.key(0), rows, Gaussian(1.0), points, **options)
+
+    for message, options in [
+        ("epsilon must be positive", {"epsilon": 0}),
+        ("delta = 0 is not possible", {"delta": 0}),
+        (r"delta must be in \[0, 1\)", {"delta": 1.5}),
+        ("epsilon <= 1", {"epsilon": 2, "calibration": "classical"}),
+        ('weights must be "closed_form"', {"weights": "all"}),
+        ("rows: expected 2 columns, got 3", {"rows": np.ones((4, 3))}),
+        (r"rows: expected a non-empty array of shape \[rows, columns\]", {"rows": np.ones(4)}),
+        ("points: row 0 is NaN", {"points": np.full((2, 2), np.nan)}),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call(**options)
+
+
+def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
+    """Δ² = projection² + ‖β − α‖² for the closed form, and the same from all rows ([B] B.1)."""
+    kernel, points = Gaussian(1e-4 / 3), mixture_rows[:120]
+    truth = Reference.from_rows(kernel, mixture_rows)
+    for i, epsilon in enumerate([0.1, 1.0, 5.0]):
+        sample = algorithm1(jax.random.key(i), mixture_rows, kernel, points, epsilon=epsilon, delta=1e-5)
+        alpha, *_ = reference.algorithm1(mixture_rows, points, kernel.gamma, np.zeros(120))
+        with float64():
+            noise = jax.random.normal(jax.random.key(i), (len(alpha),), np.float64) * sample.mechanism.scale
+        by_coordinates = np.sqrt(truth.squared_norm - alpha @ alpha + float(noise @ noise))
+        exact = truth.distance(sample.points, sample.weights)
+        assert exact == pytest.approx(by_coordinates, abs=1e-6)
+        assert exact == pytest.approx(reference.distance(mixture_rows, points, sample.weights, kernel.gamma), abs=1e-6)

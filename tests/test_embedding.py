@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from kme_jax import Gaussian, SubspaceMap, mean_embedding, mean_embedding_of_batches
+from tests import reference
+
+
+@pytest.fixture
+def subspace(rng):
+    return SubspaceMap.from_points(Gaussian(0.4), rng.normal(size=(30, 2)))
+
+
+def test_mean_is_the_mean_of_the_features(subspace, rng):
+    rows = rng.normal(size=(101, 2))
+    alpha, *_ = reference.algorithm1(rows, subspace.points, 0.4, np.zeros(30))
+    embedding = mean_embedding(subspace, rows)
+    np.testing.assert_allclose(embedding.coordinates, alpha, atol=1e-10)
+    assert embedding.num_rows == 101
+    integers = mean_embedding(subspace, np.array([[0, 1], [2, 3]]))
+    np.testing.assert_array_equal(integers.coordinates, mean_embedding(subspace, [[0.0, 1.0], [2.0, 3.0]]).coordinates)
+
+
+def test_batches_give_the_same_mean(subspace, rng):
+    rows = rng.normal(size=(1000, 2))
+    whole = mean_embedding(subspace, rows)
+    batches = mean_embedding_of_batches(subspace, (rows[i : i + 77] for i in range(0, 1000, 77)))
+    np.testing.assert_allclose(batches.coordinates, whole.coordinates, atol=1e-12)
+    assert batches.num_rows == 1000
+
+
+def test_a_row_that_is_not_finite_counts_and_contributes_zero(subspace, rng):
+    rows = rng.normal(size=(10, 2))
+    broken = rows.copy()
+    broken[[2, 5, 7]] = [[np.nan, 1], [np.inf, 0], [-np.inf, np.nan]]
+    kept = mean_embedding(subspace, np.delete(rows, [2, 5, 7], axis=0))
+    np.testing.assert_allclose(mean_embedding(subspace, broken).coordinates, kept.coordinates * 7 / 10, atol=1e-12)
+    assert np.isfinite(mean_embedding(subspace, np.full((3, 2), np.nan)).coordinates).all()
+
+
+def test_its_repr_shows_no_values(subspace, rng):
+    embedding = mean_embedding(subspace, rng.normal(size=(10, 2)))
+    assert repr(embedding) == f"MeanEmbedding(SENSITIVE, coordinates: [{subspace.num_features}], num_rows=10)"
+
+
+def test_bad_rows_are_refused_by_structure_alone(subspace):
+    with pytest.raises(ValueError, match="rows: expected 2 columns, got 3"):
+        mean_embedding(subspace, np.ones((4, 3)))
+    with pytest.raises(ValueError, match="rows: expected a non-empty array"):
+        mean_embedding(subspace, np.ones((0, 2)))
+    with pytest.raises(ValueError, match="no rows"):
+        mean_embedding_of_batches(subspace, [])

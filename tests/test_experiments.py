@@ -1,0 +1,292 @@
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import common, curves, figure1, figure2, figures, plots
+from experiments.mixture import mixture, proposal
+from experiments.published import published_panel
+from kme_jax.nonprivate import Reference
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUNS = {"figure1": figure1.run, "figure2": figure2.run}
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return common.MixtureConfig(num_rows=400, max_points=60, num_noise_draws=300, output_dir=str(tmp_path))
+
+
+def _command(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_mixture_is_the_published_one():
+    rows = mixture(100_000, 2)
+    assert rows.shape == (100_000, 2)
+    rng = np.random.RandomState(0)
+    means = rng.normal(100, 200, (10, 2))
+    assert np.abs(rows[:1000, None] - means).max(axis=2).min(axis=1).max() < 6 * 30
+    np.testing.assert_array_equal(proposal(10_000, 2)[:7], proposal(7, 2))
+
+
+def test_the_grid_is_the_published_one():
+    for panel in ("figure1_D2", "figure2_D5"):
+        published = json.loads((ROOT / "experiments" / "published.json").read_text())[panel]
+        assert curves.point_grid(10_000).tolist() == published["num_points"]
+    assert curves.point_grid(1).tolist() == [1]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
+    result = json.loads(json.dumps(RUNS[name](tiny), default=common._jsonable))
+    assert result["experiment"] == name
+    assert result["config"]["epsilons"] == [0.01, 0.1, 1.0]
+    grid, drawn = result["num_points"], result["curves"]
+    assert grid[0] == 1
+    assert grid[-1] == 60
+    assert list(drawn["algorithm1"]) == ["0.01", "0.1", "1"]
+    rows = mixture(400, 2)
+    reference = Reference.from_rows(tiny.kernel, rows)
+    points = rows[:60] if name == "figure1" else proposal(60, 2)
+    for i in (0, len(grid) // 2, len(grid) - 1):
+        m = grid[i]
+        assert drawn["uniform_baseline"][i] == pytest.approx(
+            reference.distance(points[:m], np.full(m, 1 / m)), abs=1e-7
+        )
+        assert drawn["projection"][i] <= drawn["uniform_baseline"][i] + 1e-7
+    for epsilon, curve in drawn["algorithm1"].items():
+        expected = np.asarray(drawn["algorithm1_expected_rms"][epsilon])
+        np.testing.assert_allclose(curve["rms"], expected, rtol=0.15)
+        assert np.all(np.asarray(curve["low"]) <= curve["rms"])
+        assert np.all(np.asarray(curve["rms"]) <= curve["high"])
+    assert len(result["checks"]) == 5
+    for check in result["checks"]:
+        assert check["exact"] == pytest.approx(check["by_coordinates"], abs=1e-5)
+
+
+def test_the_start_of_the_published_curves(tmp_path):
+    """All rows, but only the first 150 points: projection and baseline as published, the draw inside the band."""
+    config = common.MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
+    result = figure1.run(config)
+    published = published_panel(result)
+    index = [i for i, m in enumerate(result["num_points"]) if m in published["num_points"]]
+    theirs = [published["num_points"].index(result["num_points"][i]) for i in index]
+    assert len(index) > 20
+    for name in ("projection", "uniform_baseline"):
+        np.testing.assert_allclose(
+            np.asarray(result["curves"][name])[index], np.asarray(published[name])[theirs], atol=1e-9
+        )
+    assert "inside the 0.5–99.5 % band" in figures.summary([result])
+
+
+def test_published_numbers_are_shown_for_published_settings_only(tiny):
+    result = {"experiment": "figure1", "num_rows": 100_000, "config": dataclasses.asdict(tiny) | {"gamma": 5e-5}}
+    assert published_panel(result)["num_points"][0] == 1
+    for changed in ({"dataset": "x"}, {"gamma": 1e-4}, {"delta": 1e-5}, {"dim": 3}, {"data_seed": 1}):
+        assert published_panel(result | {"config": result["config"] | changed}) is None
+
+
+def test_options_change_the_noise(tiny):
+    sigma = {}
+    for calibration in ("classical", "analytic"):
+        for diameter in ("published", "proved"):
+            config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter, num_noise_draws=2)
+            sigma[calibration, diameter] = figure1.run(config)["mechanisms"]["0.1"]["sigma"]
+    assert sigma["classical", "published"] / sigma["analytic", "published"] == pytest.approx(1.46, abs=0.01)
+    assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
+
+
+def test_another_database(tmp_path):
+    rows = np.random.default_rng(1).normal(40, 60, (2500, 3))
+    np.savez(tmp_path / "some.npz", X_private=rows)
+    words = [f"--dataset={tmp_path}/some.npz", "--dim=3", "--num_rows=2000", "--max_points=60", "--epsilons=0.05,0.5"]
+    run = _command("experiments.figure1", *words, "--num_noise_draws=50", f"--output_dir={tmp_path}/out")
+    assert run.returncode == 0, run.stderr
+    result = json.loads((tmp_path / "out" / "figure1_D3.json").read_text())
+    assert list(result["curves"]["algorithm1"]) == ["0.05", "0.5"]
+    assert result["num_rows"] == 2000
+    assert result["environment"]["jax"]
+    assert (tmp_path / "out" / "figure1_D3.png").stat().st_size > 10_000
+    drawn = _command("experiments.plots", f"--input={tmp_path}/out/figure1_D3.json", f"--output={tmp_path}/again.pdf")
+    assert drawn.returncode == 0, drawn.stderr
+    assert (tmp_path / "again.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_figures_draws_all_panels(tmp_path, monkeypatch):
+    small = common.MixtureConfig(num_rows=300, max_points=40, num_noise_draws=20)
+    monkeypatch.setattr(
+        figures.common, "MixtureConfig", lambda output_dir: dataclasses.replace(small, output_dir=output_dir)
+    )
+    paths = figures.run(str(tmp_path))
+    assert {path.name for panel in paths.values() for path in panel} == {
+        f"figure{figure}_D{dim}.json" for figure in (1, 2) for dim in (2, 5)
+    }
+    for name in ("figure1.png", "figure1.pdf", "figure2.png", "figure2.pdf"):
+        assert (tmp_path / name).stat().st_size > 5000
+    results = [json.loads(path.read_text()) for panel in paths.values() for path in panel]
+    assert figures.table(results).count("projection distance") == 4 * 2
+    assert "within" in figures.summary(results)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def _write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilons": (0.0,)}, "epsilon must be positive"),
+        ({"epsilons": (-0.1,)}, "epsilon must be positive"),
+        ({"epsilons": (0.1, 0.1)}, "has a value twice"),
+        ({"epsilons": ()}, "--epsilons is empty"),
+        ({"epsilons": (2.0,)}, 'epsilon <= 1, got 2.0: use "analytic"'),
+        ({"delta": 0.0}, "delta = 0 is not possible with Gaussian noise"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\)"),
+        ({"delta": -0.5}, r"delta must be in \[0, 1\)"),
+        ({"gamma": 0.0}, "gamma must be positive"),
+        ({"gamma": float("nan")}, "gamma must be positive"),
+        ({"dim": 0}, "--dim must be at least 1"),
+        ({"max_points": 0}, "--max_points must be at least 1"),
+        ({"max_points": 401}, "--max_points=401 is more than the 400 private rows"),
+        ({"num_rows": -1}, "--num_rows must be at least 1"),
+        ({"num_noise_draws": 0}, "--num_noise_draws must be at least 1"),
+        ({"tolerance": 0.0}, "--tolerance must be positive"),
+        ({"tolerance": 1.0}, "--tolerance must be below"),
+        ({"proposal_scale": -1.0}, "--proposal_scale must be positive"),
+        ({"calibration": "loose"}, "calibration must be"),
+        ({"diameter": "small"}, "--diameter must be"),
+        ({"seed": -1}, "--seed must be in"),
+        ({"dataset": "/nowhere/x.npz"}, "no such file; give an .npz file with an array X_private"),
+    ],
+)
+def test_bad_configurations_are_refused_before_work(changes, message, tiny):
+    with pytest.raises(common.InputError, match=message) as caught:
+        figure1.run(dataclasses.replace(tiny, **changes))
+    assert "\n" not in str(caught.value)
+    assert not list(pathlib.Path(tiny.output_dir).iterdir())
+
+
+def test_bad_datasets_are_refused(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    good = np.ones((500, 2))
+    cases = {
+        "not a readable .npz file": _write(folder / "text.npz", "hello"),
+        "it has no array X_private": folder / "other.npz",
+        "expected 2 columns, got 3": folder / "wide.npz",
+        "expected a non-empty array": folder / "flat.npz",
+        "row 7 is NaN or infinite": folder / "nan.npz",
+        "fewer than --num_rows=400": folder / "short.npz",
+        "expected numbers": folder / "words.npz",
+    }
+    np.savez(folder / "other.npz", rows=good)
+    np.savez(folder / "wide.npz", X_private=np.ones((500, 3)))
+    np.savez(folder / "flat.npz", X_private=np.ones(500))
+    np.savez(folder / "nan.npz", X_private=np.where(np.arange(500)[:, None] == 7, np.inf, good))
+    np.savez(folder / "short.npz", X_private=good[:399])
+    np.savez(folder / "words.npz", X_private=np.full((500, 2), "a"))
+    np.save(folder / "single.npy", good)
+    cases["it has no array X_private "] = folder / "single.npy"
+    for message, path in cases.items():
+        with pytest.raises(common.InputError, match=message.strip()) as caught:
+            figure1.run(dataclasses.replace(tiny, dataset=str(path)))
+        assert "\n" not in str(caught.value)
+
+
+def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "twice.npz"
+    np.savez(path, X_private=np.repeat(mixture(200, 2), 2, axis=0))
+    result = figure1.run(dataclasses.replace(tiny, dataset=str(path), num_noise_draws=2))
+    assert result["rank"][-1] <= 30
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["experiments.figure1", "--epsilons=a"], "error: --epsilons must be numbers"),
+        (["experiments.figure1", "extra"], "error: unknown word 'extra'"),
+        (["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
+        (["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
+        (["experiments.figures", "--quick", "--output_dir=figures"], "error: --quick never writes into figures/"),
+        (["experiments.plots", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
+    ],
+)
+def test_errors_are_one_line_and_exit_status_2(words, message):
+    run = _command(*words)
+    assert run.returncode == 2
+    assert run.stderr.strip().splitlines()[-1].startswith(message)
+    assert "Traceback" not in run.stderr
+
+
+def test_an_unknown_flag_is_an_error():
+    run = _command("experiments.figure1", "--epsilon=1")
+    assert run.returncode != 0
+    assert "Unknown command line flag 'epsilon'" in run.stderr
+
+
+def test_help_lists_every_flag():
+    text = _command("experiments.figure1", "--help").stdout
+    for field in dataclasses.fields(common.MixtureConfig):
+        assert f"--{field.name}:" in text or f"]{field.name}:" in text, field.name
+
+
+def test_an_interrupted_run_leaves_no_result(tmp_path):
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "experiments.figure1",
+            "--num_rows=30000",
+            "--max_points=2000",
+            f"--output_dir={tmp_path}",
+        ],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in run.stderr:
+        if "orthonormal basis" in line:
+            break
+    time.sleep(0.3)
+    run.send_signal(signal.SIGINT)
+    rest = run.communicate(timeout=120)[1]
+    assert run.returncode == 130, rest
+    assert "interrupted" in rest
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_writing_is_atomic(tmp_path):
+    path = tmp_path / "result.json"
+    common.write_json(path, {"a": np.arange(2), "b": np.float64(1.5)})
+    assert json.loads(path.read_text()) == {"a": [0, 1], "b": 1.5}
+    with pytest.raises(ValueError, match="Out of range"):
+        common.write_json(path, {"a": float("nan")})
+    with pytest.raises(TypeError):
+        common.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [0, 1], "b": 1.5}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_picture_of_one_panel(tiny, tmp_path):
+    result = figure2.run(dataclasses.replace(tiny, num_noise_draws=5))
+    path = curves.write_panel(result, str(tmp_path))
+    assert path.name == "figure2_D2.json"
+    picture = plots.draw_mixture_figure([path], tmp_path / "panel.png")
+    assert picture.stat().st_size > 5000

@@ -1,0 +1,111 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kme_jax import kernels
+from kme_jax.numerics import float64
+
+UNIT = [kernels.Gaussian(0.3), kernels.Laplacian(0.4), kernels.Matern32(1.5), kernels.Matern52(0.8)]
+COMBINED = [UNIT[0] + UNIT[2], UNIT[1] * UNIT[3], (UNIT[0] + UNIT[1]) * UNIT[3] + UNIT[2]]
+FORMULAS = {
+    "Gaussian": lambda k, d: math.exp(-k.gamma * np.sum(d**2)),
+    "Laplacian": lambda k, d: math.exp(-k.gamma * np.sum(np.abs(d))),
+    "Matern32": lambda k, d: (
+        (1 + math.sqrt(3) * np.linalg.norm(d) / k.length_scale)
+        * math.exp(-math.sqrt(3) * np.linalg.norm(d) / k.length_scale)
+    ),
+    "Matern52": lambda k, d: (
+        (1 + math.sqrt(5) * np.linalg.norm(d) / k.length_scale + 5 * d @ d / (3 * k.length_scale**2))
+        * math.exp(-math.sqrt(5) * np.linalg.norm(d) / k.length_scale)
+    ),
+}
+
+
+@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("dim", [1, 3])
+def test_two_point_form_is_the_formula(kernel, dim, rng):
+    with float64():
+        for _ in range(5):
+            x, y = rng.normal(size=(2, dim))
+            assert float(kernel(x, y)) == pytest.approx(FORMULAS[type(kernel).__name__](kernel, x - y), rel=1e-12)
+
+
+@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
+@pytest.mark.parametrize("dim", [1, 2, 5, 20])
+@pytest.mark.parametrize("expand", [False, True])
+def test_pairwise_matches_two_point_form(kernel, dim, expand, rng):
+    with float64():
+        x, y = rng.normal(size=(7, dim)), rng.normal(size=(4, dim))
+        y[0] = x[0]
+        each = jnp.stack([jnp.stack([kernel(a, b) for b in jnp.asarray(y)]) for a in jnp.asarray(x)])
+        np.testing.assert_allclose(kernel.pairwise(x, y, expand=expand), each, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(kernel.diagonal(x), kernel.diagonal_bound, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
+def test_positive_definite_nonnegative_and_bounded(kernel, rng):
+    with float64():
+        gram = np.asarray(kernel.pairwise(*[rng.normal(0, 2, size=(60, 2))] * 2))
+    assert np.linalg.eigvalsh(gram).min() > -1e-12
+    assert kernel.is_nonnegative
+    assert gram.min() >= 0
+    assert gram.max() <= kernel.diagonal_bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
+def test_spectral_sample_reproduces_the_kernel(kernel):
+    x, y = np.float32([[0.3, -0.2, 0.5]]), np.float32([[-0.1, 0.4, 0.2]])
+    frequencies = kernel.spectral_sample(jax.random.key(3), 400_000, 3)
+    assert frequencies.dtype == jnp.float32
+    values = kernel.diagonal_bound * jnp.cos(frequencies @ (x - y)[0])
+    error = 4 * float(values.std()) / math.sqrt(values.size)
+    assert float(values.mean()) == pytest.approx(float(kernel.pairwise(x, y)[0, 0]), abs=error)
+
+
+@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
+def test_gradient_is_finite_where_points_coincide(kernel):
+    point = jnp.ones(2)
+    assert np.isfinite(jax.grad(kernel)(point, point)).all()
+    pairs = jax.grad(lambda x: kernel.pairwise(x, jnp.ones((1, 2))).sum())(point[None])
+    assert np.isfinite(pairs).all()
+
+
+def test_parameters_are_dynamic():
+    traces = []
+
+    @jax.jit
+    def evaluate(kernel, x):
+        traces.append(1)
+        return kernel.pairwise(x, x)
+
+    for gamma in (0.1, 0.2, 0.7):
+        evaluate(kernels.Gaussian(gamma), jnp.ones((2, 2)))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
+def test_bad_parameters_are_refused(value):
+    for kind, name in [(kernels.Gaussian, "gamma"), (kernels.Laplacian, "gamma"), (kernels.Matern32, "length_scale")]:
+        with pytest.raises(ValueError, match=f"{name} must be positive"):
+            kind(value)
+
+
+def test_a_kernel_without_spectral_measure_says_so():
+    @dataclasses.dataclass(frozen=True)
+    class Linear(kernels.Kernel):
+        diagonal_bound = 1.0
+        is_nonnegative = False
+
+        def __call__(self, x, y):
+            return x @ y
+
+        def pairwise(self, x, y, *, expand=False):
+            return x @ y.T
+
+    for kernel in (Linear(), Linear() + UNIT[0], UNIT[0] * Linear()):
+        with pytest.raises(ValueError, match="not shift-invariant"):
+            kernel.spectral_sample(jax.random.key(0), 2, 2)

@@ -1,0 +1,157 @@
+import math
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from kme_jax import Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, perturb
+from kme_jax.numerics import float64
+from kme_jax.privacy import (
+    add_noise,
+    gaussian_delta,
+    gaussian_mechanism,
+    gaussian_noise_multiplier,
+    laplace_mechanism,
+)
+
+
+def exact_delta(multiplier, epsilon):
+    """δ of Gaussian noise by 50-digit integration of the positive part of p − e^ε q."""
+    with mpmath.workdps(50):
+        mu = 1 / mpmath.mpf(multiplier)
+        above = epsilon / mu - mu / 2  # where the privacy loss of N(μ, 1) against N(0, 1), shifted by μ, is ε
+        return float(mpmath.ncdf(-above) - mpmath.exp(epsilon) * mpmath.ncdf(-above - mu))
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.01, 0.1, 1, 5, 20])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+def test_analytic_calibration_is_tight_and_safe(epsilon, delta):
+    multiplier = gaussian_noise_multiplier(PrivacyBudget(epsilon, delta))
+    assert gaussian_delta(multiplier, epsilon) == pytest.approx(exact_delta(multiplier, epsilon), rel=1e-8)
+    assert exact_delta(multiplier, epsilon) <= delta
+    assert exact_delta(multiplier * (1 - 1e-6), epsilon) > delta
+
+
+def test_classical_calibration_is_the_papers():
+    assert gaussian_noise_multiplier(PrivacyBudget(0.1, 1e-6), "classical") == pytest.approx(
+        math.sqrt(2 * math.log(1.25e6)) / 0.1
+    )
+    subspace = SubspaceMap.from_points(Gaussian(1.0), np.zeros((1, 1)))
+    mechanism = gaussian_mechanism(
+        subspace, 100_000, PrivacyBudget(0.1, 1e-6), calibration="classical", diameter="published"
+    )
+    assert mechanism.scale**2 == pytest.approx(8 * math.log(1.25 / 1e-6) / (100_000 * 0.1) ** 2)  # line 7
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0])
+def test_analytic_noise_is_smaller_than_classical(epsilon):
+    """DESIGN: σ smaller by 1.73, 1.46 and 1.25 at δ = 1e-6."""
+    budget = PrivacyBudget(epsilon, 1e-6)
+    ratio = gaussian_noise_multiplier(budget, "classical") / gaussian_noise_multiplier(budget)
+    assert ratio == pytest.approx({0.01: 1.73, 0.1: 1.46, 1.0: 1.25}[epsilon], abs=0.01)
+
+
+def test_classical_noise_suffices_wherever_it_is_accepted():
+    for epsilon in np.geomspace(1e-4, 1, 15):
+        for delta in [1e-15, 1e-9, 1e-3, 0.1, 0.5, 0.99]:
+            assert exact_delta(gaussian_noise_multiplier(PrivacyBudget(epsilon, delta), "classical"), epsilon) <= delta
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "message"),
+    [
+        (0, 1e-6, "epsilon must be positive"),
+        (-1, 1e-6, "epsilon must be positive"),
+        (math.inf, 1e-6, "epsilon must be positive"),
+        (math.nan, 1e-6, "epsilon must be positive"),
+        (1, -1e-6, r"delta must be in \[0, 1\)"),
+        (1, 1, r"delta must be in \[0, 1\)"),
+        (1, math.nan, r"delta must be in \[0, 1\)"),
+    ],
+)
+def test_impossible_budgets(epsilon, delta, message):
+    with pytest.raises(ValueError, match=message):
+        PrivacyBudget(epsilon, delta)
+
+
+def test_calibration_refuses_what_is_not_proved():
+    with pytest.raises(ValueError, match="delta = 0 is not possible with Gaussian noise"):
+        gaussian_noise_multiplier(PrivacyBudget(1, 0))
+    with pytest.raises(ValueError, match="classical calibration is proved for epsilon <= 1"):
+        gaussian_noise_multiplier(PrivacyBudget(1.01, 1e-6), "classical")
+    with pytest.raises(ValueError, match="calibration must be"):
+        gaussian_noise_multiplier(PrivacyBudget(1, 1e-6), "guess")
+
+
+def _embedding(num_features, num_rows=50):
+    points = 100.0 * np.arange(num_features)[:, None]  # orthonormal to machine precision
+    subspace = SubspaceMap.from_points(Gaussian(1.0), points)
+    return MeanEmbedding(subspace, np.linspace(0, 0.1, num_features), num_rows)
+
+
+def _scale_is_accepted(noise, distribution):
+    return stats.kstest(noise, distribution.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_noise_has_the_right_scale_and_not_two_thirds_or_three_halves_of_it(kind):
+    embedding = _embedding(40)
+    budget = PrivacyBudget(0.7, 1e-5 if kind == "gaussian" else 0)
+    draws = [perturb(key, embedding, budget, noise=kind) for key in jax.random.split(jax.random.key(5), 200)]
+    noise = np.concatenate([draw.coordinates - embedding.coordinates for draw in draws])
+    diameter = embedding.feature_map.diameter
+    if kind == "gaussian":
+        scale = diameter / 50 * gaussian_noise_multiplier(budget)
+        family = stats.norm
+    else:
+        scale = math.sqrt(40) * diameter / 50 / 0.7
+        family = stats.laplace
+    assert draws[0].mechanism.scale == pytest.approx(scale, rel=1e-12)
+    assert _scale_is_accepted(noise, family(scale=scale))
+    for wrong in (2 / 3, 3 / 2):
+        assert not _scale_is_accepted(noise, family(scale=wrong * scale))
+    assert len(np.unique(noise)) == noise.size  # independent across coordinates and keys
+
+
+def test_noise_is_the_keys(rng):
+    embedding, budget = _embedding(5), PrivacyBudget(1, 1e-6)
+    first, again = (perturb(jax.random.key(1), embedding, budget) for _ in range(2))
+    np.testing.assert_array_equal(first.coordinates, again.coordinates)
+    other = perturb(jax.random.key(2), embedding, budget)
+    assert np.all(first.coordinates != other.coordinates)
+    assert first.coordinates.dtype == np.float64
+    assert not first.mechanism.private
+    assert "simulated" in first.mechanism.noise_source
+
+
+def test_mechanisms_refuse_a_budget_of_the_other_kind():
+    embedding = _embedding(3)
+    with pytest.raises(ValueError, match="delta = 0 is not possible"):
+        perturb(jax.random.key(0), embedding, PrivacyBudget(1, 0))
+    with pytest.raises(ValueError, match="Laplace mechanism gives delta = 0"):
+        perturb(jax.random.key(0), embedding, PrivacyBudget(1, 1e-6), noise="laplace")
+    with pytest.raises(ValueError, match="noise must be"):
+        perturb(jax.random.key(0), embedding, PrivacyBudget(1, 1e-6), noise="uniform")
+    with pytest.raises(ValueError, match="diameter must be"):
+        perturb(jax.random.key(0), embedding, PrivacyBudget(1, 1e-6), diameter="none")
+    for mechanism in (gaussian_mechanism, laplace_mechanism):
+        with pytest.raises(ValueError, match="num_rows must be at least 1"):
+            mechanism(embedding.feature_map, 0, PrivacyBudget(1, 1e-6))
+
+
+def test_epsilon_is_dynamic():
+    traces = []
+
+    @jax.jit
+    def noisy(key, private, scale):
+        traces.append(1)
+        return add_noise(key, private.coordinates, scale)
+
+    embedding = _embedding(4)
+    with float64():
+        for epsilon in (0.1, 0.5, 2.0):
+            private = perturb(jax.random.key(0), embedding, PrivacyBudget(epsilon, 1e-6))
+            noisy(jax.random.key(1), private, private.mechanism.scale)
+    assert len(traces) == 1

@@ -1,0 +1,61 @@
+"""The rules of the house that a program can check."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "kme_jax"
+# Each layer may import itself and the layers before it.
+LAYERS = ["numerics", "kernels", "gram", "feature_maps", "embedding", "privacy", "synthesis", "algorithms"]
+FORBIDDEN_ANYWHERE = {"nonprivate", "experiments", "tests"}
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+
+
+def _layer(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    layer = _layer(path)
+    for name in _imports(path):
+        top, *rest = name.split(".")
+        assert top not in FORBIDDEN_ANYWHERE, f"{path} imports {name}"
+        if top != "kme_jax" or not rest:
+            continue
+        assert rest[0] not in FORBIDDEN_ANYWHERE, f"{path} imports {name}"
+        if layer in LAYERS and rest[0] in LAYERS:
+            assert LAYERS.index(rest[0]) <= LAYERS.index(layer), f"{path} imports {name} of a later layer"
+        if layer == "synthesis":
+            assert rest[0] not in ("embedding", "nonprivate"), (
+                f"step 3 must not see private rows: {path} imports {name}"
+            )
+
+
+def test_no_library_module_changes_global_configuration():
+    for path in PACKAGE.rglob("*.py"):
+        assert "config.update" not in path.read_text(), path
+    code = "import jax; import kme_jax; print(jax.config.jax_enable_x64, kme_jax.__version__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split()[0] == "False"
+
+
+def test_only_the_package_is_packaged():
+    from setuptools import find_packages
+
+    found = find_packages(str(ROOT), include=["kme_jax*"])
+    assert {name.split(".")[0] for name in found} == {"kme_jax"}
+    assert (PACKAGE / "py.typed").exists()

@@ -1,0 +1,108 @@
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from kme_jax import Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, l1_ball, perturb, uniform
+from tests import reference
+
+
+def _private(points, seed, epsilon, gamma=0.5, rows=None):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, points.shape[1])) if rows is None else rows
+    subspace = SubspaceMap.from_points(Gaussian(gamma), points)
+    alpha, *_ = reference.algorithm1(rows, points, gamma, np.zeros(len(points)))
+    return perturb(jax.random.key(seed), MeanEmbedding(subspace, alpha, len(rows)), PrivacyBudget(epsilon, 1e-3))
+
+
+def _objective(points, weights, coordinates, subspace, gamma=0.5):
+    gram = reference.gaussian_gram(points, points, gamma)
+    basis, _ = reference.gram_schmidt(gram, subspace.tolerance)
+    return 0.5 * np.sum((coordinates - basis @ gram @ weights) ** 2)
+
+
+def test_closed_form_represents_the_noisy_embedding(rng):
+    points = np.concatenate([rng.normal(size=(20, 2))] * 2)
+    private = _private(points, 3, 1.0)
+    sample = closed_form(private)
+    assert sample.weights.shape == (40,)
+    assert _objective(points, sample.weights, private.coordinates, private.feature_map) < 1e-18
+    assert np.count_nonzero(sample.weights) == private.feature_map.num_features
+    assert sample.mechanism == private.mechanism
+
+
+@pytest.mark.parametrize("radius", [1.0, 2.5])
+def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
+    points = rng.normal(size=(12, 2))
+    private = _private(points, 4, 0.5)
+    sample, report = l1_ball(private, radius=radius)
+    gram = reference.gaussian_gram(points, points, 0.5)
+    basis, _ = reference.gram_schmidt(gram, 1e-5)
+    matrix = basis @ gram
+
+    def objective(split):  # w = p − n with p, n ≥ 0
+        return 0.5 * np.sum((private.coordinates - matrix @ (split[:12] - split[12:])) ** 2)
+
+    solution = minimize(
+        objective,
+        np.full(24, radius / 48),
+        method="SLSQP",
+        bounds=[(0, None)] * 24,
+        constraints={"type": "ineq", "fun": lambda split: radius - split.sum()},
+        options={"ftol": 1e-14, "maxiter": 2000},
+    )
+    assert report.converged
+    assert report.objective[-1] == pytest.approx(solution.fun, abs=1e-8)
+    assert report.objective[-1] <= solution.fun + 1e-9
+    assert np.abs(sample.weights).sum() <= radius + 1e-12
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), radius=st.floats(1, 5), epsilon=st.floats(0.05, 20))
+def test_l1_ball_properties(seed, radius, epsilon):
+    points = np.random.default_rng(seed).normal(size=(16, 2))
+    private = _private(points, seed, epsilon)
+    sample, report = l1_ball(private, radius=radius, tolerance=1e-7)
+    assert np.abs(sample.weights).sum() <= radius * (1 + 1e-12)
+    assert report.gap >= -1e-12
+    value = _objective(points, sample.weights, private.coordinates, private.feature_map)
+    assert value == pytest.approx(report.objective[-1], abs=1e-8)
+    # The gap is a certificate: no feasible weights do better than it says.
+    rng = np.random.default_rng(seed + 1)
+    for _ in range(20):
+        other = rng.laplace(size=16)
+        other *= rng.uniform() * radius / np.abs(other).sum()
+        assert _objective(points, other, private.coordinates, private.feature_map) >= value - report.gap - 1e-8
+
+
+def test_a_large_ball_gives_the_closed_form(rng):
+    points = 2 * rng.normal(size=(10, 2))
+    private = _private(points, 5, 5.0)
+    free = closed_form(private).weights
+    sample, report = l1_ball(private, radius=2 * np.abs(free).sum(), tolerance=1e-14)
+    assert report.converged
+    np.testing.assert_allclose(sample.weights, free, atol=1e-5)
+
+
+def test_a_solver_that_is_cut_short_says_so(rng):
+    _, report = l1_ball(_private(rng.normal(size=(20, 2)), 6, 0.1), tolerance=1e-15, max_iterations=3)
+    assert not report.converged
+    assert report.num_iterations == 3
+    assert report.gap > 1e-15
+
+
+@pytest.mark.parametrize("radius", [0.99, math.nan])
+def test_a_ball_that_is_too_small_is_refused(radius, rng):
+    with pytest.raises(ValueError, match="radius must be at least 1"):
+        l1_ball(_private(rng.normal(size=(5, 2)), 7, 1.0), radius=radius)
+
+
+def test_uniform_and_expectation(rng):
+    points = rng.normal(size=(8, 3))
+    sample = uniform(points)
+    np.testing.assert_allclose(sample.expectation(lambda z: z), points.mean(axis=0))
+    np.testing.assert_allclose(sample.expectation(lambda z: z[:, 0] > 0), (points[:, 0] > 0).mean())
