@@ -61,7 +61,7 @@ def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
         sample = algorithm1(jax.random.key(i), mixture_rows, kernel, points, epsilon=epsilon, delta=1e-5)
         alpha, *_ = reference.algorithm1(mixture_rows, points, kernel.gamma, np.zeros(120))
         with float64():
-            noise = jax.random.normal(jax.random.key(i), (len(alpha),), np.float64) * sample.mechanism.scale
+            noise = np.asarray(jax.random.normal(jax.random.key(i), (len(alpha),), np.float64)) * sample.mechanism.scale
         by_coordinates = np.sqrt(truth.squared_norm - alpha @ alpha + float(noise @ noise))
         exact = truth.distance(sample.points, sample.weights)
         assert exact == pytest.approx(by_coordinates, abs=1e-6)
