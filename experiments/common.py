@@ -222,6 +222,12 @@ def check_output_dir(folder: str | os.PathLike) -> pathlib.Path:
     return path
 
 
+def portable_path(path: str | os.PathLike) -> str:
+    """The path as a committed result may show it: relative to the checkout where it lies within."""
+    resolved = pathlib.Path(path).resolve()
+    return str(resolved.relative_to(REPOSITORY)) if resolved.is_relative_to(REPOSITORY) else str(path)
+
+
 @contextlib.contextmanager
 def atomic_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A temporary path beside ``path`` (same suffix) that takes its place when the block ends well, and goes if not."""

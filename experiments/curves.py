@@ -194,7 +194,8 @@ def run_panel(
     body = algorithm1_curves(config, rows, points, output_dir / f"{name}_D{config.dim}_samples.npz", stages)
     return {
         "experiment": name,
-        "config": dataclasses.asdict(config) | {"gamma": config.kernel.gamma},
+        "config": dataclasses.asdict(config)
+        | {"gamma": config.kernel.gamma, "output_dir": common.portable_path(config.output_dir)},
         "environment": common.environment(),
         "wall_seconds": stages.total_seconds,
         "stage_seconds": stages.seconds,
