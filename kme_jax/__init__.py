@@ -8,13 +8,14 @@ The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the 
 from kme_jax._version import __version__
 from kme_jax.algorithms import algorithm1
 from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
-from kme_jax.feature_maps import FeatureMap, SubspaceMap
+from kme_jax.feature_maps import FeatureMap, FourierMap, SubspaceMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
 from kme_jax.synthesis import WeightedSample, closed_form, l1_ball, uniform
 
 __all__ = [
     "FeatureMap",
+    "FourierMap",
     "Gaussian",
     "Kernel",
     "Laplacian",

@@ -35,10 +35,10 @@ class MeanEmbedding:
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
     rows = check_points(rows, "rows", finite=False)
     check_columns(rows, feature_map.dim, "rows")
-    finite = np.isfinite(rows).all(axis=1)
-    # A public constant takes the place of a row with a missing entry, and its weight is 0: no error, no other route.
-    safe = np.where(finite[:, None], rows, 0)
-    return feature_map.weighted_sum(safe, finite.astype(rows.dtype), devices=devices, progress=progress), len(rows)
+    usable = (np.abs(rows) <= feature_map.row_bound).all(axis=1)  # False for NaN
+    # A public constant takes the place of a row that is not, and its weight is 0: no error, no other route.
+    safe = np.where(usable[:, None], rows, 0)
+    return feature_map.weighted_sum(safe, usable.astype(rows.dtype), devices=devices, progress=progress), len(rows)
 
 
 def mean_embedding(
@@ -47,9 +47,9 @@ def mean_embedding(
     """μ̂ = (1/N) Σ_n ψ(x_n).
 
     Formal guarantee: replacing one row moves μ̂ by at most ``feature_map.diameter / N`` in L2, because the sums
-    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. A row with a NaN or
-    infinite entry contributes the zero vector and still counts in N, so that neither an error nor the divisor
-    depends on values.
+    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. A row with a NaN,
+    infinite or absurdly large entry (``feature_map.row_bound``) contributes the zero vector and still counts in N, so
+    that neither an error nor the divisor depends on values.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.

@@ -19,17 +19,17 @@ import dataclasses
 import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 Array = jax.Array
+NormalSampler = Callable[..., Array]
 
 # Up to this many columns differences are written out one by one (they fuse); beyond it they are looped over.
 _UNROLLED_COLUMNS = 16
-# From this many columns on, the expanded form of a squared distance (a matrix product) is the faster one.
-_EXPANDED_FROM_COLUMNS = 4
 
 
 def _require_positive(kernel: object, **parameters: object) -> None:
@@ -61,19 +61,8 @@ def _sum_over_columns(term, x: Array, y: Array) -> Array:
     return jax.lax.scan(add_column, zero, (x.T, y.T))[0]
 
 
-def squared_distances(x: Array, y: Array, *, expand: bool = False) -> Array:
-    """‖x_n − y_m‖² for all pairs: x [n, d], y [m, d] -> [n, m].
-
-    Args:
-      x: points, [n, d].
-      y: points, [m, d], of the same dtype.
-      expand: allow ‖x‖² + ‖y‖² − 2xᵀy (clamped at 0), which is a matrix product. Its absolute error is a few
-        units in the last place of ‖x‖² + ‖y‖², so shift the points to a common centre first. It is used from
-        4 columns on, where it is faster.
-    """
-    if expand and x.shape[-1] >= _EXPANDED_FROM_COLUMNS:
-        product = jnp.matmul(2 * x, y.T, precision=jax.lax.Precision.HIGHEST)
-        return jnp.maximum(jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :] - product, 0)
+def squared_distances(x: Array, y: Array) -> Array:
+    """‖x_n − y_m‖² for all pairs, by direct differences: x [n, d], y [m, d] -> [n, m]."""
     return _sum_over_columns(jnp.square, x, y)
 
 
@@ -81,6 +70,25 @@ def _safe_sqrt(squared: Array) -> Array:
     """√, with derivative 0 instead of infinity at 0."""
     positive = squared > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1)), 0)
+
+
+def orthogonal_normal(key: Array, shape: tuple[int, int], dtype=None) -> Array:
+    """Rows that are each standard normal, and mutually orthogonal within consecutive blocks of d (Yu et al. 2016).
+
+    Args:
+      key: a JAX random key.
+      shape: (rows, d).
+      dtype: floating-point type; JAX's default if None.
+    """
+    num_rows, dim = shape
+    num_blocks = -(-num_rows // dim)
+    direction_key, length_key = jax.random.split(key)
+    square = jax.random.normal(direction_key, (num_blocks, dim, dim), dtype)
+    orthogonal, triangular = jnp.linalg.qr(square)
+    # QR of a normal matrix is Haar distributed once the signs of R's diagonal are moved into Q.
+    orthogonal = orthogonal * jnp.sign(jnp.diagonal(triangular, axis1=1, axis2=2))[:, None, :]
+    lengths = jnp.linalg.norm(jax.random.normal(length_key, (num_blocks * dim, dim), dtype), axis=1)
+    return (orthogonal.reshape(-1, dim) * lengths[:, None])[:num_rows]
 
 
 class Kernel(abc.ABC):
@@ -94,7 +102,8 @@ class Kernel(abc.ABC):
     def pairwise(self, x: Array, y: Array, *, expand: bool = False) -> Array:
         """k(x_n, y_m) for all pairs: x [n, d], y [m, d] -> [n, m].
 
-        ``expand`` allows a faster, slightly less accurate form of distances: see :func:`squared_distances`.
+        ``expand`` allows a faster form that is accurate relative to distances from the origin rather than between
+        the points: shift the points to a common centre first.
         """
 
     def diagonal(self, x: Array) -> Array:
@@ -116,14 +125,18 @@ class Kernel(abc.ABC):
         """Whether k(x, y) depends on x − y alone, with k(x, x) = ``diagonal_bound`` everywhere."""
         return False
 
-    def spectral_sample(self, key: Array, num_frequencies: int, dim: int, dtype=None) -> Array:
-        """Frequencies ω with k(x, y) = κ · E[cos ωᵀ(x − y)] (Bochner): [num_frequencies, dim], 1 / unit of x.
+    def spectral_sample(
+        self, key: Array, num_frequencies: int, dim: int, dtype=None, *, normal: NormalSampler = jax.random.normal
+    ) -> Array:
+        """Frequencies ω with k(x, y) = κ · E[cos ωᵀ(x − y)] (Bochner): [num_frequencies, dim], radians / unit of x.
 
         Args:
           key: a JAX random key.
           num_frequencies: how many to draw.
           dim: d.
           dtype: floating-point type; JAX's default if None.
+          normal: what draws standard normal rows, as (key, shape, dtype) -> array; :func:`orthogonal_normal` makes
+            the frequencies of a block orthogonal (Gaussian, Matérn) or coupled in the same way (Laplacian).
 
         Raises:
           ValueError: the kernel is not shift-invariant.
@@ -171,11 +184,19 @@ class Gaussian(_UnitShiftInvariant):
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
 
     def pairwise(self, x, y, *, expand=False):
-        return jnp.exp(-self.gamma * squared_distances(x, y, expand=expand))
+        if not expand:
+            return jnp.exp(-self.gamma * squared_distances(x, y))
+        # The whole exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² as one matrix product over d + 2 columns, which leaves nothing but
+        # the exponential to do for each pair. Its absolute error is a few units in the last place of γ(‖x‖² + ‖y‖²).
+        x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
+        x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * self.gamma
+        y_columns = jnp.concatenate([y, jnp.ones_like(y_norm), y_norm], axis=1)
+        exponent = jnp.matmul(x_columns, y_columns.T, precision=jax.lax.Precision.HIGHEST)
+        return jnp.exp(jnp.minimum(exponent, 0))
 
-    def spectral_sample(self, key, num_frequencies, dim, dtype=None):
-        normal = jax.random.normal(key, (num_frequencies, dim), dtype)
-        return jnp.sqrt(jnp.asarray(2 * self.gamma, normal.dtype)) * normal
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
+        draws = normal(key, (num_frequencies, dim), dtype)
+        return jnp.sqrt(jnp.asarray(2 * self.gamma, draws.dtype)) * draws
 
 
 @jax.tree_util.register_dataclass
@@ -199,9 +220,11 @@ class Laplacian(_UnitShiftInvariant):
         del expand  # no expanded form exists for the L1 distance
         return jnp.exp(-self.gamma * _sum_over_columns(jnp.abs, x, y))
 
-    def spectral_sample(self, key, num_frequencies, dim, dtype=None):
-        cauchy = jax.random.cauchy(key, (num_frequencies, dim), dtype or jnp.result_type(float))
-        return jnp.asarray(self.gamma, cauchy.dtype) * cauchy
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
+        draws = normal(key, (num_frequencies, dim), dtype)
+        # Normal to Cauchy by quantiles: tan(π(Φ(g) − ½)), with the tail taken where it is accurate.
+        tail = jnp.maximum(jax.scipy.stats.norm.cdf(-jnp.abs(draws)), jnp.finfo(draws.dtype).tiny)
+        return jnp.asarray(self.gamma, draws.dtype) * jnp.sign(draws) / jnp.tan(math.pi * tail)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,16 +250,15 @@ class _Matern(_UnitShiftInvariant):
         return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(jnp.sum(jnp.square(x - y))) / self.length_scale)
 
     def pairwise(self, x, y, *, expand=False):
-        # √ amplifies the expanded form's error near 0, so distances are always direct differences here.
-        del expand
+        del expand  # √ would amplify the error of an expanded distance near 0
         return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(squared_distances(x, y)) / self.length_scale)
 
-    def spectral_sample(self, key, num_frequencies, dim, dtype=None):
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         # The spectral density is a multivariate Student t with 2ν degrees of freedom (Rasmussen & Williams, eq. 4.15).
         normal_key, chi_key = jax.random.split(key)
-        normal = jax.random.normal(normal_key, (num_frequencies, dim), dtype)
-        chi_squared = jax.random.chisquare(chi_key, float(self._two_nu), (num_frequencies, 1), normal.dtype)
-        return normal * jnp.sqrt(self._two_nu / chi_squared) / jnp.asarray(self.length_scale, normal.dtype)
+        draws = normal(normal_key, (num_frequencies, dim), dtype)
+        chi_squared = jax.random.chisquare(chi_key, float(self._two_nu), (num_frequencies, 1), draws.dtype)
+        return draws * jnp.sqrt(self._two_nu / chi_squared) / jnp.asarray(self.length_scale, draws.dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -298,11 +320,11 @@ class Sum(_Pair):
     def diagonal_bound(self) -> float:
         return self.left.diagonal_bound + self.right.diagonal_bound
 
-    def spectral_sample(self, key, num_frequencies, dim, dtype=None):
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         self._require_shift_invariant()
         left_key, right_key, choice_key = jax.random.split(key, 3)
-        left = self.left.spectral_sample(left_key, num_frequencies, dim, dtype)
-        right = self.right.spectral_sample(right_key, num_frequencies, dim, dtype)
+        left = self.left.spectral_sample(left_key, num_frequencies, dim, dtype, normal=normal)
+        right = self.right.spectral_sample(right_key, num_frequencies, dim, dtype, normal=normal)
         share = self.left.diagonal_bound / self.diagonal_bound
         return jnp.where(jax.random.bernoulli(choice_key, share, (num_frequencies, 1)), left, right)
 
@@ -322,8 +344,8 @@ class Product(_Pair):
     def diagonal_bound(self) -> float:
         return self.left.diagonal_bound * self.right.diagonal_bound
 
-    def spectral_sample(self, key, num_frequencies, dim, dtype=None):
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         self._require_shift_invariant()
         left_key, right_key = jax.random.split(key)
-        left = self.left.spectral_sample(left_key, num_frequencies, dim, dtype)
-        return left + self.right.spectral_sample(right_key, num_frequencies, dim, dtype)
+        left = self.left.spectral_sample(left_key, num_frequencies, dim, dtype, normal=normal)
+        return left + self.right.spectral_sample(right_key, num_frequencies, dim, dtype, normal=normal)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.mixture import mixture
-from kme_jax import Gaussian, Laplacian, Matern32, gram
+from kme_jax import Gaussian, Laplacian, Matern32, gram, tiles
 from kme_jax.numerics import float64
 from tests import reference
 
@@ -25,9 +25,10 @@ def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
 
 
 def test_several_chunks_of_points_and_rows(rng, monkeypatch):
-    monkeypatch.setattr(gram, "_CHUNK_ROWS", 64)
-    monkeypatch.setattr(gram, "_CHUNK_POINTS", 16)
-    monkeypatch.setattr(gram, "_TILES", {"cpu": (32, 8), "gpu": (32, 8)})
+    monkeypatch.setattr(tiles, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(tiles, "_CHUNK_POINTS", 16)
+    monkeypatch.setattr(gram, "_DOUBLE_MEAN_STEP", 32)
+    monkeypatch.setattr(tiles, "_TILES", {"cpu": (32, 8), "gpu": (32, 8)})
     points, rows = rng.normal(size=(37, 2)), rng.normal(size=(203, 2))
     calls = []
     sums = gram.kernel_sums(Gaussian(0.3), points, rows, progress=lambda *done: calls.append(done))

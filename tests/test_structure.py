@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kme_jax"
 # Each layer may import itself and the layers before it.
-LAYERS = ["numerics", "kernels", "gram", "feature_maps", "embedding", "privacy", "synthesis", "algorithms"]
+LAYERS = ["numerics", "sincos", "kernels", "tiles", "gram", "feature_maps", "embedding", "privacy", "synthesis", "algorithms"]
 FORBIDDEN_ANYWHERE = {"nonprivate", "experiments", "tests"}
 
 

@@ -35,14 +35,20 @@ class FeatureMap(abc.ABC):
     @property
     @abc.abstractmethod
     def diameter(self) -> float:
-        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, the zero vector (the image of a row
-        with a missing entry) included. The L2 sensitivity of the mean of ψ over N rows under replace-one is
+        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, the zero vector included (see
+        :attr:`row_bound`). The L2 sensitivity of the mean of ψ over N rows under replace-one is
         diameter / N."""
 
     @property
     @abc.abstractmethod
     def published_diameter(self) -> float:
         """The diameter used in the paper that the map comes from, for reproducing its figures."""
+
+    @property
+    @abc.abstractmethod
+    def row_bound(self) -> float:
+        """Entries up to this size give finite features. A row with a larger (or missing) entry has the zero vector
+        as its image: a fixed rule for each row by itself, so nothing fails because of what a private row holds."""
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -52,4 +58,5 @@ class FeatureMap(abc.ABC):
     def weighted_sum(
         self, rows: np.ndarray, weights: np.ndarray, *, devices=None, progress: Progress | None = None
     ) -> np.ndarray:
-        """Σ_n a_n ψ(x_n) for finite rows x [N, d] and weights a [N]: [F]. The one place where rows are summed."""
+        """Σ_n a_n ψ(x_n) for rows x [N, d] within :attr:`row_bound` and weights a [N]: [F] in float64. The one place
+        where rows are summed."""

@@ -257,6 +257,11 @@ class SubspaceMap(FeatureMap):
         """2 √κ: [B] lemma 13, with k(x, x) ≤ κ = 1 there, for an exactly orthonormal basis."""
         return 2 * math.sqrt(self.kernel.diagonal_bound)
 
+    @property
+    def row_bound(self) -> float:
+        """1e100: squares and their sums are far from overflow."""
+        return 1e100
+
     def rank_at(self, num_points: int | np.ndarray) -> int | np.ndarray:
         """F of the first M points, for one M or an array of them."""
         return np.searchsorted(self.pivots, num_points, side="left")
