@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.numerics import in_float64
+from kme_jax.numerics import float64, in_float64
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.synthesis.sample import WeightedSample
 
@@ -97,6 +97,41 @@ def _squared_norm(features):
 
 
 @in_float64
+def l1_ball_weights(
+    features: np.ndarray,
+    target: np.ndarray,
+    *,
+    radius: float = 1.0,
+    start: np.ndarray | None = None,
+    tolerance: float = 1e-9,
+    max_iterations: int = 20_000,
+) -> tuple[np.ndarray, SolverReport]:
+    """argmin ½‖y − Σ_m w_m ψ_m‖² over Σ_m |w_m| ≤ C, for any feature vectors.
+
+    Args:
+      features: ψ_m, one row per weight, [M, F].
+      target: y, [F].
+      radius: C > 0.
+      start: weights to start from, [M]; zeros if None.
+      tolerance: stop when the Frank–Wolfe gap, an upper bound of objective minus optimum, is at most this.
+      max_iterations: stop after this many in any case.
+
+    Returns:
+      w [M] in float64, and how it went.
+    """
+    features, target = jnp.asarray(features, jnp.float64), jnp.asarray(target, jnp.float64)
+    lipschitz = _squared_norm(features)
+    weights = jnp.zeros(len(features)) if start is None else _project(jnp.asarray(start, jnp.float64), radius)
+    state, trace, done, gap = (weights, weights, jnp.ones(())), [], 0, np.inf
+    num_steps = min(100, max_iterations)
+    while done < max_iterations and gap > tolerance:
+        state, objective, gap = _accelerated_steps(features, target, state, radius, lipschitz, num_steps=num_steps)
+        done += num_steps
+        trace.append(float(objective))
+        gap = float(gap)
+    return np.asarray(state[0]), SolverReport(np.asarray(trace), gap, gap <= tolerance, done)
+
+
 def l1_ball(
     embedding: PrivateEmbedding,
     *,
@@ -104,7 +139,7 @@ def l1_ball(
     tolerance: float = 1e-9,
     max_iterations: int = 20_000,
 ) -> tuple[WeightedSample, SolverReport]:
-    """argmin ‖μ̃ − Σ_m w_m k(z_m, ·)‖² / 2 over Σ_m |w_m| ≤ C ([B] theorem 11).
+    """argmin ½‖μ̃ − Σ_m w_m k(z_m, ·)‖² over Σ_m |w_m| ≤ C ([B] theorem 11).
 
     With the L1 norm bounded, applying any continuous function to the points gives a consistent estimate of the
     embedding of the transformed variable ([B] theorem 11); the closed form does not promise that.
@@ -112,8 +147,8 @@ def l1_ball(
     Args:
       embedding: μ̃ of a SubspaceMap.
       radius: C ≥ 1.
-      tolerance: stop when the duality gap (an upper bound of objective minus optimum) is at most this.
-      max_iterations: stop after this many in any case.
+      tolerance: see :func:`l1_ball_weights`.
+      max_iterations: see :func:`l1_ball_weights`.
 
     Returns:
       The sample, and how the optimisation went.
@@ -124,16 +159,9 @@ def l1_ball(
     if not radius >= 1:
         raise ValueError(f"radius must be at least 1 ([B] theorem 11), got {radius}")
     subspace = _subspace_map(embedding)
-    features = subspace(jnp.asarray(subspace.points))
-    target = jnp.asarray(embedding.coordinates)
-    lipschitz = _squared_norm(features)
-    start = jnp.zeros(subspace.num_points)
-    state, trace, done, gap = (start, start, jnp.ones(())), [], 0, np.inf
-    num_steps = min(100, max_iterations)
-    while done < max_iterations and gap > tolerance:
-        state, objective, gap = _accelerated_steps(features, target, state, radius, lipschitz, num_steps=num_steps)
-        done += num_steps
-        trace.append(float(objective))
-        gap = float(gap)
-    report = SolverReport(np.asarray(trace), gap, gap <= tolerance, done)
-    return WeightedSample(subspace.points, np.asarray(state[0]), embedding.mechanism), report
+    with float64():
+        features = subspace(jnp.asarray(subspace.points))
+    weights, report = l1_ball_weights(
+        features, embedding.coordinates, radius=radius, tolerance=tolerance, max_iterations=max_iterations
+    )
+    return WeightedSample(subspace.points, weights, embedding.mechanism), report

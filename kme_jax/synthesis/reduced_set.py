@@ -1,0 +1,391 @@
+"""Step 3 for Fourier features: reduced sets, where locations are chosen too ([B] algorithm 2, line 5).
+
+Everything here sees a noisy embedding, public points and keys; nothing else. :func:`greedy_preimages` with
+:func:`lasso` is the published procedure, :func:`joint` the modern one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.numerics import Progress, check_columns, check_points, in_float64, precision_of
+from kme_jax.privacy.mechanisms import PrivateEmbedding
+from kme_jax.sincos import sincos_turns
+from kme_jax.synthesis.sample import WeightedSample
+from kme_jax.synthesis.weights import SolverReport, l1_ball_weights
+
+Array = jax.Array
+
+
+def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
+    if not isinstance(embedding.feature_map, FourierMap):
+        raise ValueError(f"needs the embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
+    return embedding.feature_map
+
+
+# --- the published procedure ---------------------------------------------------------------------------------------
+
+_POINTS_PER_CALL = 50
+
+
+@functools.partial(jax.jit, static_argnames="num_steps")
+def _greedy_block(turns, scale, residuals, starts, learning_rate, *, num_steps: int):
+    """One greedy pre-image after another: residuals r [e, 2, J/2] (cosines, sines), starts [b, d].
+
+    Returns:
+      residuals after b points, and the points, [b, e, d].
+    """
+    num_embeddings, dim = residuals.shape[0], starts.shape[1]
+    optimiser = optax.adam(learning_rate)
+
+    def features(points):
+        sin, cos = sincos_turns(jnp.matmul(points, turns.T, precision=jax.lax.Precision.HIGHEST))
+        return scale * jnp.stack([cos, sin], axis=1)
+
+    def correlations(points, residuals):
+        return jnp.sum(residuals * features(points), axis=(1, 2))
+
+    squared_norm = scale**2 * turns.shape[0]  # of every feature vector
+
+    def add_point(residuals, start):
+        points = jnp.broadcast_to(start, (num_embeddings, dim))
+
+        def objective(points):  # the embeddings do not interact, so one sum has all their gradients
+            return -jnp.sum(jnp.square(correlations(points, residuals))) / squared_norm
+
+        def step(_, state):
+            points, optimiser_state = state
+            updates, optimiser_state = optimiser.update(jax.grad(objective)(points), optimiser_state)
+            return optax.apply_updates(points, updates), optimiser_state
+
+        points, _ = jax.lax.fori_loop(0, num_steps, step, (points, optimiser.init(points)))
+        beta = correlations(points, residuals) / squared_norm
+        return residuals - beta[:, None, None] * features(points), points
+
+    return jax.lax.scan(add_point, residuals, starts)
+
+
+def greedy_preimages(
+    embeddings: Sequence[PrivateEmbedding],
+    starts: np.ndarray,
+    *,
+    num_steps: int = 100,
+    learning_rate: float = 100.0,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Iterated approximate pre-images, as in the published code of [B] (figure 2, dashed).
+
+    Point m starts at ``starts[m]``, takes Adam steps on −⟨r, ψ(z)⟩²/‖ψ(z)‖², and the residual r, μ̃ at first, loses its
+    component along ψ(z). The points of a prefix are the prefix of the points.
+
+    Args:
+      embeddings: μ̃ of one FourierMap, several at once (one per ε, say); they do not influence each other.
+      starts: [M, d], public.
+      num_steps: Adam steps per point (published: 100).
+      learning_rate: of Adam, in the unit of the columns (published: 100).
+      progress: called with (points done, M).
+
+    Returns:
+      Points, [len(embeddings), M, d].
+
+    Raises:
+      ValueError: another kind of map, different maps, or shapes that do not fit.
+    """
+    feature_map = _fourier_map(embeddings[0])
+    if any(embedding.feature_map is not feature_map for embedding in embeddings):
+        raise ValueError("the embeddings must share one FourierMap")
+    starts = check_points(starts, "starts")
+    check_columns(starts, feature_map.dim, "starts")
+    dtype = np.asarray(feature_map.turns).dtype
+    with precision_of(feature_map.turns):
+        residuals = jnp.asarray(np.stack([e.coordinates for e in embeddings]).astype(dtype))
+        residuals = residuals.reshape(len(embeddings), 2, -1)
+        points = []
+        scale = np.asarray(feature_map.scale, dtype)
+        for start in range(0, len(starts), _POINTS_PER_CALL):
+            block = starts[start : start + _POINTS_PER_CALL].astype(dtype)
+            residuals, found = _greedy_block(
+                feature_map.turns, scale, residuals, block, np.asarray(learning_rate, dtype), num_steps=num_steps
+            )
+            points.append(np.asarray(found))
+            if progress:
+                progress(start + len(block), len(starts))
+    return np.concatenate(points).transpose(1, 0, 2).astype(np.float64)
+
+
+def _soft_threshold(values, threshold):
+    return jnp.sign(values) * jnp.maximum(jnp.abs(values) - threshold, 0)
+
+
+@functools.partial(jax.jit, static_argnames="num_steps")
+def _lasso_steps(gram, correlation, penalty, state, lipschitz, *, num_steps: int):
+    """FISTA with gradient restart on ½ wᵀGw − cᵀw + λ‖w‖₁; state = (w, ahead, momentum)."""
+
+    def step(_, carry):
+        weights, ahead, momentum = carry
+        new = _soft_threshold(ahead - (gram @ ahead - correlation) / lipschitz, penalty / lipschitz)
+        restart = jnp.vdot(ahead - new, new - weights) > 0
+        next_momentum = jnp.where(restart, 1, (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2)
+        ahead = jnp.where(restart, new, new + (momentum - 1) / next_momentum * (new - weights))
+        return new, ahead, next_momentum
+
+    return jax.lax.fori_loop(0, num_steps, step, state)
+
+
+def _lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm):
+    """Primal value and duality gap of ½‖y − Aw‖² + λ‖w‖₁, from ‖y‖², yᵀAw, ‖Aw‖², ‖Aᵀr‖_∞ and ‖w‖₁.
+
+    The dual point is the residual r = y − Aw, shrunk so that ‖Aᵀθ‖_∞ ≤ λ; the dual value is ½‖y‖² − ½‖y − θ‖².
+    """
+    residual_norm = target_norm - 2 * fit_inner + fit_norm
+    primal = 0.5 * residual_norm + penalty * l1_norm
+    shrink = min(1.0, penalty / largest) if largest > 0 else 1.0
+    inner = target_norm - fit_inner  # yᵀr
+    dual = shrink * inner - 0.5 * shrink**2 * residual_norm
+    return primal, primal - dual
+
+
+@in_float64
+def lasso(
+    features: np.ndarray,
+    target: np.ndarray,
+    penalty: float,
+    *,
+    start: np.ndarray | None = None,
+    tolerance: float = 1e-5,
+    max_rounds: int = 60,
+) -> tuple[np.ndarray, SolverReport]:
+    """argmin ½‖y − Aw‖² + λ‖w‖₁ by accelerated proximal gradient on a growing working set.
+
+    Args:
+      features: Aᵀ, one row per weight, [M, F].
+      target: y, [F].
+      penalty: λ > 0.
+      start: w to start from, such as the solution for fewer points (filled up with zeros), [M].
+      tolerance: stop when the duality gap is at most this times ½‖y‖².
+      max_rounds: extensions of the working set before giving up.
+
+    Returns:
+      w [M] in float64, and how it went; ``report.gap`` is the duality gap.
+
+    Raises:
+      ValueError: λ ≤ 0 or shapes that do not fit.
+    """
+    if not penalty > 0:
+        raise ValueError(f"penalty must be positive, got {penalty}")
+    features, target = np.asarray(features), np.asarray(target, np.float64)
+    num_weights = len(features)
+    if features.ndim != 2 or target.shape != features.shape[1:]:
+        raise ValueError(f"features {list(features.shape)} and target {list(target.shape)} do not fit: [M, F] and [F]")
+    weights = np.zeros(num_weights) if start is None else np.asarray(start, np.float64).copy()
+    target_norm = float(target @ target)
+    working = np.flatnonzero(weights)
+    trace, steps_done, gap, allowed = [], 0, np.inf, tolerance * 0.5 * target_norm
+    gram = np.zeros((0, 0))
+    known = np.zeros(0, int)  # the order of the rows of ``gram``
+    for _ in range(max_rounds):
+        active = np.flatnonzero(weights)
+        fit = weights[active] @ features[active].astype(np.float64) if len(active) else np.zeros_like(target)
+        correlation = features @ (target - fit).astype(features.dtype)
+        primal, gap = _lasso_gap(
+            target_norm, target @ fit, fit @ fit, float(np.abs(correlation).max()), penalty, np.abs(weights).sum()
+        )
+        trace.append(primal)
+        if gap <= allowed:
+            break
+        # Violators of the optimality condition |Aᵀr| ≤ λ join, the worst first, at most doubling the set.
+        violation = np.abs(correlation)
+        violation[working] = 0
+        candidates = np.argsort(-violation)[: max(50, len(working))]
+        working = np.concatenate([working, candidates[violation[candidates] > penalty]])
+        added = working[len(known) :]
+        block = features[working].astype(np.float64)
+        new_rows = block[len(known) :] @ block.T
+        gram = np.block([[gram, new_rows[:, : len(known)].T], [new_rows]]) if len(known) else new_rows
+        known = np.concatenate([known, added])
+        size = max(64, 1 << (len(working) - 1).bit_length())  # few shapes, few compilations
+        padded = np.zeros((size, size))
+        padded[: len(working), : len(working)] = gram
+        inner = np.zeros(size)
+        inner[: len(working)] = block @ target
+        solution, steps = _solve_working_set(padded, inner, weights[working], penalty, target_norm, 0.3 * allowed)
+        weights[working] = solution
+        steps_done += steps
+    return weights, SolverReport(np.asarray(trace), float(gap), bool(gap <= allowed), steps_done)
+
+
+def _solve_working_set(gram, inner, start, penalty, target_norm, allowed, max_steps=20_000):
+    """The Lasso on a working set, given AᵀA and Aᵀy (both padded with zeros), to a duality gap of ``allowed``."""
+    weights = jnp.zeros(len(inner)).at[: len(start)].set(start)
+    gram, inner = jnp.asarray(gram), jnp.asarray(inner)
+    lipschitz = 1.01 * _largest_eigenvalue(gram) + 1e-12
+    state, steps = (weights, weights, jnp.ones(())), 0
+    while steps < max_steps:
+        state = _lasso_steps(gram, inner, penalty, state, lipschitz, num_steps=100)
+        steps += 100
+        product = gram @ state[0]
+        largest = float(jnp.max(jnp.abs(inner - product)))
+        fit_inner, fit_norm = float(inner @ state[0]), float(state[0] @ product)
+        l1_norm = float(jnp.sum(jnp.abs(state[0])))
+        if _lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)[1] <= allowed:
+            break
+    return np.asarray(state[0])[: len(start)], steps
+
+
+@jax.jit
+def _largest_eigenvalue(matrix):
+    """λmax of a positive semi-definite matrix by power iteration from a fixed vector."""
+
+    def step(_, v):
+        v = matrix @ v
+        return v / (jnp.linalg.norm(v) + 1e-300)
+
+    v = jax.lax.fori_loop(0, 60, step, 1.5 + jnp.cos(jnp.arange(matrix.shape[0], dtype=matrix.dtype)))
+    return jnp.linalg.norm(matrix @ v)
+
+
+# --- the modern procedure ------------------------------------------------------------------------------------------
+
+OPTIMISERS = {
+    "adam": optax.adam,
+    "nadam": optax.nadam,
+    "adabelief": optax.adabelief,
+    "amsgrad": optax.amsgrad,
+    "rmsprop": optax.rmsprop,
+}
+
+
+def _length_scale(feature_map: FourierMap) -> float:
+    """A length over which the kernel varies, from its (public) frequencies: 1 / ω for a typical |ω_ij|."""
+    return 0.6745 / (2 * np.pi * float(np.median(np.abs(np.asarray(feature_map.turns)))))
+
+
+@functools.partial(jax.jit, static_argnames=("optimiser", "num_steps"))
+def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, optimiser: str, num_steps: int):
+    """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
+
+    Locations move in units of ``length``, weights in units of radius / M, so that one learning rate fits both.
+    """
+    weight_unit = radius / weights.shape[0]
+    method = OPTIMISERS[optimiser](optax.cosine_decay_schedule(rate, num_steps))
+
+    def objective(parameters):
+        residual = target - (weight_unit * parameters["weights"]) @ feature_map(length * parameters["points"])
+        return 0.5 * residual @ residual
+
+    def step(carry, _):
+        parameters, state = carry
+        value, gradient = jax.value_and_grad(objective)(parameters)
+        updates, state = method.update(gradient, state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        limit = radius / weight_unit
+        with jax.numpy_dtype_promotion("standard"):
+            projected = optax.projections.projection_l1_ball(parameters["weights"], limit)
+        return (parameters | {"weights": projected}, state), value
+
+    parameters = {"points": points / length, "weights": weights / weight_unit}
+    (parameters, _), trace = jax.lax.scan(step, (parameters, method.init(parameters)), length=num_steps)
+    return length * parameters["points"], weight_unit * parameters["weights"], trace
+
+
+@jax.jit
+def _candidate_scores(feature_map, target, points, weights, candidates):
+    """⟨r, ψ(c)⟩² for the residual r of the current points."""
+    residual = target - weights @ feature_map(points)
+    return jnp.square(feature_map(candidates) @ residual)
+
+
+def joint(
+    key: Array,
+    embedding: PrivateEmbedding,
+    candidates: np.ndarray,
+    num_points: int,
+    *,
+    radius: float = 1.0,
+    optimiser: str = "adam",
+    learning_rate: float = 0.1,
+    num_steps: int = 400,
+    num_rounds: int = 3,
+    progress: Progress | None = None,
+) -> tuple[WeightedSample, SolverReport]:
+    """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
+
+    Starts blind: at the first candidates, with equal weights. In each round points of negligible weight are re-seeded,
+    at candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of the optimiser follows; at
+    the end the weights are solved for exactly (a convex problem, whose gap the report gives). Locations are in general a
+    local optimum.
+
+    Args:
+      key: a JAX random key for re-seeding, independent of the noise.
+      embedding: μ̃ of a FourierMap.
+      candidates: public points, [C, d], C ≥ M: starts, and places to re-seed.
+      num_points: M ≥ 1.
+      radius: C ≥ 1.
+      optimiser: one of OPTIMISERS.
+      learning_rate: largest step, in units of the kernel's length (locations) and of C/M (weights).
+      num_steps: optimiser steps per round.
+      num_rounds: rounds.
+      progress: called with (rounds done, rounds).
+
+    Returns:
+      The sample, and a report: the objective at every step, the gap of the final weights given the locations, and
+      whether the last tenth of the steps improved the objective by less than 1e-3 of it.
+
+    Raises:
+      ValueError: M < 1, fewer candidates than M, radius < 1, an unknown optimiser, another kind of map.
+    """
+    feature_map = _fourier_map(embedding)
+    candidates = check_points(candidates, "candidates")
+    check_columns(candidates, feature_map.dim, "candidates")
+    if num_points < 1:
+        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    if len(candidates) < num_points:
+        raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={num_points}")
+    if not radius >= 1:
+        raise ValueError(f"radius must be at least 1, got {radius}")
+    if optimiser not in OPTIMISERS:
+        raise ValueError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got {optimiser}")
+    dtype = np.asarray(feature_map.turns).dtype
+    with precision_of(feature_map.turns):
+        candidates = jnp.asarray(candidates, dtype)
+        target = jnp.asarray(embedding.coordinates, dtype)
+        points = candidates[:num_points]
+        weights = jnp.full(num_points, radius / num_points, dtype)
+        length = jnp.asarray(_length_scale(feature_map), dtype)
+        traces = []
+        for round_ in range(num_rounds):
+            dead = jnp.abs(weights) < 0.05 * radius / num_points if round_ else jnp.ones(num_points, bool)
+            weights = jnp.where(dead, 0, weights)
+            scores = _candidate_scores(feature_map, target, points, weights, candidates)
+            seeds = jax.random.choice(
+                jax.random.fold_in(key, round_), len(candidates), (num_points,), replace=False, p=scores / scores.sum()
+            )
+            points = jnp.where(dead[:, None], candidates[seeds], points)
+            points, weights, trace = _joint_steps(
+                feature_map,
+                target,
+                points,
+                weights,
+                jnp.asarray(radius, dtype),
+                length,
+                jnp.asarray(learning_rate, dtype),
+                optimiser=optimiser,
+                num_steps=num_steps,
+            )
+            traces.append(np.asarray(trace))
+            if progress:
+                progress(round_ + 1, num_rounds)
+        features = np.asarray(feature_map(points))
+    trace = np.concatenate(traces).astype(np.float64)
+    weights, report = l1_ball_weights(features, embedding.coordinates, radius=radius, start=np.asarray(weights))
+    late = trace[-max(2, num_steps // 10) :]
+    converged = bool(late[0] - late[-1] <= 1e-3 * late[-1])
+    report = SolverReport(np.append(trace, report.objective[-1]), report.gap, converged, len(trace))
+    return WeightedSample(np.asarray(points, np.float64), weights, embedding.mechanism), report
