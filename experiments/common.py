@@ -59,6 +59,8 @@ class MixtureConfig:
     seed: int = 0
     data_seed: int = 0
     num_noise_draws: int = 1000
+    num_repeats: int = 3
+    num_features: int = 10_000
     proposal_scale: float = 500.0
     dataset: str | None = None
     output_dir: str = "results"
@@ -70,9 +72,11 @@ class MixtureConfig:
 
     def validate(self) -> None:
         """Raises InputError for whatever can be refused without data."""
-        for name in ("dim", "max_points", "num_noise_draws"):
+        for name in ("dim", "max_points", "num_noise_draws", "num_repeats"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_features < 2 or self.num_features % 2:
+            raise InputError(f"--num_features must be even and at least 2, got {self.num_features}")
         if self.num_rows is not None and self.num_rows < 1:
             raise InputError(f"--num_rows must be at least 1, got {self.num_rows}")
         if not self.epsilons:
@@ -127,6 +131,10 @@ def define_mixture_flags() -> None:
     flags.DEFINE_integer("seed", default.seed, "Seed of the noise.")
     flags.DEFINE_integer("data_seed", default.data_seed, "Seed of the mixture and of the proposal. Published: 0.")
     flags.DEFINE_integer("num_noise_draws", default.num_noise_draws, "Noise draws per curve of algorithm 1.")
+    flags.DEFINE_integer("num_repeats", default.num_repeats, "Repeats (frequencies and noise) of algorithm 2's curves.")
+    flags.DEFINE_integer(
+        "num_features", default.num_features, "J, the number of Fourier features of algorithm 2, even."
+    )
     flags.DEFINE_float("proposal_scale", default.proposal_scale, "Standard deviation of the random public points.")
     flags.DEFINE_string(
         "dataset", None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import common, plots
-from kme_jax import MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
+from kme_jax import FourierMap, MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import float64
 from kme_jax.privacy import add_noise, gaussian_mechanism
+from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
+_JOINT_MAX_POINTS = 400  # the joint curve stops here: it is flat, and costs M · J per step
 
 
 def point_grid(max_points: int) -> np.ndarray:
@@ -41,6 +44,97 @@ def _squared_privacy_errors(keys, alpha, sigmas, ranks):
     return squared[..., np.asarray(ranks) - 1]
 
 
+def _power_grid(max_points: int, step: float) -> np.ndarray:
+    """The published grid of M for algorithm 2: int(10^e), e = 0, step, 2 step, ... up to log10(max M)."""
+    exponents = np.arange(0, np.log10(max_points) + 1e-9, step)
+    return np.unique((10**exponents + 1e-9).astype(int))
+
+
+def algorithm2_curves(
+    config: common.MixtureConfig,
+    rows: np.ndarray,
+    points: np.ndarray,
+    squared_norm: float,
+    stages: common.Stages,
+) -> dict[str, Any]:
+    """Algorithm 2 with the published reduced set (greedy pre-images, Lasso weights) and with the joint one.
+
+    Both work on the same noisy embedding, one for every ε and repeat; frequencies and noise are drawn anew in each
+    repeat. Distances are Δ in the RKHS of the exact kernel.
+
+    Args:
+      config: the experiment's configuration.
+      rows: private rows, [N, D].
+      points: starts and candidates, [max M, D].
+      squared_norm: ‖μ̂_X‖².
+      stages: progress.
+
+    Returns:
+      Entries for "curves".
+    """
+    kernel, reference = config.kernel, Reference(config.kernel, rows, squared_norm)
+    budgets = [PrivacyBudget(epsilon, config.delta) for epsilon in config.epsilons]
+    grid = _power_grid(len(points), 0.25)
+    joint_grid = _power_grid(min(len(points), _JOINT_MAX_POINTS), 0.5)
+    greedy, joined = [], []  # [repeat][ε][M]
+    gaps, constraint = [], []
+    for repeat in range(config.num_repeats):
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), repeat), len(budgets) + 2)
+        feature_key, solver_key, noise_keys = keys[0], keys[1], keys[2:]
+        name = f" {repeat + 1}/{config.num_repeats}"
+        with stages.stage(f"Fourier embedding{name}") as progress:
+            fourier = FourierMap.from_kernel(feature_key, kernel, config.num_features, config.dim)
+            embedding = mean_embedding(fourier, rows, progress=progress)
+        private = [
+            perturb(noise_key, embedding, budget, calibration=config.calibration, diameter=config.diameter)
+            for noise_key, budget in zip(noise_keys, budgets, strict=True)
+        ]
+        with stages.stage(f"greedy points{name}") as progress:
+            found = greedy_preimages(private, points[: grid[-1]], progress=progress)
+        with stages.stage(f"Lasso weights{name}") as progress:
+            greedy.append([])
+            for i, target in enumerate(private):
+                cross, weights, distances = reference.kernel_mean(found[i]), np.zeros(0), []
+                for j, m in enumerate(grid):
+                    sample, report = lasso_weights(target, found[i, :m], start=np.pad(weights, (0, m - len(weights))))
+                    weights = sample.weights
+                    distances.append(reference.distance(sample.points, weights, cross[:m]))
+                    gaps.append(report.gap / (0.5 * float(target.coordinates @ target.coordinates)))
+                    progress(i * len(grid) + j + 1, len(private) * len(grid))
+                greedy[-1].append(distances)
+        with stages.stage(f"joint{name}") as progress:
+            joined.append([])
+            for i, target in enumerate(private):
+                distances = []
+                for j, m in enumerate(joint_grid):
+                    sample, _ = joint(jax.random.fold_in(solver_key, i), target, points, int(m))
+                    distances.append(reference.distance(sample.points, sample.weights))
+                    constraint.append(float(np.abs(sample.weights).sum()))
+                    progress(i * len(joint_grid) + j + 1, len(private) * len(joint_grid))
+                joined[-1].append(distances)
+    keys_of = [common.epsilon_key(epsilon) for epsilon in config.epsilons]
+    return {
+        "algorithm2_num_points": grid.tolist(),
+        "algorithm2": {key: _repeats(np.asarray(greedy)[:, i]) for i, key in enumerate(keys_of)},
+        "algorithm2_largest_relative_gap": max(gaps),
+        "algorithm2_joint_num_points": joint_grid.tolist(),
+        "algorithm2_joint": {key: _repeats(np.asarray(joined)[:, i]) for i, key in enumerate(keys_of)},
+        "algorithm2_joint_largest_l1_norm": max(constraint),
+    }
+
+
+def _repeats(distances: np.ndarray) -> dict[str, Any]:
+    """Over repeats, [repeats, M]: mean, root mean square, range, and the best over M of every repeat."""
+    rms = np.sqrt(np.mean(np.square(distances), axis=0))
+    return {
+        "mean": distances.mean(axis=0).tolist(),
+        "rms": rms.tolist(),
+        "low": distances.min(axis=0).tolist(),
+        "high": distances.max(axis=0).tolist(),
+        "best_of_each_repeat": distances.min(axis=1).tolist(),
+    }
+
+
 def _summary(distances: np.ndarray) -> dict[str, list[float]]:
     """Over draws, [draws, M]: mean, root mean square, and the 0.5 and 99.5 percentiles."""
     low, high = np.percentile(distances, [0.5, 99.5], axis=0)
@@ -52,7 +146,6 @@ def algorithm1_curves(
     config: common.MixtureConfig,
     rows: np.ndarray,
     points: np.ndarray,
-    samples_path: pathlib.Path,
     stages: common.Stages,
 ) -> dict[str, Any]:
     """Projection distance, uniform baseline and algorithm 1 at every M, with one factorisation and one pass over rows.
@@ -61,7 +154,6 @@ def algorithm1_curves(
       config: the experiment's configuration.
       rows: private rows, [N, D].
       points: public points, [max M, D].
-      samples_path: where the releases of the five checks are saved (.npz: points and weights).
       stages: progress.
 
     Returns:
@@ -71,7 +163,7 @@ def algorithm1_curves(
     grid = point_grid(len(points))
     with stages.stage("norm of the embedding of all rows") as progress:
         reference = Reference.from_rows(kernel, rows, progress=progress)
-    with stages.stage("orthonormal basis") as progress:
+    with stages.stage("orthonormal basis") as progress, common.input_errors("--tolerance: "):
         subspace = SubspaceMap.from_points(kernel, points, tolerance=config.tolerance, progress=progress)
     with stages.stage("mean embedding") as progress:
         alpha = mean_embedding(subspace, rows, progress=progress)
@@ -109,7 +201,7 @@ def algorithm1_curves(
         key: np.sqrt(projection_squared + ranks * mechanism.scale**2).tolist() for key, mechanism in mechanisms.items()
     }
     with stages.stage("check against all rows") as progress:
-        checks = _exact_checks(config, reference, alpha, grid, check_key, samples_path, progress)
+        checks, samples = _exact_checks(config, reference, alpha, grid, check_key, progress)
     return {
         "num_rows": num_rows,
         "squared_norm": reference.squared_norm,
@@ -132,11 +224,13 @@ def algorithm1_curves(
             "algorithm1_expected_rms": expected,
         },
         "checks": checks,
+        "samples": samples,
     }
 
 
-def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, samples_path, progress) -> list[dict[str, Any]]:
-    """Δ by coordinates and Δ recomputed from saved points and weights against all rows, at five settings."""
+def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, progress) -> tuple[list[dict[str, Any]], bytes]:
+    """Δ by coordinates and Δ recomputed from saved points and weights against all rows, at five settings; and the
+    .npz file they were saved in."""
     chosen = grid[np.linspace(0, len(grid) - 1, _NUM_CHECKS).round().astype(int)]
     settings, arrays = [], {}
     for i, num_points in enumerate(chosen.tolist()):
@@ -155,23 +249,26 @@ def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, samples_pa
         projection = reference.squared_norm - np.sum(np.square(embedding.coordinates))
         error = np.sum(np.square(private.coordinates - embedding.coordinates))
         settings.append((num_points, epsilon, float(np.sqrt(max(projection + error, 0)))))
-    with common.atomic_path(samples_path) as temporary:
-        np.savez_compressed(temporary, **arrays)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    file.seek(0)
     checks = []
-    with np.load(samples_path) as saved:
+    with np.load(file) as saved:
         for i, (num_points, epsilon, by_coordinates) in enumerate(settings):
             exact = reference.distance(saved[f"points_{i}"], saved[f"weights_{i}"])
             checks.append(
                 {"num_points": num_points, "epsilon": epsilon, "by_coordinates": by_coordinates, "exact": exact}
             )
             progress(i + 1, len(settings))
-    return checks
+    return checks, file.getvalue()
 
 
 def run_panel(
     name: str,
     config: common.MixtureConfig,
     public_points: Callable[[common.MixtureConfig, np.ndarray], np.ndarray],
+    *,
+    with_algorithm2: bool = False,
 ) -> dict[str, Any]:
     """Computes one panel of a mixture figure.
 
@@ -179,19 +276,23 @@ def run_panel(
       name: the experiment's name.
       config: its configuration.
       public_points: (config, rows) -> points [max M, D]; raises InputError if there are none.
+      with_algorithm2: add the curves of algorithm 2, for which the points are starts and candidates.
 
     Returns:
-      The result, as DESIGN section 3 has it. The samples of its checks are saved in the output folder.
+      The result, as DESIGN section 3 has it, and in "samples" the bytes of an .npz file with the points and weights
+      behind its checks, which :func:`write_panel` puts into a file of its own.
 
     Raises:
       InputError: a configuration or data that cannot be used; before long work.
     """
     config.validate()
-    output_dir = common.check_output_dir(config.output_dir)
+    common.check_output_dir(config.output_dir)
     rows = common.load_rows(config)
     points = public_points(config, rows)
     stages = common.Stages(f"{name}, D = {config.dim}")
-    body = algorithm1_curves(config, rows, points, output_dir / f"{name}_D{config.dim}_samples.npz", stages)
+    body = algorithm1_curves(config, rows, points, stages)
+    if with_algorithm2:
+        body["curves"] |= algorithm2_curves(config, rows, points, body["squared_norm"], stages)
     return {
         "experiment": name,
         "config": dataclasses.asdict(config)
@@ -204,9 +305,11 @@ def run_panel(
 
 
 def write_panel(result: dict[str, Any], output_dir: str) -> pathlib.Path:
-    """Writes ``<experiment>_D<dim>.json`` and returns its path."""
+    """Writes ``<experiment>_D<dim>.json`` and, beside it, ``..._samples.npz``; returns the former's path."""
     path = pathlib.Path(output_dir) / f"{result['experiment']}_D{result['config']['dim']}.json"
-    common.write_json(path, result)
+    with common.atomic_path(path.with_name(f"{path.stem}_samples.npz")) as temporary:
+        temporary.write_bytes(result["samples"])
+    common.write_json(path, {name: value for name, value in result.items() if name != "samples"})
     return path
 
 

@@ -1,4 +1,4 @@
-"""Figure 2 of Balog et al. 2018: no publishable subset. Algorithm 1 on points drawn from a public proposal.
+"""Figure 2 of Balog et al. 2018: no publishable subset. Algorithms 1 and 2 from points of a public proposal.
 
 python -m experiments.figure2 --dim=2
 python -m experiments.figure2 --dim=5
@@ -21,7 +21,7 @@ def _proposal(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
 
 def run(config: common.MixtureConfig) -> dict[str, Any]:
     """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure2", config, _proposal)
+    return curves.run_panel("figure2", config, _proposal, with_algorithm2=True)
 
 
 if __name__ == "__main__":

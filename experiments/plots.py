@@ -5,6 +5,7 @@ python -m experiments.plots --input=results/figure1_D2.json,results/figure1_D5.j
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def _draw_panel(axes, result: dict[str, Any]) -> None:
     axes.loglog(
         num_points, curves["uniform_baseline"], color="grey", linestyle="-.", label="baseline (uniform weights)"
     )
-    for colour, (epsilon, curve) in zip(_COLOURS, curves["algorithm1"].items(), strict=False):
+    for colour, (epsilon, curve) in zip(itertools.cycle(_COLOURS), curves["algorithm1"].items(), strict=False):
         axes.loglog(num_points, curve["rms"], color=colour, label=f"Algorithm 1, ε = {epsilon}")
         axes.fill_between(num_points, curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0)
         if published and epsilon in published["algorithm1"]:
@@ -69,7 +70,8 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
     config = first["config"]
     figure.suptitle(
         f"{_SCENARIO[first['experiment']]}, N = {first['num_rows']}, δ = {config['delta']:g}, "
-        f"{config['calibration']} calibration: root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws",
+        f"{config['calibration']} calibration, {config['diameter']} diameter: "
+        f"root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws",
         fontsize=9,
     )
     for output in outputs:

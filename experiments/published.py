@@ -18,6 +18,15 @@ def published_panel(result: dict[str, Any]) -> dict[str, Any] | None:
     settings."""
     config = result["config"]
     panel = _balog2018().get(f"{result['experiment']}_D{config['dim']}")
-    settings = (config["dataset"], result["num_rows"], config["gamma"], config["delta"], config["data_seed"])
-    same = settings == (None, 100_000, 1e-4 / config["dim"], 1e-6, 0) and config["proposal_scale"] == 500
+    published = {
+        "dataset": None,
+        "gamma": 1e-4 / config["dim"],
+        "delta": 1e-6,
+        "data_seed": 0,
+        "proposal_scale": 500,
+        "calibration": "classical",
+        "diameter": "published",
+        "tolerance": 1e-5,
+    }
+    same = result["num_rows"] == 100_000 and all(config[name] == value for name, value in published.items())
     return panel if same else None

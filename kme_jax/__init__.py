@@ -2,11 +2,11 @@
 
 The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the private rows under a feature map,
 :func:`perturb` it within a :class:`PrivacyBudget`, and represent the result as a :class:`WeightedSample`.
-:func:`algorithm1` does all three.
+:func:`algorithm1` and :func:`algorithm2` do all three.
 """
 
 from kme_jax._version import __version__
-from kme_jax.algorithms import algorithm1
+from kme_jax.algorithms import algorithm1, algorithm2
 from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
 from kme_jax.feature_maps import FeatureMap, FourierMap, SubspaceMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
@@ -28,6 +28,7 @@ __all__ = [
     "WeightedSample",
     "__version__",
     "algorithm1",
+    "algorithm2",
     "closed_form",
     "l1_ball",
     "mean_embedding",

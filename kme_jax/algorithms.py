@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import jax
 import numpy as np
 
 from kme_jax.embedding import mean_embedding
+from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
+from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
 from kme_jax.privacy.calibration import Calibration
-from kme_jax.privacy.mechanisms import Diameter
-from kme_jax.synthesis import WeightedSample, closed_form, l1_ball
+from kme_jax.privacy.mechanisms import Diameter, check_diameter
+from kme_jax.synthesis import WeightedSample, closed_form, greedy_preimages, joint, l1_ball, lasso_weights
 
 
 def algorithm1(
@@ -56,8 +59,89 @@ def algorithm1(
     if weights not in ("closed_form", "l1_ball"):
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
     budget = PrivacyBudget(epsilon, delta)
-    gaussian_noise_multiplier(budget, calibration)  # refuses a bad budget before long work
+    _check_before_long_work(rows, points, budget, calibration, diameter)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
-    return closed_form(beta) if weights == "closed_form" else l1_ball(beta)[0]  # lines 8 and 9
+    if weights == "closed_form":
+        return closed_form(beta)  # lines 8 and 9
+    sample, report = l1_ball(beta)
+    if not report.converged:
+        warnings.warn(
+            f"the L1-constrained weights are within {report.gap:.2g} of the least ½‖μ̃ − Σ w k(z, ·)‖² only "
+            f"(it is {report.objective[-1]:.2g} now); call l1_ball with more iterations",
+            stacklevel=2,
+        )
+    return sample
+
+
+def algorithm2(
+    key: jax.Array,
+    rows: np.ndarray,
+    kernel: Kernel,
+    candidates: np.ndarray,
+    num_points: int,
+    *,
+    epsilon: float,
+    delta: float,
+    num_features: int = 10_000,
+    orthogonal: bool = True,
+    reduced_set: Literal["joint", "greedy"] = "joint",
+    calibration: Calibration = "analytic",
+    progress: Progress | None = None,
+) -> WeightedSample:
+    """Differentially private database release via a random features RKHS ([B] algorithm 2).
+
+    Formal guarantee: (ε, δ)-differential privacy under replace-one neighbours with N public ([B] proposition 9, with
+    ‖ψ(x)‖² = κ exactly), in exact arithmetic; the noise is simulated, see ``kme_jax.privacy.mechanisms``.
+
+    Args:
+      key: a JAX random key for frequencies, noise and solver, which get keys of their own.
+      rows: the private database x, [N, d], as in :func:`algorithm1`.
+      kernel: k, shift-invariant, with a bandwidth that does not come from the private rows.
+      candidates: public points, [C, d], C ≥ M, drawn without looking at the rows: where the reduced set starts.
+      num_points: M.
+      epsilon: ε > 0.
+      delta: δ in (0, 1), well below 1/N.
+      num_features: J, even.
+      orthogonal: orthogonal rather than independent frequencies.
+      reduced_set: "joint" (locations and weights together, Σ|w| ≤ 1) or "greedy" (the published code's procedure).
+      calibration: "analytic", or "classical" as published.
+      progress: called with (work done, work in all) by the reduced set method.
+
+    Returns:
+      The weighted synthetic database.
+
+    Raises:
+      ValueError: shapes, a budget or an option that cannot be.
+    """
+    if reduced_set not in ("joint", "greedy"):
+        raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
+    budget = PrivacyBudget(epsilon, delta)
+    _check_before_long_work(rows, candidates, budget, calibration, "proved")
+    candidates = check_points(candidates, "candidates")
+    if not 1 <= num_points <= len(candidates):
+        raise ValueError(
+            f"num_points must be between 1 and the {len(candidates)} candidates there are, got {num_points}"
+        )
+    feature_key, noise_key, solver_key = jax.random.split(key, 3)
+    fourier = FourierMap.from_kernel(
+        feature_key, kernel, num_features, candidates.shape[1], orthogonal=orthogonal
+    )  # lines 1 and 2
+    embedding = mean_embedding(fourier, rows)  # line 3
+    private = perturb(noise_key, embedding, budget, calibration=calibration)  # line 4
+    if reduced_set == "joint":
+        return joint(solver_key, private, candidates, num_points, progress=progress)[0]  # lines 5 to 7
+    points = greedy_preimages([private], candidates[:num_points], progress=progress)[0]
+    return lasso_weights(private, points)[0]
+
+
+def _check_before_long_work(rows, points, budget, calibration, diameter) -> None:
+    """Refuses what shapes and options alone can show to be wrong."""
+    gaussian_noise_multiplier(budget, calibration)
+    check_diameter(diameter)
+    row_shape, point_shape = np.shape(rows), np.shape(points)
+    if len(row_shape) != 2 or not row_shape[0]:
+        raise ValueError(f"rows: expected shape [rows, columns], got {list(row_shape)}")
+    if len(point_shape) == 2 and row_shape[1] != point_shape[1]:
+        raise ValueError(f"rows: expected {point_shape[1]} columns, as the points have, got {row_shape[1]}")

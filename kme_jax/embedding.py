@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.numerics import Progress, check_columns, check_points
+from kme_jax.numerics import Progress, check_columns
 
 
 @jax.tree_util.register_dataclass
@@ -32,13 +33,43 @@ class MeanEmbedding:
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
 
 
+def _private_points(rows: Any) -> np.ndarray:
+    """Rows as a floating-point array [n, d], refused for their structure alone: a cell that is no number is NaN.
+
+    Raises:
+      ValueError: not two-dimensional, or of a type that holds no numbers at all.
+    """
+    array = np.asarray(rows)
+    if array.dtype.kind in "OUS":
+
+        def number(cell):
+            try:
+                return float(cell)
+            except (TypeError, ValueError, OverflowError):
+                return np.nan
+
+        array = np.vectorize(number, otypes=[np.float64])(array) if array.size else array.astype(np.float64)
+    if array.dtype.kind not in "fiub" or array.ndim != 2 or not array.shape[1]:
+        raise ValueError(f"rows: expected numbers of shape [rows, columns], got shape {list(array.shape)}")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+
+
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
-    rows = check_points(rows, "rows", finite=False)
+    rows = _private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
-    usable = (np.abs(rows) <= feature_map.row_bound).all(axis=1)  # False for NaN
+    if not len(rows):
+        return np.zeros(feature_map.num_features), 0
+    bound = min(feature_map.row_bound, float(np.finfo(rows.dtype).max))
+    usable = (np.isfinite(rows) & (np.abs(rows) <= bound)).all(axis=1)
     # A public constant takes the place of a row that is not, and its weight is 0: no error, no other route.
     safe = np.where(usable[:, None], rows, 0)
     return feature_map.weighted_sum(safe, usable.astype(rows.dtype), devices=devices, progress=progress), len(rows)
+
+
+def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
+    if not num_rows:
+        raise ValueError("rows: there are none")
+    return MeanEmbedding(feature_map, total / num_rows, num_rows)
 
 
 def mean_embedding(
@@ -58,22 +89,19 @@ def mean_embedding(
       progress: called with (work done, work in all).
 
     Raises:
-      ValueError: rows that are not an [N, d] array of numbers.
+      ValueError: rows that are not an [N, d] array, N ≥ 1.
     """
-    total, num_rows = _sum_of(feature_map, rows, devices, progress)
-    return MeanEmbedding(feature_map, total / num_rows, num_rows)
+    return _mean(feature_map, *_sum_of(feature_map, rows, devices, progress))
 
 
 def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndarray], *, devices=None) -> MeanEmbedding:
     """:func:`mean_embedding` of rows that arrive in batches [n_i, d], of which one at a time is in memory.
 
     Raises:
-      ValueError: no batch, or one of a wrong shape.
+      ValueError: no rows at all, or a batch of a wrong shape.
     """
     total, num_rows = np.zeros(feature_map.num_features), 0
     for batch in batches:
         batch_total, batch_rows = _sum_of(feature_map, batch, devices, None)
         total, num_rows = total + batch_total, num_rows + batch_rows
-    if not num_rows:
-        raise ValueError("no rows: the iterable of batches is empty")
-    return MeanEmbedding(feature_map, total / num_rows, num_rows)
+    return _mean(feature_map, total, num_rows)

@@ -25,13 +25,16 @@ def gram(kernel: Kernel, x: Array, y: Array | None = None) -> Array:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _KernelValues:
+class KernelValues:
+    """k(z_m, x_n), as ``tiles.pair_sums`` wants it; ``expand`` as in ``Kernel.pairwise``."""
+
     kernel: Kernel
+    expand: bool = dataclasses.field(metadata={"static": True})
     num_values: ClassVar[int] = 1
 
     def __call__(self, points, rows, weights):
         # A product and a row sum fuse with the exponential; a select for a mask would keep it from being vectorised.
-        return (jnp.sum(self.kernel.pairwise(points, rows, expand=True) * weights[None, :], axis=1),)
+        return (jnp.sum(self.kernel.pairwise(points, rows, expand=self.expand) * weights[None, :], axis=1),)
 
 
 def kernel_sums(
@@ -44,6 +47,9 @@ def kernel_sums(
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes (float64 whatever JAX's global setting is).
+
+    Distances are expanded about the points' mean (``Kernel.pairwise``): fast, and accurate where the points, seen from
+    their mean, are at most some thousand bandwidths away.
 
     Args:
       kernel: k.
@@ -69,7 +75,7 @@ def kernel_sums(
     # sets changes nothing for a shift-invariant kernel.
     centre = points.mean(axis=0, dtype=np.float64) if kernel.is_shift_invariant else np.zeros(points.shape[1])
     points, rows = (points - centre).astype(dtype), (rows - centre).astype(dtype)
-    sums = tiles.pair_sums(_KernelValues(kernel), points, rows, weights, devices=devices, progress=progress)
+    sums = tiles.pair_sums(KernelValues(kernel, expand=True), points, rows, weights, devices=devices, progress=progress)
     return sums[0].astype(dtype)
 
 

@@ -9,7 +9,7 @@ Each kernel states what the privacy proofs need to know about it:
 * ``diagonal_bound``: κ = sup k(x, x), so ‖k(x, ·)‖² ≤ κ in the RKHS;
 * ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y, so ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ.
 
-Parameters may be Python floats, NumPy or JAX scalars; they are checked where they are concrete numbers.
+Parameters may be Python, NumPy or JAX scalars; they are checked where they are concrete numbers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,40 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 NormalSampler = Callable[..., Array]
 
 # Up to this many columns differences are written out one by one (they fuse); beyond it they are looped over.
 _UNROLLED_COLUMNS = 16
+# exp(−s) is 0 in float64 from here on; without a limit a polynomial times it would be ∞ · 0.
+_FAR = 1e4
 
 
-def _require_positive(kernel: object, **parameters: object) -> None:
-    """Raises ValueError for a parameter that is a plain number and not positive and finite."""
-    for name, value in parameters.items():
-        if isinstance(value, (int, float)) and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{type(kernel).__name__}: {name} must be positive and finite, got {value}")
+def _set_positive(kernel: object, name: str) -> None:
+    """Checks a parameter that is a concrete number and makes it a Python float, whose type adapts to the points'.
+
+    Tracers, and the placeholders that JAX puts into pytrees, pass unchecked.
+
+    Raises:
+      ValueError: not a positive, finite scalar.
+    """
+    value = getattr(kernel, name)
+    if isinstance(value, jax.core.Tracer) or not isinstance(
+        value, (int, float, str, np.generic, np.ndarray, jax.Array)
+    ):
+        return
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "fiu" or not (np.isfinite(array) and array > 0):
+        raise ValueError(f"{type(kernel).__name__}: {name} must be positive and finite, a scalar, got {value!r}")
+    object.__setattr__(kernel, name, float(array))
+
+
+def _floating(*points: Array) -> list[Array]:
+    """Points in floating point: unsigned differences and integer squares would wrap around."""
+    arrays = [jnp.asarray(x) for x in points]
+    return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float)) for x in arrays]
 
 
 def _no_spectral_measure(kernel: Kernel) -> ValueError:
@@ -178,12 +199,14 @@ class Gaussian(_UnitShiftInvariant):
     gamma: float | Array
 
     def __post_init__(self):
-        _require_positive(self, gamma=self.gamma)
+        _set_positive(self, "gamma")
 
     def __call__(self, x, y):
+        x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
 
     def pairwise(self, x, y, *, expand=False):
+        x, y = _floating(x, y)
         if not expand:
             return jnp.exp(-self.gamma * squared_distances(x, y))
         # The whole exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² as one matrix product over d + 2 columns, which leaves nothing but
@@ -211,13 +234,15 @@ class Laplacian(_UnitShiftInvariant):
     gamma: float | Array
 
     def __post_init__(self):
-        _require_positive(self, gamma=self.gamma)
+        _set_positive(self, "gamma")
 
     def __call__(self, x, y):
+        x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.abs(x - y)))
 
     def pairwise(self, x, y, *, expand=False):
         del expand  # no expanded form exists for the L1 distance
+        x, y = _floating(x, y)
         return jnp.exp(-self.gamma * _sum_over_columns(jnp.abs, x, y))
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
@@ -239,7 +264,7 @@ class _Matern(_UnitShiftInvariant):
     _two_nu: ClassVar[int]
 
     def __post_init__(self):
-        _require_positive(self, length_scale=self.length_scale)
+        _set_positive(self, "length_scale")
 
     @staticmethod
     @abc.abstractmethod
@@ -247,10 +272,12 @@ class _Matern(_UnitShiftInvariant):
         """k as a function of s."""
 
     def __call__(self, x, y):
+        x, y = _floating(x, y)
         return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(jnp.sum(jnp.square(x - y))) / self.length_scale)
 
     def pairwise(self, x, y, *, expand=False):
         del expand  # √ would amplify the error of an expanded distance near 0
+        x, y = _floating(x, y)
         return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(squared_distances(x, y)) / self.length_scale)
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
@@ -270,6 +297,7 @@ class Matern32(_Matern):
 
     @staticmethod
     def _profile(s):
+        s = jnp.minimum(s, _FAR)
         return (1 + s) * jnp.exp(-s)
 
 
@@ -282,6 +310,7 @@ class Matern52(_Matern):
 
     @staticmethod
     def _profile(s):
+        s = jnp.minimum(s, _FAR)
         return (1 + s + s * s / 3) * jnp.exp(-s)
 
 

@@ -26,6 +26,9 @@ class Reference:
     rows: np.ndarray
     squared_norm: float
 
+    def __repr__(self) -> str:
+        return f"Reference(SENSITIVE, rows: {list(self.rows.shape)})"
+
     @classmethod
     def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | None = None) -> Reference:
         """Computes ‖μ̂_X‖² in float64: N²/2 kernel evaluations."""
@@ -37,27 +40,29 @@ class Reference:
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 
     @in_float64
-    def distance(self, points: np.ndarray, weights: np.ndarray) -> float:
+    def distance(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> float:
         """Δ = ‖μ̂_X − Σ_m w_m k(z_m, ·)‖ in the RKHS of the exact kernel ([B] B.1), from its definition in float64.
 
         Args:
           points: z, [M, d].
           weights: w, [M].
+          kernel_mean: :meth:`kernel_mean` of the points, where it is known already.
 
         Raises:
-          ValueError: Δ² comes out below −1e-9: the sums have cancelled to noise.
+          ValueError: Δ² comes out negative by more than the rounding of sums of this size.
         """
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
-        cross = weights @ self.kernel_mean(points)
+        used = weights != 0
+        points, weights = points[used], weights[used]
+        if not len(weights):
+            return float(np.sqrt(self.squared_norm))
+        cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
         own = 0.0
         for start in range(0, len(points), 1024):
             block = gram.gram(self.kernel, jnp.asarray(points[start : start + 1024]), jnp.asarray(points))
             own += float(weights[start : start + 1024] @ np.asarray(block @ weights))
-        return _root(self.squared_norm - 2 * cross + own)
-
-
-def _root(squared: float) -> float:
-    """√ of a squared distance; a tiny negative value is rounding."""
-    if squared < -1e-9:
-        raise ValueError(f"squared distance {squared} is negative beyond rounding")
-    return float(np.sqrt(max(squared, 0.0)))
+        squared = self.squared_norm - 2 * cross + own
+        rounding = 1e-13 * self.kernel.diagonal_bound * (1 + float(np.abs(weights).sum())) ** 2
+        if squared < -rounding:
+            raise ValueError(f"squared distance {squared} is below 0 by more than rounding, {rounding:.1g}")
+        return float(np.sqrt(max(squared, 0.0)))

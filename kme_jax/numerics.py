@@ -46,19 +46,18 @@ def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
     return float64() if wide else contextlib.nullcontext()
 
 
-def check_points(points: Any, name: str = "points", *, finite: bool = True) -> np.ndarray:
-    """Points as a floating-point NumPy array [n, d] with n, d ≥ 1.
+def check_points(points: Any, name: str = "points") -> np.ndarray:
+    """Public points as a finite floating-point NumPy array [n, d] with n, d ≥ 1.
 
-    float32 and float64 keep their precision; integers and booleans become float64.
+    float32 and float64 keep their precision; integers and booleans become float64. Not for private rows that are to be
+    released: an error that depends on their values is a leak (see ``kme_jax.embedding``).
 
     Args:
       points: anything NumPy can turn into an array.
       name: what to call it in an error.
-      finite: also refuse NaN and infinite entries. Never ask this of private rows that are to be released: an error
-        that depends on them is a leak.
 
     Raises:
-      ValueError: not a two-dimensional, non-empty array of numbers (or not finite, where asked).
+      ValueError: not a two-dimensional, non-empty array of finite numbers.
     """
     array = np.asarray(points)
     if array.dtype.kind not in "fiub":
@@ -67,7 +66,7 @@ def check_points(points: Any, name: str = "points", *, finite: bool = True) -> n
         array = array.astype(np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name}: expected a non-empty array of shape [rows, columns], got shape {array.shape}")
-    if finite and not np.isfinite(array).all():
+    if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
     return array

@@ -32,6 +32,21 @@ def test_a_users_own_array(rng):
     assert np.abs(sample.weights).sum() <= 1 + 1e-9
 
 
+def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
+    rows, points = rng.normal(size=(3000, 2)), rng.normal(size=(300, 2))
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    counts = []
+    for epsilon, gamma in [(1, 0.5), (1, 0.5), (0.3, 0.5), (2, 0.5), (1, 0.51), (1, 0.6), (0.5, 0.7)]:
+        before = len(compiled)
+        algorithm1(jax.random.key(0), rows, Gaussian(gamma), points, epsilon=epsilon, delta=1e-6)
+        counts.append(len(compiled) - before)
+    assert counts[0] > 0
+    assert counts[1:] == [0] * 6
+
+
 def test_bad_arguments(rng):
     rows, points = rng.normal(size=(10, 2)), rng.normal(size=(5, 2))
 
@@ -45,8 +60,9 @@ def test_bad_arguments(rng):
         (r"delta must be in \[0, 1\)", {"delta": 1.5}),
         ("epsilon <= 1", {"epsilon": 2, "calibration": "classical"}),
         ('weights must be "closed_form"', {"weights": "all"}),
-        ("rows: expected 2 columns, got 3", {"rows": np.ones((4, 3))}),
-        (r"rows: expected a non-empty array of shape \[rows, columns\]", {"rows": np.ones(4)}),
+        ("rows: expected 2 columns, as the points have, got 3", {"rows": np.ones((4, 3))}),
+        (r"rows: expected shape \[rows, columns\]", {"rows": np.ones(4)}),
+        ('diameter must be "proved"', {"diameter": "small"}),
         ("points: row 0 is NaN", {"points": np.full((2, 2), np.nan)}),
     ]:
         with pytest.raises(ValueError, match=message):

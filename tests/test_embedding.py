@@ -1,7 +1,17 @@
+import jax
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, SubspaceMap, mean_embedding, mean_embedding_of_batches
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Laplacian,
+    Matern32,
+    Matern52,
+    SubspaceMap,
+    mean_embedding,
+    mean_embedding_of_batches,
+)
 from tests import reference
 
 
@@ -42,10 +52,38 @@ def test_its_repr_shows_no_values(subspace, rng):
     assert repr(embedding) == f"MeanEmbedding(SENSITIVE, coordinates: [{subspace.num_features}], num_rows=10)"
 
 
+def test_a_cell_that_is_no_number_is_missing(subspace):
+    rows = [[1.0, 2.0], [0.5, None], ["3", "secret"], [10**400, 0.0]]
+    expected = mean_embedding(subspace, np.array([[1.0, 2.0], [np.nan, 0], [np.nan, 0], [np.nan, 0]]))
+    np.testing.assert_allclose(mean_embedding(subspace, rows).coordinates, expected.coordinates)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(0.4), Matern32(1.0), Matern52(1.0) + Laplacian(0.3)], ids=str)
+@pytest.mark.parametrize("dim", [1, 5, 20])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_row_makes_a_release_fail(kernel, dim, dtype, rng):
+    """One row, however strange, must neither raise nor turn the sum into NaN."""
+    maps = [SubspaceMap.from_points(kernel, rng.normal(size=(15, dim)))]
+    maps.append(FourierMap.from_kernel(jax.random.key(0), kernel, 16, dim))
+    rows = rng.normal(size=(4, dim)).astype(dtype)
+    for feature_map in maps:
+        usual = mean_embedding(feature_map, rows).coordinates
+        for value in (np.nan, np.inf, -np.inf, np.finfo(dtype).max, 1e30, -1e38, 1e-45):
+            changed = rows.copy()
+            changed[2, -1] = value
+            coordinates = mean_embedding(feature_map, changed).coordinates
+            assert np.isfinite(coordinates).all(), (type(feature_map), value)
+            assert np.linalg.norm(coordinates - usual) <= feature_map.diameter / 4 * (1 + 1e-5)
+
+
 def test_bad_rows_are_refused_by_structure_alone(subspace):
     with pytest.raises(ValueError, match="rows: expected 2 columns, got 3"):
         mean_embedding(subspace, np.ones((4, 3)))
-    with pytest.raises(ValueError, match="rows: expected a non-empty array"):
+    with pytest.raises(ValueError, match=r"rows: expected numbers of shape \[rows, columns\], got shape \[4\]"):
+        mean_embedding(subspace, np.ones(4))
+    with pytest.raises(ValueError, match="rows: there are none"):
         mean_embedding(subspace, np.ones((0, 2)))
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="rows: there are none"):
         mean_embedding_of_batches(subspace, [])
+    batches = mean_embedding_of_batches(subspace, [np.ones((0, 2)), np.ones((3, 2))])
+    assert batches.num_rows == 3

@@ -21,7 +21,9 @@ RUNS = {"figure1": figure1.run, "figure2": figure2.run}
 
 @pytest.fixture
 def tiny(tmp_path):
-    return common.MixtureConfig(num_rows=400, max_points=60, num_noise_draws=300, output_dir=str(tmp_path))
+    return common.MixtureConfig(
+        num_rows=400, max_points=60, num_noise_draws=300, num_repeats=2, num_features=100, output_dir=str(tmp_path)
+    )
 
 
 def _command(*words, **environment):
@@ -54,7 +56,9 @@ def test_the_grid_is_the_published_one():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
-    result = json.loads(json.dumps(RUNS[name](tiny), default=common._jsonable))
+    result = json.loads(curves.write_panel(RUNS[name](tiny), tiny.output_dir).read_text())
+    with np.load(f"{tiny.output_dir}/{name}_D2_samples.npz") as samples:
+        assert samples["points_4"].shape == (60, 2)
     assert result["experiment"] == name
     assert result["config"]["epsilons"] == [0.01, 0.1, 1.0]
     grid, drawn = result["num_points"], result["curves"]

@@ -94,6 +94,29 @@ def test_bad_parameters_are_refused(value):
             kind(value)
 
 
+@pytest.mark.parametrize(
+    "value", [np.float32(-1), jnp.asarray(-1.0), np.array(np.nan), np.int64(0), "0.1", np.array([1.0, 2.0]), True]
+)
+def test_parameters_that_are_not_python_floats_are_checked_too(value):
+    with pytest.raises(ValueError, match="gamma must be positive"):
+        kernels.Gaussian(value)
+
+
+def test_parameters_adapt_to_the_points():
+    assert kernels.Gaussian(np.float64(0.1)) == kernels.Gaussian(0.1)
+    with float64():
+        assert kernels.Gaussian(np.float64(0.1)).pairwise(*[np.ones((2, 1), np.float32)] * 2).dtype == np.float32
+        assert kernels.Gaussian(np.float32(0.5)).pairwise(*[np.ones((2, 1))] * 2).dtype == np.float64
+
+
+@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
+def test_integers_do_not_wrap_around(kernel):
+    x, y = np.uint8([[0, 3]]), np.uint8([[200, 1], [1, 2]])
+    expected = kernel.pairwise(x.astype(np.float32), y.astype(np.float32))
+    np.testing.assert_array_equal(kernel.pairwise(x, y), expected)
+    np.testing.assert_allclose(kernel(x[0], y[1]), expected[0, 1], rtol=1e-6)
+
+
 def test_a_kernel_without_spectral_measure_says_so():
     @dataclasses.dataclass(frozen=True)
     class Linear(kernels.Kernel):

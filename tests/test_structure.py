@@ -10,7 +10,19 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kme_jax"
 # Each layer may import itself and the layers before it.
-LAYERS = ["numerics", "sincos", "kernels", "tiles", "gram", "feature_maps", "embedding", "privacy", "synthesis", "algorithms"]
+LAYERS = [
+    "numerics",
+    "sincos",
+    "kernels",
+    "tiles",
+    "gram",
+    "feature_maps",
+    "embedding",
+    "privacy",
+    "synthesis",
+    "algorithms",
+]
+ALLOWED = {*LAYERS, "_version"}
 FORBIDDEN_ANYWHERE = {"nonprivate", "experiments", "tests"}
 
 
@@ -34,8 +46,10 @@ def test_imports_go_one_way(path):
     for name in _imports(path):
         top, *rest = name.split(".")
         assert top not in FORBIDDEN_ANYWHERE, f"{path} imports {name}"
-        if top != "kme_jax" or not rest:
+        if top != "kme_jax" or not rest or path == PACKAGE / "__init__.py":
             continue
+        # `from kme_jax import name` would hide which layer the name is from.
+        assert rest[0] in ALLOWED, f"{path}: import {name} from the module that defines it"
         assert rest[0] not in FORBIDDEN_ANYWHERE, f"{path} imports {name}"
         if layer in LAYERS and rest[0] in LAYERS:
             assert LAYERS.index(rest[0]) <= LAYERS.index(layer), f"{path} imports {name} of a later layer"

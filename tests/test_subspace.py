@@ -1,4 +1,6 @@
+import dataclasses
 import math
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -126,6 +128,40 @@ def test_replacing_one_row_moves_the_mean_by_at_most_the_sensitivity(rng):
         moves.append(np.linalg.norm(mean_embedding(subspace, changed).coordinates - mean))
     assert max(moves) <= subspace.diameter / 20
     assert min(moves) > 0
+
+
+@pytest.mark.parametrize("dim", [2, 4, 9, 40])
+def test_the_sum_is_of_the_same_features_far_from_the_origin(dim, rng):
+    """Distances must not be expanded here: points in clusters far apart would cancel to noise, amplified by B."""
+    near = rng.normal(size=(30, dim)) * 0.5
+    points = np.concatenate([near, near + 1e8, near - 1e5])
+    subspace = SubspaceMap.from_points(Gaussian(0.5), points)
+    rows = points[::7] + 0.1 * rng.normal(size=points[::7].shape)
+    with float64():
+        features = np.asarray(subspace(jnp.asarray(rows)))
+    np.testing.assert_allclose(mean_embedding(subspace, rows).coordinates, features.mean(axis=0), atol=1e-9)
+    assert np.linalg.norm(features[:, None] - features[None], axis=2).max() <= subspace.diameter
+
+
+def test_the_diameter_covers_a_basis_that_is_not_orthonormal(rng):
+    subspace = SubspaceMap.from_points(Gaussian(0.5), rng.normal(size=(20, 2)))
+    stretched = dataclasses.replace(subspace, basis=2 * subspace.basis, lambda_max=4 * subspace.lambda_max)
+    assert stretched.diameter == pytest.approx(2 * subspace.diameter)
+
+
+def test_a_basis_that_lost_orthogonality_is_refused(rng):
+    with pytest.raises(
+        ValueError, match=r"tolerance 1e-11 is too small for these points in float64.* use a larger one"
+    ):
+        SubspaceMap.from_points(Gaussian(0.5), rng.normal(size=(200, 1)), tolerance=1e-11)
+
+
+def test_a_map_survives_pickling_in_full_precision(rng):
+    subspace = SubspaceMap.from_points(Gaussian(0.5), rng.normal(size=(50, 2)))
+    again = pickle.loads(pickle.dumps(subspace))
+    assert again.basis.dtype == np.float64
+    np.testing.assert_array_equal(again.basis, subspace.basis)
+    assert again.diameter == subspace.diameter
 
 
 def test_bad_arguments(rng):

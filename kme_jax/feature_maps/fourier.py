@@ -33,7 +33,7 @@ class _CosSin:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class FourierMap(FeatureMap):
-    """√(2κ/J) [cos ω_1ᵀx, ..., cos ω_{J/2}ᵀx, sin ω_1ᵀx, ..., sin ω_{J/2}ᵀx], with ω from the kernel's spectral measure.
+    """√(2κ/J) [cos ω_1ᵀx, ..., cos ω_{J/2}ᵀx, sin ω_1ᵀx, ..., sin ω_{J/2}ᵀx], ω from the spectral measure.
 
     ⟨ψ(x), ψ(y)⟩ is an unbiased estimate of k(x, y) with standard error O(J^-½), and ‖ψ(x)‖ = √κ for every x. Build one
     with :meth:`from_kernel`.
@@ -103,7 +103,7 @@ class FourierMap(FeatureMap):
 
     @property
     def published_diameter(self) -> float:
-        """2√κ, as proved. (The published code's cos(ωᵀx + b) features have norm up to √2, for which it is too small.)"""
+        """2√κ, as proved. (Too small for the published code's cos(ωᵀx + b) features, whose norm reaches √2.)"""
         return self.diameter
 
     @property

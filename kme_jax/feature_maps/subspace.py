@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import gram
+from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, float64, in_float64
+from kme_jax.numerics import Progress, check_points, in_float64
 
 Array = jax.Array
 
@@ -32,6 +32,7 @@ _CAPACITY_STEP = 1024  # B is grown by this many rows, so that few shapes are co
 _NUM_PROBES = 10
 _PROBE_FACTOR = 10.0  # failure probability _PROBE_FACTOR ** -_NUM_PROBES = 1e-10
 _PROBE_SEED = 20180610
+_MAX_DEVIATION = 0.01  # a basis less orthonormal than this is refused
 
 
 def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, Array]:
@@ -112,27 +113,21 @@ def _norm_bound(power: int, products: Array) -> float:
 
 @jax.jit
 def _blocked_gram_product(kernel, points, vectors):
-    """K V for K = Gram matrix of the points [F, d] (F a multiple of _BLOCK) and V [F, r], without K."""
+    """K V for the Gram matrix K of the points [F, d] (F a multiple of _BLOCK) and V [F, r], without K."""
     blocks = points.reshape(-1, _BLOCK, points.shape[1])
     return jax.lax.map(lambda block: gram.gram(kernel, block, points) @ vectors, blocks).reshape(vectors.shape)
 
 
 @jax.jit
-def _basis_deviation(kernel, basis, pivot_points, probes):
-    """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω."""
-    padding = -pivot_points.shape[0] % _BLOCK
-    points = jnp.pad(pivot_points, ((0, padding), (0, 0)))
-    vectors = jnp.pad(basis.T @ probes, ((0, padding), (0, 0)))
-    product = _blocked_gram_product(kernel, points, vectors)[: basis.shape[0]]
+def _basis_probes(kernel, basis, pivot_points, rank, key):
+    """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω for the leading ``rank`` rows; basis [capacity, capacity], zero beyond."""
+    is_pivot = jnp.arange(basis.shape[0], dtype=jnp.int32) < rank
+    probes = jnp.where(is_pivot[:, None], jax.random.normal(key, (basis.shape[0], _NUM_PROBES), basis.dtype), 0)
+    deviation = basis @ _blocked_gram_product(kernel, pivot_points, basis.T @ probes) - probes
     power = probes
     for _ in range(4):
         power = basis.T @ (basis @ power)
-    return basis @ product - probes, power
-
-
-@jax.jit
-def _solve_transposed(basis, coordinates):
-    return basis.T @ coordinates
+    return deviation, power
 
 
 @jax.tree_util.register_dataclass
@@ -146,7 +141,7 @@ class SubspaceMap(FeatureMap):
       kernel: k.
       points: the public points z, float64 [M, d].
       pivots: indices of the F kept points, increasing, [F].
-      basis: B, float64 [F, F], lower triangular. Use it within ``numerics.float64()``.
+      basis: B, float64 [F, F], lower triangular, on the host.
       lambda_max: upper bound of λmax(B K_SS Bᵀ). 1 but for the rounding in B; see :attr:`diameter`.
       basis_norm: upper bound (within a factor of about 2) of ‖B‖₂: what an error in k_S(x) is amplified by.
       tolerance: the drop rule's tolerance.
@@ -155,7 +150,7 @@ class SubspaceMap(FeatureMap):
     kernel: Kernel
     points: np.ndarray
     pivots: np.ndarray
-    basis: Array
+    basis: np.ndarray
     lambda_max: float
     basis_norm: float
     tolerance: float
@@ -181,7 +176,7 @@ class SubspaceMap(FeatureMap):
 
         Raises:
           ValueError: points that are not a finite [M, d] array; a tolerance that is not positive, or is above every
-            k(z, z).
+            k(z, z), or too small for an orthonormal basis in float64.
         """
         points = check_points(points, "points").astype(np.float64)
         if not tolerance > 0:
@@ -208,15 +203,19 @@ class SubspaceMap(FeatureMap):
                 progress(start + num_valid, num_points)
         if rank == 0:
             raise ValueError(f"tolerance {tolerance} drops every point: it must be below k(z, z) of some point")
-        basis, pivot_points = basis[:rank, :rank], pivot_points[:rank]
-        probes = jax.random.normal(jax.random.key(_PROBE_SEED), (rank, _NUM_PROBES))
-        deviation, power = _basis_deviation(kernel, basis, pivot_points, probes)
+        deviation, power = _basis_probes(kernel, basis, pivot_points, np.int32(rank), jax.random.key(_PROBE_SEED))
+        lambda_max = 1 + _norm_bound(1, deviation)
+        if not lambda_max <= 1 + _MAX_DEVIATION:
+            raise ValueError(
+                f"tolerance {tolerance} is too small for these points in float64: the basis is orthonormal to "
+                f"{lambda_max - 1:.2g} only; use a larger one, such as {max(100 * tolerance, DEFAULT_TOLERANCE):g}"
+            )
         return cls(
             kernel=kernel,
             points=points,
             pivots=np.concatenate(pivots),
-            basis=basis,
-            lambda_max=1 + _norm_bound(1, deviation),
+            basis=np.asarray(basis)[:rank, :rank],
+            lambda_max=lambda_max,
             basis_norm=math.sqrt(_norm_bound(4, power)),
             tolerance=tolerance,
         )
@@ -278,9 +277,9 @@ class SubspaceMap(FeatureMap):
         if not 1 <= num_points <= self.num_points:
             raise ValueError(f"num_points must be between 1 and {self.num_points}, got {num_points}")
         rank = int(self.rank_at(num_points))
-        with float64():
-            basis = self.basis[:rank, :rank]
-        return dataclasses.replace(self, points=self.points[:num_points], pivots=self.pivots[:rank], basis=basis)
+        return dataclasses.replace(
+            self, points=self.points[:num_points], pivots=self.pivots[:rank], basis=self.basis[:rank, :rank]
+        )
 
     def __call__(self, x: Array) -> Array:
         """ψ(x_n) = B k_S(x_n): [n, d] -> [n, F] in float64. Call within ``numerics.float64()``: ‖B‖ amplifies the
@@ -289,19 +288,18 @@ class SubspaceMap(FeatureMap):
         Raises:
           ValueError: x is float32.
         """
-        x = jnp.asarray(x)
-        if x.dtype != jnp.float64:
+        x, basis = jnp.asarray(x), jnp.asarray(self.basis)
+        if x.dtype != jnp.float64 or basis.dtype != jnp.float64:
             raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.numerics.float64()")
-        return gram.gram(self.kernel, x, jnp.asarray(self.pivot_points)) @ self.basis.T
+        return gram.gram(self.kernel, x, jnp.asarray(self.pivot_points)) @ basis.T
 
-    @in_float64
     def weighted_sum(self, rows, weights, *, devices=None, progress=None):
-        """B Σ_n a_n k_S(x_n): one kernel sum, then one product with B."""
-        rows = np.asarray(rows, np.float64)
-        sums = gram.kernel_sums(self.kernel, self.pivot_points, rows, weights, devices=devices, progress=progress)
-        return np.asarray(self.basis @ sums)
+        """B Σ_n a_n k_S(x_n): one kernel sum, by direct differences as in the basis and the proof, then one product."""
+        rows, weights = np.asarray(rows, np.float64), np.asarray(weights, np.float64)
+        values = gram.KernelValues(self.kernel, expand=False)
+        sums = tiles.pair_sums(values, self.pivot_points, rows, weights, devices=devices, progress=progress)
+        return self.basis @ sums[0]
 
-    @in_float64
     def expand(self, coordinates: np.ndarray) -> np.ndarray:
         """Weights w [M] with Σ_m w_m k(z_m, ·) = Σ_f β_f b_f, zero at dropped points ([B] algorithm 1, line 8).
 
@@ -309,5 +307,5 @@ class SubspaceMap(FeatureMap):
           coordinates: β, [F], or several, [F, r].
         """
         weights = np.zeros((self.num_points, *np.shape(coordinates)[1:]))
-        weights[self.pivots] = np.asarray(_solve_transposed(self.basis, np.asarray(coordinates, np.float64)))
+        weights[self.pivots] = self.basis.T @ np.asarray(coordinates, np.float64)
         return weights

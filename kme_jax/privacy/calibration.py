@@ -24,24 +24,31 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
 
 
+def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
+    sigma, enlargement = dp_accounting.get_sigma_gaussian(epsilon, delta), _ENLARGEMENT
+    while not gaussian_delta(sigma * (1 + enlargement), epsilon) <= delta:  # rounding, at extreme budgets
+        enlargement *= 10
+        if enlargement > 1e-3:
+            raise ValueError(f"epsilon={epsilon} with delta={delta} is beyond what float64 can calibrate")
+    return sigma * (1 + enlargement)
+
+
 def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = "analytic") -> float:
     """σ / Δ₂ that makes the Gaussian mechanism (ε, δ)-differentially private.
 
     Formal guarantee:
       * ``"analytic"``: the smallest σ with δ(ε) ≤ δ (Balle & Wang 2018, theorem 8, an equivalence), enlarged by 1e-9
-        and checked against :func:`gaussian_delta`.
+        (more, should rounding ask for it) and checked against :func:`gaussian_delta`.
       * ``"classical"``: σ = √(2 ln(1.25/δ)) / ε (Dwork & Roth 2014, theorem A.1; [B] algorithm 1, line 7), whose
         proof needs ε ≤ 1 here; also checked to be no smaller than the analytic one.
 
     Raises:
-      ValueError: δ = 0; an unknown calibration; classical calibration with ε > 1.
+      ValueError: δ = 0; an unknown calibration; classical calibration with ε > 1; a budget beyond float64.
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
         raise ValueError("delta = 0 is not possible with Gaussian noise: give delta > 0 or use the Laplace mechanism")
-    analytic = dp_accounting.get_sigma_gaussian(epsilon, delta) * (1 + _ENLARGEMENT)
-    if not gaussian_delta(analytic, epsilon) <= delta:
-        raise AssertionError(f"calibration failed its check at epsilon={epsilon}, delta={delta}")
+    analytic = _analytic_noise_multiplier(epsilon, delta)
     if calibration == "analytic":
         return analytic
     if calibration != "classical":

@@ -76,11 +76,14 @@ class PrivateEmbedding:
 
 
 def _diameter(feature_map: FeatureMap, diameter: Diameter) -> float:
-    if diameter == "proved":
-        return feature_map.diameter
-    if diameter == "published":
-        return feature_map.published_diameter
-    raise ValueError(f'diameter must be "proved" or "published", got "{diameter}"')
+    check_diameter(diameter)
+    return feature_map.diameter if diameter == "proved" else feature_map.published_diameter
+
+
+def check_diameter(diameter: str) -> None:
+    """Raises ValueError unless ``diameter`` is "proved" or "published"."""
+    if diameter not in ("proved", "published"):
+        raise ValueError(f'diameter must be "proved" or "published", got "{diameter}"')
 
 
 def gaussian_mechanism(
@@ -154,6 +157,7 @@ def add_noise(key: Array, coordinates: Array, scale: Array, *, noise: str = "gau
     return coordinates + jnp.asarray(scale, coordinates.dtype) * draw(key, coordinates.shape, coordinates.dtype)
 
 
+_NOISE_BLOCK = 1024
 _add_noise = jax.jit(add_noise, static_argnames="noise")
 
 
@@ -189,5 +193,8 @@ def perturb(
         mechanism = laplace_mechanism(feature_map, num_rows, budget, diameter=diameter)
     else:
         raise ValueError(f'noise must be "gaussian" or "laplace", got "{noise}"')
-    noisy = _add_noise(key, np.asarray(embedding.coordinates), mechanism.scale, noise=noise)
-    return PrivateEmbedding(feature_map, np.asarray(noisy), mechanism)
+    # Drawn in whole blocks, so that a number of features that changes with the kernel compiles nothing new.
+    num_features = len(embedding.coordinates)
+    coordinates = np.pad(np.asarray(embedding.coordinates, np.float64), (0, -num_features % _NOISE_BLOCK))
+    noisy = _add_noise(key, coordinates, mechanism.scale, noise=noise)
+    return PrivateEmbedding(feature_map, np.asarray(noisy)[:num_features], mechanism)

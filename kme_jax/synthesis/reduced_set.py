@@ -19,7 +19,7 @@ from kme_jax.numerics import Progress, check_columns, check_points, in_float64, 
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.sincos import sincos_turns
 from kme_jax.synthesis.sample import WeightedSample
-from kme_jax.synthesis.weights import SolverReport, l1_ball_weights
+from kme_jax.synthesis.weights import SolverReport, check_radius, l1_ball_weights
 
 Array = jax.Array
 
@@ -62,7 +62,9 @@ def _greedy_block(turns, scale, residuals, starts, learning_rate, *, num_steps: 
 
         def step(_, state):
             points, optimiser_state = state
-            updates, optimiser_state = optimiser.update(jax.grad(objective)(points), optimiser_state)
+            gradient = jax.grad(objective)(points)
+            with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+                updates, optimiser_state = optimiser.update(gradient, optimiser_state)
             return optax.apply_updates(points, updates), optimiser_state
 
         points, _ = jax.lax.fori_loop(0, num_steps, step, (points, optimiser.init(points)))
@@ -221,6 +223,26 @@ def lasso(
     return weights, SolverReport(np.asarray(trace), float(gap), bool(gap <= allowed), steps_done)
 
 
+def lasso_weights(
+    embedding: PrivateEmbedding, points: np.ndarray, *, start: np.ndarray | None = None, tolerance: float = 1e-5
+) -> tuple[WeightedSample, SolverReport]:
+    """Weights of the published code of [B]: :func:`lasso` on μ̃ with λ = 100 / 2N, N the number of private rows.
+
+    Args:
+      embedding: μ̃ of a FourierMap.
+      points: z, [M, d].
+      start: see :func:`lasso`.
+      tolerance: see :func:`lasso`.
+    """
+    feature_map = _fourier_map(embedding)
+    points = check_points(points, "points")
+    with precision_of(feature_map.turns):
+        features = np.asarray(feature_map(points.astype(np.asarray(feature_map.turns).dtype)))
+    penalty = 100 / (2 * embedding.mechanism.num_rows)
+    weights, report = lasso(features, embedding.coordinates, penalty, start=start, tolerance=tolerance)
+    return WeightedSample(points, weights, embedding.mechanism), report
+
+
 def _solve_working_set(gram, inner, start, penalty, target_norm, allowed, max_steps=20_000):
     """The Lasso on a working set, given AᵀA and Aᵀy (both padded with zeros), to a duality gap of ``allowed``."""
     weights = jnp.zeros(len(inner)).at[: len(start)].set(start)
@@ -274,7 +296,20 @@ def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, 
     Locations move in units of ``length``, weights in units of radius / M, so that one learning rate fits both.
     """
     weight_unit = radius / weights.shape[0]
-    method = OPTIMISERS[optimiser](optax.cosine_decay_schedule(rate, num_steps))
+    schedule = optax.cosine_decay_schedule(rate, num_steps)
+    # A step per coordinate for locations. One step for all weights together: with a step of its own, the weight of a
+    # point that explains nothing would grow as fast as any other.
+    method = optax.partition(
+        {
+            "points": OPTIMISERS[optimiser](schedule),
+            "weights": optax.chain(
+                optax.trace(0.9, nesterov=True),
+                optax.normalize_by_update_norm(),
+                optax.scale_by_learning_rate(lambda count: schedule(count) * weights.shape[0] ** 0.5),
+            ),
+        },
+        {"points": "points", "weights": "weights"},
+    )
 
     def objective(parameters):
         residual = target - (weight_unit * parameters["weights"]) @ feature_map(length * parameters["points"])
@@ -283,11 +318,10 @@ def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, 
     def step(carry, _):
         parameters, state = carry
         value, gradient = jax.value_and_grad(objective)(parameters)
-        updates, state = method.update(gradient, state, parameters)
-        parameters = optax.apply_updates(parameters, updates)
-        limit = radius / weight_unit
-        with jax.numpy_dtype_promotion("standard"):
-            projected = optax.projections.projection_l1_ball(parameters["weights"], limit)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+            updates, state = method.update(gradient, state, parameters)
+            parameters = optax.apply_updates(parameters, updates)
+            projected = optax.projections.projection_l1_ball(parameters["weights"], radius / weight_unit)
         return (parameters | {"weights": projected}, state), value
 
     parameters = {"points": points / length, "weights": weights / weight_unit}
@@ -317,10 +351,9 @@ def joint(
 ) -> tuple[WeightedSample, SolverReport]:
     """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
 
-    Starts blind: at the first candidates, with equal weights. In each round points of negligible weight are re-seeded,
-    at candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of the optimiser follows; at
-    the end the weights are solved for exactly (a convex problem, whose gap the report gives). Locations are in general a
-    local optimum.
+    Starts blind to the database. In each round points of negligible weight (all of them at first) are re-seeded, at
+    candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of the optimiser follows; at the
+    end the weights are solved for (a convex problem, whose gap the report gives). Locations are a local optimum.
 
     Args:
       key: a JAX random key for re-seeding, independent of the noise.
@@ -348,8 +381,7 @@ def joint(
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     if len(candidates) < num_points:
         raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={num_points}")
-    if not radius >= 1:
-        raise ValueError(f"radius must be at least 1, got {radius}")
+    check_radius(radius)
     if optimiser not in OPTIMISERS:
         raise ValueError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got {optimiser}")
     dtype = np.asarray(feature_map.turns).dtype

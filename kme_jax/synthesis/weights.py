@@ -50,6 +50,12 @@ def _subspace_map(embedding: PrivateEmbedding) -> SubspaceMap:
     return embedding.feature_map
 
 
+def check_radius(radius: float) -> None:
+    """Raises ValueError unless 1 ≤ C < ∞: a smaller ball misses the embeddings of probability measures."""
+    if not 1 <= radius < np.inf:
+        raise ValueError(f"radius must be at least 1 ([B] theorem 11) and finite, got {radius}")
+
+
 def _project(weights: Array, radius: Array) -> Array:
     """Euclidean projection onto the L1 ball."""
     with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer index
@@ -123,8 +129,8 @@ def l1_ball_weights(
     lipschitz = _squared_norm(features)
     weights = jnp.zeros(len(features)) if start is None else _project(jnp.asarray(start, jnp.float64), radius)
     state, trace, done, gap = (weights, weights, jnp.ones(())), [], 0, np.inf
-    num_steps = min(100, max_iterations)
     while done < max_iterations and gap > tolerance:
+        num_steps = min(100, max_iterations - done)
         state, objective, gap = _accelerated_steps(features, target, state, radius, lipschitz, num_steps=num_steps)
         done += num_steps
         trace.append(float(objective))
@@ -156,8 +162,7 @@ def l1_ball(
     Raises:
       ValueError: C < 1 (an embedding of a probability measure would be out of reach); another kind of map.
     """
-    if not radius >= 1:
-        raise ValueError(f"radius must be at least 1 ([B] theorem 11), got {radius}")
+    check_radius(radius)
     subspace = _subspace_map(embedding)
     with float64():
         features = subspace(jnp.asarray(subspace.points))
