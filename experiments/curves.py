@@ -94,11 +94,9 @@ def algorithm2_curves(
         with stages.stage(f"Lasso weights{name}") as progress:
             greedy.append([])
             for i, target in enumerate(private):
-                cross, weights, distances = reference.kernel_mean(found[i]), np.zeros(0), []
-                for j, m in enumerate(grid):
-                    sample, report = lasso_weights(target, found[i, :m], start=np.pad(weights, (0, m - len(weights))))
-                    weights = sample.weights
-                    distances.append(reference.distance(sample.points, weights, cross[:m]))
+                cross, distances = reference.kernel_mean(found[i]), []
+                for j, (sample, report) in enumerate(lasso_weights(target, found[i], grid)):
+                    distances.append(reference.distance(sample.points, sample.weights, cross[: sample.weights.size]))
                     gaps.append(report.gap / (0.5 * float(target.coordinates @ target.coordinates)))
                     progress(i * len(grid) + j + 1, len(private) * len(grid))
                 greedy[-1].append(distances)

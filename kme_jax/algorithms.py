@@ -69,7 +69,7 @@ def algorithm1(
     if not report.converged:
         warnings.warn(
             f"the L1-constrained weights are within {report.gap:.2g} of the least ½‖μ̃ − Σ w k(z, ·)‖² only "
-            f"(it is {report.objective[-1]:.2g} now); call l1_ball with more iterations",
+            f"(it is {report.objective[-1]:.2g} now); call l1_ball with a larger max_solves",
             stacklevel=2,
         )
     return sample
@@ -133,7 +133,7 @@ def algorithm2(
     if reduced_set == "joint":
         return joint(solver_key, private, candidates, num_points, progress=progress)[0]  # lines 5 to 7
     points = greedy_preimages([private], candidates[:num_points], progress=progress)[0]
-    return lasso_weights(private, points)[0]
+    return next(lasso_weights(private, points))[0]
 
 
 def _check_before_long_work(rows, points, budget, calibration, diameter) -> None:

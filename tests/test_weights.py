@@ -39,7 +39,7 @@ def test_closed_form_represents_the_noisy_embedding(rng):
 def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
     points = rng.normal(size=(12, 2))
     private = _private(points, 4, 0.5)
-    sample, report = l1_ball(private, radius=radius)
+    sample, report = l1_ball(private, radius=radius, tolerance=1e-10)
     gram = reference.gaussian_gram(points, points, 0.5)
     basis, _ = reference.gram_schmidt(gram, 1e-5)
     matrix = basis @ gram
@@ -83,15 +83,16 @@ def test_a_large_ball_gives_the_closed_form(rng):
     points = 2 * rng.normal(size=(10, 2))
     private = _private(points, 5, 5.0)
     free = closed_form(private).weights
-    sample, report = l1_ball(private, radius=2 * np.abs(free).sum(), tolerance=1e-14)
+    sample, report = l1_ball(private, radius=2 * np.abs(free).sum(), tolerance=1e-6)
     assert report.converged
-    np.testing.assert_allclose(sample.weights, free, atol=1e-5)
+    assert report.objective[-1] < 1e-9
+    np.testing.assert_allclose(sample.weights, free, rtol=1e-2)
 
 
 def test_a_solver_that_is_cut_short_says_so(rng):
-    _, report = l1_ball(_private(rng.normal(size=(20, 2)), 6, 0.1), tolerance=1e-15, max_iterations=3)
+    _, report = l1_ball(_private(rng.normal(size=(20, 2)), 6, 0.1), tolerance=1e-15, max_solves=1)
     assert not report.converged
-    assert report.num_iterations == 3
+    assert len(report.objective) == 1
     assert report.gap > 1e-15
 
 

@@ -54,6 +54,11 @@ class Mechanism:
     private: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
+    def variance(self) -> float:
+        """Of the noise, per coordinate: σ², or 2b²."""
+        return self.scale**2 if self.noise == "gaussian" else 2 * self.scale**2
+
+    @property
     def noise_source(self) -> str:
         """Where the noise comes from."""
         return "simulated (jax.random)"

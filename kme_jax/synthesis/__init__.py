@@ -1,8 +1,9 @@
 """Step 3: a weighted synthetic database from a private embedding."""
 
-from kme_jax.synthesis.reduced_set import greedy_preimages, joint, lasso, lasso_weights
+from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.reduced_set import greedy_preimages, joint, lasso_weights
 from kme_jax.synthesis.sample import WeightedSample, uniform
-from kme_jax.synthesis.weights import SolverReport, closed_form, l1_ball
+from kme_jax.synthesis.weights import closed_form, l1_ball
 
 __all__ = [
     "SolverReport",
@@ -11,7 +12,8 @@ __all__ = [
     "greedy_preimages",
     "joint",
     "l1_ball",
-    "lasso",
+    "l1_ball_weights",
+    "lasso_path",
     "lasso_weights",
     "uniform",
 ]

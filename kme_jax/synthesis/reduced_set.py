@@ -1,13 +1,13 @@
 """Step 3 for Fourier features: reduced sets, where locations are chosen too ([B] algorithm 2, line 5).
 
 Everything here sees a noisy embedding, public points and keys; nothing else. :func:`greedy_preimages` with
-:func:`lasso` is the published procedure, :func:`joint` the modern one.
+:func:`lasso_weights` is the published procedure, :func:`joint` the modern one.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,12 @@ import numpy as np
 import optax
 
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.numerics import Progress, check_columns, check_points, in_float64, precision_of
+from kme_jax.numerics import Progress, check_columns, check_points, precision_of
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.sincos import sincos_turns
+from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
 from kme_jax.synthesis.sample import WeightedSample
-from kme_jax.synthesis.weights import SolverReport, check_radius, l1_ball_weights
+from kme_jax.synthesis.weights import check_radius, noise_tolerance
 
 Array = jax.Array
 
@@ -122,155 +123,33 @@ def greedy_preimages(
     return np.concatenate(points).transpose(1, 0, 2).astype(np.float64)
 
 
-def _soft_threshold(values, threshold):
-    return jnp.sign(values) * jnp.maximum(jnp.abs(values) - threshold, 0)
-
-
-@functools.partial(jax.jit, static_argnames="num_steps")
-def _lasso_steps(gram, correlation, penalty, state, lipschitz, *, num_steps: int):
-    """FISTA with gradient restart on ½ wᵀGw − cᵀw + λ‖w‖₁; state = (w, ahead, momentum)."""
-
-    def step(_, carry):
-        weights, ahead, momentum = carry
-        new = _soft_threshold(ahead - (gram @ ahead - correlation) / lipschitz, penalty / lipschitz)
-        restart = jnp.vdot(ahead - new, new - weights) > 0
-        next_momentum = jnp.where(restart, 1, (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2)
-        ahead = jnp.where(restart, new, new + (momentum - 1) / next_momentum * (new - weights))
-        return new, ahead, next_momentum
-
-    return jax.lax.fori_loop(0, num_steps, step, state)
-
-
-def _lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm):
-    """Primal value and duality gap of ½‖y − Aw‖² + λ‖w‖₁, from ‖y‖², yᵀAw, ‖Aw‖², ‖Aᵀr‖_∞ and ‖w‖₁.
-
-    The dual point is the residual r = y − Aw, shrunk so that ‖Aᵀθ‖_∞ ≤ λ; the dual value is ½‖y‖² − ½‖y − θ‖².
-    """
-    residual_norm = target_norm - 2 * fit_inner + fit_norm
-    primal = 0.5 * residual_norm + penalty * l1_norm
-    shrink = min(1.0, penalty / largest) if largest > 0 else 1.0
-    inner = target_norm - fit_inner  # yᵀr
-    dual = shrink * inner - 0.5 * shrink**2 * residual_norm
-    return primal, primal - dual
-
-
-@in_float64
-def lasso(
-    features: np.ndarray,
-    target: np.ndarray,
-    penalty: float,
-    *,
-    start: np.ndarray | None = None,
-    tolerance: float = 1e-5,
-    max_rounds: int = 60,
-) -> tuple[np.ndarray, SolverReport]:
-    """argmin ½‖y − Aw‖² + λ‖w‖₁ by accelerated proximal gradient on a growing working set.
-
-    Args:
-      features: Aᵀ, one row per weight, [M, F].
-      target: y, [F].
-      penalty: λ > 0.
-      start: w to start from, such as the solution for fewer points (filled up with zeros), [M].
-      tolerance: stop when the duality gap is at most this times ½‖y‖².
-      max_rounds: extensions of the working set before giving up.
-
-    Returns:
-      w [M] in float64, and how it went; ``report.gap`` is the duality gap.
-
-    Raises:
-      ValueError: λ ≤ 0 or shapes that do not fit.
-    """
-    if not penalty > 0:
-        raise ValueError(f"penalty must be positive, got {penalty}")
-    features, target = np.asarray(features), np.asarray(target, np.float64)
-    num_weights = len(features)
-    if features.ndim != 2 or target.shape != features.shape[1:]:
-        raise ValueError(f"features {list(features.shape)} and target {list(target.shape)} do not fit: [M, F] and [F]")
-    weights = np.zeros(num_weights) if start is None else np.asarray(start, np.float64).copy()
-    target_norm = float(target @ target)
-    working = np.flatnonzero(weights)
-    trace, steps_done, gap, allowed = [], 0, np.inf, tolerance * 0.5 * target_norm
-    gram = np.zeros((0, 0))
-    known = np.zeros(0, int)  # the order of the rows of ``gram``
-    for _ in range(max_rounds):
-        active = np.flatnonzero(weights)
-        fit = weights[active] @ features[active].astype(np.float64) if len(active) else np.zeros_like(target)
-        correlation = features @ (target - fit).astype(features.dtype)
-        primal, gap = _lasso_gap(
-            target_norm, target @ fit, fit @ fit, float(np.abs(correlation).max()), penalty, np.abs(weights).sum()
-        )
-        trace.append(primal)
-        if gap <= allowed:
-            break
-        # Violators of the optimality condition |Aᵀr| ≤ λ join, the worst first, at most doubling the set.
-        violation = np.abs(correlation)
-        violation[working] = 0
-        candidates = np.argsort(-violation)[: max(50, len(working))]
-        working = np.concatenate([working, candidates[violation[candidates] > penalty]])
-        added = working[len(known) :]
-        block = features[working].astype(np.float64)
-        new_rows = block[len(known) :] @ block.T
-        gram = np.block([[gram, new_rows[:, : len(known)].T], [new_rows]]) if len(known) else new_rows
-        known = np.concatenate([known, added])
-        size = max(64, 1 << (len(working) - 1).bit_length())  # few shapes, few compilations
-        padded = np.zeros((size, size))
-        padded[: len(working), : len(working)] = gram
-        inner = np.zeros(size)
-        inner[: len(working)] = block @ target
-        solution, steps = _solve_working_set(padded, inner, weights[working], penalty, target_norm, 0.3 * allowed)
-        weights[working] = solution
-        steps_done += steps
-    return weights, SolverReport(np.asarray(trace), float(gap), bool(gap <= allowed), steps_done)
-
-
 def lasso_weights(
-    embedding: PrivateEmbedding, points: np.ndarray, *, start: np.ndarray | None = None, tolerance: float = 1e-5
-) -> tuple[WeightedSample, SolverReport]:
-    """Weights of the published code of [B]: :func:`lasso` on μ̃ with λ = 100 / 2N, N the number of private rows.
+    embedding: PrivateEmbedding,
+    points: np.ndarray,
+    sizes: Sequence[int] | None = None,
+    *,
+    tolerance: float = 1e-5,
+) -> Iterator[tuple[WeightedSample, SolverReport]]:
+    """Weights of the published code of [B]: the Lasso on μ̃ with λ = 100 / 2N, N the number of private rows.
 
     Args:
       embedding: μ̃ of a FourierMap.
       points: z, [M, d].
-      start: see :func:`lasso`.
-      tolerance: see :func:`lasso`.
+      sizes: numbers of points, increasing, each at most M; a solve starts at the weights of the last. M alone if None.
+      tolerance: see :func:`kme_jax.synthesis.lasso.lasso_path`.
+
+    Yields:
+      For each size m the first m points with their weights, and how the optimisation went.
     """
     feature_map = _fourier_map(embedding)
     points = check_points(points, "points")
+    check_columns(points, feature_map.dim, "points")
     with precision_of(feature_map.turns):
         features = np.asarray(feature_map(points.astype(np.asarray(feature_map.turns).dtype)))
     penalty = 100 / (2 * embedding.mechanism.num_rows)
-    weights, report = lasso(features, embedding.coordinates, penalty, start=start, tolerance=tolerance)
-    return WeightedSample(points, weights, embedding.mechanism), report
-
-
-def _solve_working_set(gram, inner, start, penalty, target_norm, allowed, max_steps=20_000):
-    """The Lasso on a working set, given AᵀA and Aᵀy (both padded with zeros), to a duality gap of ``allowed``."""
-    weights = jnp.zeros(len(inner)).at[: len(start)].set(start)
-    gram, inner = jnp.asarray(gram), jnp.asarray(inner)
-    lipschitz = 1.01 * _largest_eigenvalue(gram) + 1e-12
-    state, steps = (weights, weights, jnp.ones(())), 0
-    while steps < max_steps:
-        state = _lasso_steps(gram, inner, penalty, state, lipschitz, num_steps=100)
-        steps += 100
-        product = gram @ state[0]
-        largest = float(jnp.max(jnp.abs(inner - product)))
-        fit_inner, fit_norm = float(inner @ state[0]), float(state[0] @ product)
-        l1_norm = float(jnp.sum(jnp.abs(state[0])))
-        if _lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)[1] <= allowed:
-            break
-    return np.asarray(state[0])[: len(start)], steps
-
-
-@jax.jit
-def _largest_eigenvalue(matrix):
-    """λmax of a positive semi-definite matrix by power iteration from a fixed vector."""
-
-    def step(_, v):
-        v = matrix @ v
-        return v / (jnp.linalg.norm(v) + 1e-300)
-
-    v = jax.lax.fori_loop(0, 60, step, 1.5 + jnp.cos(jnp.arange(matrix.shape[0], dtype=matrix.dtype)))
-    return jnp.linalg.norm(matrix @ v)
+    sizes = [len(points)] if sizes is None else sizes
+    for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes, tolerance=tolerance):
+        yield WeightedSample(points[: len(weights)], weights, embedding.mechanism), report
 
 
 # --- the modern procedure ------------------------------------------------------------------------------------------
@@ -416,7 +295,13 @@ def joint(
                 progress(round_ + 1, num_rounds)
         features = np.asarray(feature_map(points))
     trace = np.concatenate(traces).astype(np.float64)
-    weights, report = l1_ball_weights(features, embedding.coordinates, radius=radius, start=np.asarray(weights))
+    weights, report = l1_ball_weights(
+        features,
+        embedding.coordinates,
+        radius=radius,
+        start=np.asarray(weights),
+        tolerance=noise_tolerance(embedding),
+    )
     late = trace[-max(2, num_steps // 10) :]
     converged = bool(late[0] - late[-1] <= 1e-3 * late[-1])
     report = SolverReport(np.append(trace, report.objective[-1]), report.gap, converged, len(trace))

@@ -1,0 +1,213 @@
+import jax
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
+
+from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
+from kme_jax.nonprivate import Reference
+from kme_jax.numerics import float64
+from kme_jax.synthesis import greedy_preimages, joint, l1_ball_weights, lasso_path, lasso_weights
+from kme_jax.synthesis.reduced_set import OPTIMISERS
+from tests import reference
+
+KERNEL = Gaussian(0.5)
+
+
+@pytest.fixture
+def rows(rng):
+    return np.concatenate([rng.normal(-2, 0.4, size=(300, 2)), rng.normal(1, 0.7, size=(700, 2))])
+
+
+def _private(rows, seed=0, epsilon=1.0, num_features=400):
+    fourier = FourierMap.from_kernel(jax.random.key(seed), KERNEL, num_features, rows.shape[1])
+    return perturb(jax.random.key(seed + 1), mean_embedding(fourier, rows), PrivacyBudget(epsilon, 1e-6))
+
+
+def _features(feature_map, points):
+    angles = 2 * np.pi * points @ np.asarray(feature_map.turns, np.float64).T
+    return float(feature_map.scale) * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def _problem(seed, num_weights, num_features):
+    """Feature vectors with near-duplicates among them, as neighbouring points have."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(num_weights, num_features)) / np.sqrt(num_features)
+    features[1::3] = features[: len(features[1::3])] + 1e-5 * features[1::3]
+    return features, features.T @ rng.laplace(size=num_weights) / num_weights + 0.01 * rng.normal(size=num_features)
+
+
+def test_greedy_is_the_published_procedure(rows, rng):
+    private = _private(rows)
+    starts = rng.normal(0, 2, size=(4, 2))
+    found = greedy_preimages([private], starts, num_steps=30, learning_rate=0.05)[0]
+
+    def correlation(z, r):
+        return _features(private.feature_map, z[None])[0] @ r
+
+    residual, optimiser = np.asarray(private.coordinates, np.float64), optax.adam(0.05)
+    for m, z in enumerate(starts):
+        state = optimiser.init(z)
+        for _ in range(30):
+            shifts = 1e-6 * np.eye(2)
+            gradient = [-(correlation(z + h, residual) ** 2 - correlation(z - h, residual) ** 2) / 2e-6 for h in shifts]
+            with float64(), jax.numpy_dtype_promotion("standard"):
+                updates, state = optimiser.update(np.asarray(gradient), state)
+            z = z + np.asarray(updates)
+        np.testing.assert_allclose(found[m], z, atol=2e-3)
+        residual = residual - correlation(z, residual) * _features(private.feature_map, z[None])[0]
+
+
+def test_greedy_embeddings_do_not_influence_each_other(rows, rng):
+    fourier = FourierMap.from_kernel(jax.random.key(0), KERNEL, 100, 2)
+    embedding = mean_embedding(fourier, rows)
+    private = [perturb(jax.random.key(i), embedding, PrivacyBudget(1.0, 1e-6)) for i in range(3)]
+    starts = rng.normal(0, 2, size=(7, 2))
+    together = greedy_preimages(private, starts, num_steps=10, learning_rate=0.1)
+    for i in range(3):
+        alone = greedy_preimages(private[i : i + 1], starts, num_steps=10, learning_rate=0.1)[0]
+        np.testing.assert_allclose(together[i], alone, atol=1e-3)
+    prefix = greedy_preimages(private, starts[:3], num_steps=10, learning_rate=0.1)
+    np.testing.assert_allclose(together[:, :3], prefix, atol=1e-3)
+
+
+@pytest.mark.parametrize("penalty", [3e-3, 1e-4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_lasso_agrees_with_scikit_learn(penalty, dtype):
+    features, target = _problem(0, 60, 40)
+    size = target.size
+    theirs = Lasso(alpha=penalty / size, fit_intercept=False, tol=1e-6, max_iter=10**6)
+    theirs.fit(features.T, target)
+    ((weights, report),) = lasso_path(features.astype(dtype), target, penalty, [60], tolerance=1e-7)
+
+    def objective(w):
+        return 0.5 * np.sum((target - w @ features) ** 2) + penalty * np.abs(w).sum()
+
+    assert report.converged
+    assert objective(weights) <= objective(theirs.coef_) * (1 + 1e-4)
+    assert report.objective[-1] == pytest.approx(objective(weights), rel=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 40), log_penalty=st.floats(-5, 1))
+def test_lasso_satisfies_its_optimality_conditions(seed, size, log_penalty):
+    features, target = _problem(seed, size, 25)
+    penalty = 10**log_penalty
+    sizes = sorted({1, size // 2 + 1, size})
+    for (weights, report), count in zip(
+        lasso_path(features, target, penalty, sizes, tolerance=1e-9), sizes, strict=True
+    ):
+        assert report.converged
+        assert len(weights) == count
+        used = features[:count]
+        correlation = used @ (target - weights @ used)
+        scale = np.sqrt(target @ target)
+        assert np.abs(correlation).max() <= penalty + 1e-3 * scale
+        np.testing.assert_allclose(np.abs(weights) * (correlation * np.sign(weights) - penalty), 0, atol=1e-3 * scale)
+        # The gap is a certificate: nothing does better than it says.
+        best = report.objective[-1] - report.gap
+        for factor in (0, 0.9, 1.1):
+            other = factor * weights
+            value = 0.5 * np.sum((target - other @ used) ** 2) + penalty * np.abs(other).sum()
+            assert value >= best - 1e-12
+
+
+def test_lasso_with_a_large_penalty_is_zero():
+    features, target = _problem(3, 10, 8)
+    ((weights, report),) = lasso_path(features, target, 1.001 * np.abs(features @ target).max(), [10])
+    assert not weights.any()
+    assert report.gap == pytest.approx(0, abs=1e-12)
+    ((weights, report),) = lasso_path(features, np.zeros(8), 0.1, [10])
+    assert not weights.any()
+    assert report.converged
+
+
+def test_lasso_with_many_weights_uses_first_order_steps(monkeypatch):
+    features, target = _problem(4, 60, 80)
+    ((expected, _),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-8)
+    monkeypatch.setattr("kme_jax.synthesis.lasso._DENSE_LIMIT", 5)
+    ((weights, report),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-6)
+    assert report.converged
+    np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
+
+
+def test_l1_ball_of_feature_vectors_larger_than_one():
+    features, target = _problem(5, 30, 20)
+    scaled, report = l1_ball_weights(100 * features, 100 * target, radius=0.3, tolerance=1e-6)
+    plain, _ = l1_ball_weights(features, target, radius=0.3, tolerance=1e-10)
+    assert report.converged
+    assert np.abs(scaled).sum() <= 0.3 + 1e-12
+    np.testing.assert_allclose(scaled @ features, plain @ features, atol=1e-4)
+
+
+def test_lasso_weights_are_of_the_noisy_embedding(rows, rng):
+    private = _private(rows)
+    points = rng.normal(0, 2, size=(40, 2))
+    samples = list(lasso_weights(private, points, [1, 10, 40]))
+    assert [len(sample.points) for sample, _ in samples] == [1, 10, 40]
+    weights = samples[-1][0].weights
+    features = _features(private.feature_map, points)
+    correlation = features @ (np.asarray(private.coordinates, np.float64) - weights @ features)
+    assert np.abs(correlation).max() <= 100 / (2 * len(rows)) * (1 + 1e-2)
+    assert samples[-1][0].mechanism == private.mechanism
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_joint_stays_in_the_ball_and_gets_close(optimiser, rows, rng):
+    private = _private(rows, epsilon=5.0)
+    candidates = rng.uniform(-5, 5, size=(100, 2))
+    sample, report = joint(jax.random.key(3), private, candidates, 20, optimiser=optimiser, num_steps=100)
+    assert np.abs(sample.weights).sum() <= 1 + 1e-6
+    assert sample.points.shape == (20, 2)
+    assert len(report.objective) == 300 + 1
+    assert report.objective[-1] <= report.objective[299] * (1 + 1e-3)
+    features = _features(private.feature_map, sample.points)
+    residual = np.asarray(private.coordinates, np.float64) - sample.weights @ features
+    assert 0.5 * residual @ residual == pytest.approx(report.objective[-1], rel=1e-2)
+    exact = Reference.from_rows(KERNEL, rows)
+    uniform = exact.distance(candidates[:20], np.full(20, 1 / 20))
+    assert exact.distance(sample.points, sample.weights) < 0.25 * uniform
+
+
+def test_joint_is_a_function_of_its_key(rows, rng):
+    private, candidates = _private(rows), rng.uniform(-5, 5, size=(30, 2))
+    first, again, other = (joint(jax.random.key(k), private, candidates, 5, num_steps=20)[0] for k in (1, 1, 2))
+    np.testing.assert_array_equal(first.points, again.points)
+    assert not np.array_equal(first.points, other.points)
+
+
+def test_bad_arguments(rows, rng):
+    private, points = _private(rows), rng.normal(size=(10, 2))
+    subspace = SubspaceMap.from_points(KERNEL, points)
+    of_subspace = perturb(jax.random.key(0), mean_embedding(subspace, rows), PrivacyBudget(1.0, 1e-6))
+    key = jax.random.key(0)
+    for message, call in [
+        ("needs the embedding of a FourierMap, got SubspaceMap", lambda: joint(key, of_subspace, points, 3)),
+        ("needs the embedding of a FourierMap", lambda: greedy_preimages([of_subspace], points)),
+        ("must share one FourierMap", lambda: greedy_preimages([private, _private(rows, 5)], points)),
+        ("starts: expected 2 columns", lambda: greedy_preimages([private], np.ones((3, 3)))),
+        ("num_points must be at least 1, got 0", lambda: joint(key, private, points, 0)),
+        ("10 points are fewer than num_points=11", lambda: joint(key, private, points, 11)),
+        ("radius must be at least 1", lambda: joint(key, private, points, 3, radius=0.5)),
+        ("optimiser must be one of adam", lambda: joint(key, private, points, 3, optimiser="sgd")),
+        ("points: expected 2 columns", lambda: next(lasso_weights(private, np.ones((3, 3))))),
+        ("penalty must be positive", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 0.0, [2]))),
+        ("sizes must increase", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 1.0, [2, 1]))),
+        ("sizes must increase", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 1.0, [0]))),
+        ("do not fit", lambda: next(lasso_path(np.ones((2, 2)), np.ones(3), 1.0, [2]))),
+        ("must be finite", lambda: next(lasso_path(np.ones((2, 2)), np.array([1.0, np.nan]), 1.0, [2]))),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_reference_gram_is_what_the_features_estimate(rows):
+    """The helper above computes the library's features, independently of its sincos."""
+    private = _private(rows, num_features=20_000)
+    np.testing.assert_allclose(
+        _features(private.feature_map, rows[:5]) @ _features(private.feature_map, rows[-5:]).T,
+        reference.gaussian_gram(rows[:5], rows[-5:], 0.5),
+        atol=0.03,
+    )
