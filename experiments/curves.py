@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import io
+import os
 import pathlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +20,13 @@ from experiments import common, plots
 from kme_jax import FourierMap, MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import float64
-from kme_jax.privacy import add_noise, gaussian_mechanism
+from kme_jax.numerics import Progress, float64
+from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
 from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
-_JOINT_MAX_POINTS = 400  # the joint curve stops here: it is flat, and costs M · J per step
+_JOINT_MAX_POINTS = 100  # the joint curve stops here: it is flat, and costs M · J per step
 
 
 def point_grid(max_points: int) -> np.ndarray:
@@ -76,49 +79,62 @@ def algorithm2_curves(
     budgets = [PrivacyBudget(epsilon, config.delta) for epsilon in config.epsilons]
     grid = _power_grid(len(points), 0.25)
     joint_grid = _power_grid(min(len(points), _JOINT_MAX_POINTS), 0.5)
-    greedy, joined = [], []  # [repeat][ε][M]
-    gaps, constraint = [], []
-    for repeat in range(config.num_repeats):
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), repeat), len(budgets) + 2)
-        feature_key, solver_key, noise_keys = keys[0], keys[1], keys[2:]
-        name = f" {repeat + 1}/{config.num_repeats}"
-        with stages.stage(f"Fourier embedding{name}") as progress:
-            fourier = FourierMap.from_kernel(feature_key, kernel, config.num_features, config.dim)
-            embedding = mean_embedding(fourier, rows, progress=progress)
-        private = [
-            perturb(noise_key, embedding, budget, calibration=config.calibration, diameter=config.diameter)
-            for noise_key, budget in zip(noise_keys, budgets, strict=True)
-        ]
-        with stages.stage(f"greedy points{name}") as progress:
-            found = greedy_preimages(private, points[: grid[-1]], progress=progress)
-        with stages.stage(f"Lasso weights{name}") as progress:
-            greedy.append([])
-            for i, target in enumerate(private):
-                cross, distances = reference.kernel_mean(found[i]), []
-                for j, (sample, report) in enumerate(lasso_weights(target, found[i], grid)):
-                    distances.append(reference.distance(sample.points, sample.weights, cross[: sample.weights.size]))
-                    gaps.append(report.gap / (0.5 * float(target.coordinates @ target.coordinates)))
-                    progress(i * len(grid) + j + 1, len(private) * len(grid))
-                greedy[-1].append(distances)
-        with stages.stage(f"joint{name}") as progress:
-            joined.append([])
-            for i, target in enumerate(private):
-                distances = []
-                for j, m in enumerate(joint_grid):
-                    sample, _ = joint(jax.random.fold_in(solver_key, i), target, points, int(m))
-                    distances.append(reference.distance(sample.points, sample.weights))
-                    constraint.append(float(np.abs(sample.weights).sum()))
-                    progress(i * len(joint_grid) + j + 1, len(private) * len(joint_grid))
-                joined[-1].append(distances)
+    settings = [(repeat, i) for repeat in range(config.num_repeats) for i in range(len(budgets))]
+    private, solver_keys = [], []
+    with stages.stage("Fourier embeddings") as progress:
+        for repeat in range(config.num_repeats):
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), repeat), len(budgets) + 2)
+            fourier = FourierMap.from_kernel(keys[0], kernel, config.num_features, config.dim)
+            embedding = mean_embedding(fourier, rows)
+            for i, budget in enumerate(budgets):
+                options = {"calibration": config.calibration, "diameter": config.diameter}
+                private.append(perturb(keys[2 + i], embedding, budget, **options))
+                solver_keys.append(jax.random.fold_in(keys[1], i))
+            progress(repeat + 1, config.num_repeats)
+    with stages.stage("greedy points") as progress:
+        found = _greedy_in_threads(private, points[: grid[-1]], progress)
+    greedy, gaps = np.zeros((config.num_repeats, len(budgets), len(grid))), []
+    with stages.stage("Lasso weights") as progress:
+        for n, setting in enumerate(settings):
+            cross = reference.kernel_mean(found[n])
+            for j, (sample, report) in enumerate(lasso_weights(private[n], found[n], grid)):
+                greedy[*setting, j] = reference.distance(sample.points, sample.weights, cross[: sample.weights.size])
+                gaps.append(report.gap / (0.5 * float(private[n].coordinates @ private[n].coordinates)))
+                progress(n * len(grid) + j + 1, len(settings) * len(grid))
+    joined, constraint = np.zeros((config.num_repeats, len(budgets), len(joint_grid))), []
+    with stages.stage("joint optimisation") as progress:
+        for n, setting in enumerate(settings):
+            for j, m in enumerate(joint_grid):
+                sample, _ = joint(solver_keys[n], private[n], points, int(m))
+                joined[*setting, j] = reference.distance(sample.points, sample.weights)
+                constraint.append(float(np.abs(sample.weights).sum()))
+                progress(n * len(joint_grid) + j + 1, len(settings) * len(joint_grid))
     keys_of = [common.epsilon_key(epsilon) for epsilon in config.epsilons]
     return {
         "algorithm2_num_points": grid.tolist(),
-        "algorithm2": {key: _repeats(np.asarray(greedy)[:, i]) for i, key in enumerate(keys_of)},
+        "algorithm2": {key: _repeats(greedy[:, i]) for i, key in enumerate(keys_of)},
         "algorithm2_largest_relative_gap": max(gaps),
         "algorithm2_joint_num_points": joint_grid.tolist(),
-        "algorithm2_joint": {key: _repeats(np.asarray(joined)[:, i]) for i, key in enumerate(keys_of)},
+        "algorithm2_joint": {key: _repeats(joined[:, i]) for i, key in enumerate(keys_of)},
         "algorithm2_joint_largest_l1_norm": max(constraint),
     }
+
+
+def _greedy_in_threads(private: list[PrivateEmbedding], starts: np.ndarray, progress: Progress) -> list[np.ndarray]:
+    """The greedy points of every embedding, as many at a time as there are cores: one by one they would keep one core
+    busy."""
+    done, lock = [0] * len(private), threading.Lock()
+
+    def run(n):
+        def count(points, _):
+            with lock:
+                done[n] = points
+                progress(sum(done), len(private) * len(starts))
+
+        return greedy_preimages([private[n]], starts, progress=count)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(run, range(len(private))))
 
 
 def _repeats(distances: np.ndarray) -> dict[str, Any]:

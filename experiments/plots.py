@@ -23,6 +23,10 @@ from experiments.published import published_panel
 # Blue, orange, green of the colour-blind-safe Okabe-Ito palette, then the rest of it, for ε from small to large.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _POINTS_LABEL = {"figure1": "M (number of public data points)", "figure2": "M (number of synthetic data points)"}
+_ALGORITHM2 = {
+    "algorithm2": ("Algorithm 2, greedy and Lasso", "--", "s"),
+    "algorithm2_joint": ("Algorithm 2, joint", "-.", "D"),
+}
 _SCENARIO = {"figure1": "Publishable subset", "figure2": "No publishable subset"}
 
 
@@ -40,8 +44,19 @@ def _draw_panel(axes, result: dict[str, Any]) -> None:
             axes.plot(
                 published["num_points"], published["algorithm1"][epsilon], ".", color=colour, markersize=3, alpha=0.7
             )
+    for name, (label, line, marker) in _ALGORITHM2.items():
+        for colour, (epsilon, curve) in zip(itertools.cycle(_COLOURS), curves.get(name, {}).items(), strict=False):
+            own = curves[f"{name}_num_points"]
+            label_here = label if colour == _COLOURS[0] else None
+            axes.loglog(own, curve["rms"], line, color=colour, marker=marker, markersize=3)
+            axes.plot([], [], line, color="grey", marker=marker, markersize=3, label=label_here)
+            axes.fill_between(own, curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0)
+            if published and epsilon in published.get(name, {}):
+                axes.plot(published[f"{name}_num_points"], published[name][epsilon], "x", color=colour, markersize=4)
     if published:
-        axes.plot([], [], ".", color="grey", markersize=3, label="as published (one draw)")
+        axes.plot([], [], ".", color="grey", markersize=3, label="algorithm 1 as published (one draw)")
+    if published and "algorithm2" in curves:
+        axes.plot([], [], "x", color="grey", markersize=4, label="algorithm 2 as published (one draw)")
     axes.set_title(f"D = {result['config']['dim']}")
     axes.set_xlabel(_POINTS_LABEL[result["experiment"]])
     axes.grid(True, which="major", alpha=0.3)
@@ -65,15 +80,77 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
     for axes, result in zip(all_axes[0], results, strict=True):
         _draw_panel(axes, result)
     all_axes[0, 0].set_ylabel(r"RKHS distance $\|\hat\mu_X - \cdot\|$")
-    all_axes[0, 0].legend(fontsize=8, loc="lower left", framealpha=0.9)
+    all_axes[0, 0].legend(fontsize=7, loc="lower left", framealpha=0.9)
     first = results[0]
     config = first["config"]
     figure.suptitle(
         f"{_SCENARIO[first['experiment']]}, N = {first['num_rows']}, δ = {config['delta']:g}, "
-        f"{config['calibration']} calibration, {config['diameter']} diameter: "
-        f"root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws",
+        f"{config['calibration']} calibration, {config['diameter']} diameter\n"
+        f"root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws"
+        + (f" (algorithm 2: range of {config['num_repeats']} repeats)" if "algorithm2" in first["curves"] else ""),
         fontsize=9,
     )
+    for output in outputs:
+        with common.atomic_path(pathlib.Path(output)) as temporary:
+            figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)
+    plt.close(figure)
+    return outputs[0]
+
+
+def draw_benchmark(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws a result of experiments.benchmark: pairs per second (or seconds, where pairs are not the work), ours beside
+    peers and ceiling.
+
+    Args:
+      path: the JSON result.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    result = json.loads(pathlib.Path(path).read_text())
+    groups = []  # one axes each: (axis label, records, their number there)
+    for key, label in (("pairs_per_second", "pairs per second (more is better)"), ("median_seconds", "seconds")):
+        chosen = [record for record in result["records"] if (key == "median_seconds") == (record["pairs"] is None)]
+        groups += [(key, label, chosen)] if chosen else []
+    colours = {"ours": _COLOURS[0], "exp ceiling": "#999999"}
+    bars = []  # per group: [(record name, [(contender, value)])]
+    for key, _, records in groups:
+        bars.append([])
+        for record in records:
+            contenders = {"ours": record} | {name: p for name, p in record["peers"].items() if p["seconds"]}
+            contenders |= {"exp ceiling": record["ceiling"]} if record["ceiling"] else {}
+            bars[-1].append((record["name"], [(name, timing[key]) for name, timing in contenders.items()]))
+            for name in contenders:
+                colours.setdefault(name, _COLOURS[len(colours) - 1])
+    heights = [sum(len(contenders) + 1 for _, contenders in group) for group in bars]
+    figure, all_axes = plt.subplots(
+        len(groups),
+        1,
+        figsize=(9, 0.24 * sum(heights) + 1.1 * len(groups) + 0.5),
+        height_ratios=[height + 1 for height in heights],
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (_, label, _), group in zip(all_axes[:, 0], groups, bars, strict=True):
+        position, ticks = 0.0, []
+        for record_name, contenders in group:
+            ticks.append((position + (len(contenders) - 1) / 2, record_name))
+            for name, value in contenders:
+                axes.barh(position, value, 0.85, color=colours[name])
+                axes.annotate(f" {value:.3g}  {name}", (value, position), va="center", fontsize=7)
+                position += 1
+            position += 1
+        axes.set_yticks([tick for tick, _ in ticks], [name.replace(", ", "\n", 1) for _, name in ticks], fontsize=8)
+        values = [value for _, contenders in group for _, value in contenders]
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 3, max(values) * 6)
+        axes.set_ylim(position - 1, -1)
+        axes.set_xlabel(label)
+        axes.grid(True, axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+    where = result["environment"]
+    figure.suptitle(f"{where['device']}, {where['processor']}, {where['usable_cores']} cores", fontsize=9)
     for output in outputs:
         with common.atomic_path(pathlib.Path(output)) as temporary:
             figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)

@@ -24,6 +24,7 @@ def published_panel(result: dict[str, Any]) -> dict[str, Any] | None:
         "delta": 1e-6,
         "data_seed": 0,
         "proposal_scale": 500,
+        "num_features": 10_000,
         "calibration": "classical",
         "diameter": "published",
         "tolerance": 1e-5,

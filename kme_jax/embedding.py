@@ -78,7 +78,8 @@ def mean_embedding(
     """μ̂ = (1/N) Σ_n ψ(x_n).
 
     Formal guarantee: replacing one row moves μ̂ by at most ``feature_map.diameter / N`` in L2, because the sums
-    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. A row with a NaN,
+    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. (In exact arithmetic: sums
+    of floats, those of float32 features above all, add rounding errors that this does not cover.) A row with a NaN,
     infinite or absurdly large entry (``feature_map.row_bound``) contributes the zero vector and still counts in N, so
     that neither an error nor the divisor depends on values.
 

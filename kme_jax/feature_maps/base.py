@@ -47,8 +47,9 @@ class FeatureMap(abc.ABC):
     @property
     @abc.abstractmethod
     def row_bound(self) -> float:
-        """Entries up to this size give finite features. A row with a larger (or missing) entry has the zero vector
-        as its image: a fixed rule for each row by itself, so nothing fails because of what a private row holds."""
+        """Entries up to this size give finite features. A row with a larger (or missing) entry counts as
+        the zero vector in every mean: a fixed rule for each row by itself, so nothing fails because of what a private
+        row holds."""
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import ClassVar
 
 import jax
@@ -40,11 +41,11 @@ class FourierMap(FeatureMap):
 
     Attributes:
       kernel: k.
-      turns: ω / 2π, [J/2, d]; its dtype is the one that features are computed in.
+      turns: ω / 2π, [J/2, d], on the host; its dtype is the one that features are computed in.
     """
 
     kernel: Kernel
-    turns: Array
+    turns: np.ndarray
 
     @classmethod
     def from_kernel(
@@ -68,8 +69,12 @@ class FourierMap(FeatureMap):
           dtype: float32 or float64.
 
         Raises:
-          ValueError: J odd or below 2; d < 1; a kernel that is not shift-invariant.
+          ValueError: J odd or below 2; d < 1; another dtype; a kernel that is not shift-invariant, or one whose
+            frequencies overflow the dtype.
         """
+        num_features, dim, dtype = operator.index(num_features), operator.index(dim), np.dtype(dtype)
+        if dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype must be float32 or float64, got {dtype}")
         if num_features < 2 or num_features % 2:
             raise ValueError(f"num_features must be even and at least 2 (cos and sin are paired), got {num_features}")
         if dim < 1:
@@ -77,7 +82,10 @@ class FourierMap(FeatureMap):
         with precision_of(np.empty(0, dtype)):
             normal = orthogonal_normal if orthogonal else jax.random.normal
             frequencies = kernel.spectral_sample(key, num_features // 2, dim, dtype, normal=normal)
-            return cls(kernel, frequencies / (2 * math.pi))
+            turns = np.asarray(frequencies / (2 * math.pi))
+        if not (np.isfinite(turns).all() and turns.any()):
+            raise ValueError(f"{kernel}: its frequencies are beyond the range of {dtype}; scale the columns")
+        return cls(kernel, turns)
 
     @property
     def num_features(self) -> int:
@@ -113,7 +121,13 @@ class FourierMap(FeatureMap):
         return float(np.finfo(self.turns.dtype).max) / (2 * self.dim * max(largest, 1.0))
 
     def __call__(self, x: Array) -> Array:
-        """ψ(x_n) in the map's precision: [n, d] -> [n, J]."""
+        """ψ(x_n) in the map's precision: [n, d] -> [n, J]. A float64 map must be called within ``numerics.float64()``.
+
+        Raises:
+          ValueError: a float64 map outside of it.
+        """
+        if jnp.asarray(self.turns).dtype != self.turns.dtype:
+            raise ValueError("a float64 FourierMap must be called within kme_jax.numerics.float64()")
         angle = jnp.matmul(jnp.asarray(x, self.turns.dtype), self.turns.T, precision=jax.lax.Precision.HIGHEST)
         sin, cos = sincos_turns(angle)
         return self.scale * jnp.concatenate([cos, sin], axis=1)

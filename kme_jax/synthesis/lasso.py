@@ -7,12 +7,14 @@ Cholesky factorisation of the few weights that are not zero. Every answer comes 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.linalg
+import threadpoolctl
 
 _DENSE_LIMIT = 3000  # weights other than zero above which first-order steps go on: so many are hardly parallel
 _FIRST_ORDER_STEPS = 50
@@ -20,6 +22,9 @@ _SHORTEST, _LONGEST = 1.0, 1e12  # σ of the proximal point steps, for feature v
 _MAX_NEWTON_STEPS = 40  # per proximal point step
 _MAX_STEPS = 5000  # per working set
 _ROWS_PER_PRODUCT = 1024
+# Thousands of small factorisations are several times slower with more than one BLAS thread on a machine that has other
+# work, as every one of them waits for all threads.
+_BLAS = threadpoolctl.ThreadpoolController()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +110,7 @@ def _accelerated(gram, inner, weights, penalty, num_steps: int):
     probe = 1.5 + np.cos(np.arange(len(gram)))
     for _ in range(20):
         probe = gram @ (probe / np.linalg.norm(probe))
-    lipschitz = 1.05 * np.linalg.norm(probe) + 1e-300
+    lipschitz = 1.05 * float(np.linalg.norm(probe)) + 1e-300
     ahead, momentum = weights, 1.0
     for _ in range(num_steps):
         moved = ahead + (inner - gram @ ahead) / lipschitz
@@ -113,7 +118,7 @@ def _accelerated(gram, inner, weights, penalty, num_steps: int):
         if (ahead - new) @ (new - weights) > 0:
             next_momentum, ahead = 1.0, new
         else:
-            next_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+            next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / next_momentum * (new - weights)
         weights, momentum = new, next_momentum
     return weights
@@ -185,7 +190,7 @@ def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed, oute
         largest, l1_norm = float(np.abs(gradient).max()), float(np.abs(weights).sum())
         _, gap = lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)
         dense = np.count_nonzero(weights) > _DENSE_LIMIT
-        if gap <= (max(allowed, 0.03 * outer_gap) if dense else allowed) or steps >= _MAX_STEPS:
+        if gap <= (max(allowed, 0.1 * outer_gap) if dense else allowed) or steps >= _MAX_STEPS:
             return weights, steps
         if steps < _FIRST_ORDER_STEPS or dense:
             weights = _accelerated(gram, inner, weights, penalty, _FIRST_ORDER_STEPS)
@@ -238,9 +243,11 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
         joining = np.argsort(-violation)[: max(100, len(working))]
         working = np.concatenate([working, joining[violation[joining] > penalty]])
         gram, inner = problem.gram(working), problem.inner[working]
-        solution, taken = _solve_working_set(
-            gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed, gap
-        )
+        many = len(working) > _DENSE_LIMIT
+        with contextlib.nullcontext() if many else _BLAS.limit(limits=1, user_api="blas"):
+            solution, taken = _solve_working_set(
+                gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed, gap
+            )
         weights[working] = solution
         working = working[solution != 0]
         steps += taken
