@@ -26,6 +26,7 @@ from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
+_LEARNING_RATE = 100.0  # published, for the greedy points
 _JOINT_MAX_POINTS = 100  # the joint curve stops here: it is flat, and costs M · J per step
 
 
@@ -92,7 +93,8 @@ def algorithm2_curves(
                 solver_keys.append(jax.random.fold_in(keys[1], i))
             progress(repeat + 1, config.num_repeats)
     with stages.stage("greedy points") as progress:
-        found = _greedy_in_threads(private, points[: grid[-1]], progress)
+        groups = [private[n : n + len(budgets)] for n in range(0, len(private), len(budgets))]
+        found = np.concatenate(_greedy_in_threads(groups, points[: grid[-1]], progress))
     greedy, gaps = np.zeros((config.num_repeats, len(budgets), len(grid))), []
     with stages.stage("Lasso weights") as progress:
         for n, setting in enumerate(settings):
@@ -120,21 +122,23 @@ def algorithm2_curves(
     }
 
 
-def _greedy_in_threads(private: list[PrivateEmbedding], starts: np.ndarray, progress: Progress) -> list[np.ndarray]:
-    """The greedy points of every embedding, as many at a time as there are cores: one by one they would keep one core
-    busy."""
-    done, lock = [0] * len(private), threading.Lock()
+def _greedy_in_threads(
+    groups: list[list[PrivateEmbedding]], starts: np.ndarray, progress: Progress
+) -> list[np.ndarray]:
+    """The greedy points of groups of embeddings, [len(group), M, D] each, as many groups at a time as there are cores:
+    one after another they would keep one core busy."""
+    done, lock = [0] * len(groups), threading.Lock()
 
     def run(n):
         def count(points, _):
             with lock:
                 done[n] = points
-                progress(sum(done), len(private) * len(starts))
+                progress(sum(done), len(groups) * len(starts))
 
-        return greedy_preimages([private[n]], starts, progress=count)[0]
+        return greedy_preimages(groups[n], starts, learning_rate=_LEARNING_RATE, progress=count)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return list(pool.map(run, range(len(private))))
+        return list(pool.map(run, range(len(groups))))
 
 
 def _repeats(distances: np.ndarray) -> dict[str, Any]:

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, algorithm1
+from kme_jax import Gaussian, algorithm1, algorithm2
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import float64
 from tests import reference
@@ -45,6 +45,37 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
         counts.append(len(compiled) - before)
     assert counts[0] > 0
     assert counts[1:] == [0] * 6
+
+
+@pytest.mark.parametrize("reduced_set", ["joint", "greedy"])
+def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
+    rows = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
+    candidates = rng.uniform(-5, 5, size=(200, 2))
+    options = {"epsilon": 1.0, "delta": 1e-6, "num_features": 600, "reduced_set": reduced_set}
+    sample = algorithm2(jax.random.key(0), rows, Gaussian(0.1), candidates, 30, **options)
+    assert sample.points.shape == (30, 2)
+    assert not sample.mechanism.private
+    np.testing.assert_allclose(sample.expectation(lambda z: z), [1, -2], atol=0.15 if reduced_set == "joint" else 0.6)
+    again = algorithm2(jax.random.key(0), rows, Gaussian(0.1), candidates, 30, **options)
+    np.testing.assert_array_equal(sample.weights, again.weights)
+
+
+def test_bad_arguments_of_algorithm_2(rng):
+    rows, candidates = rng.normal(size=(10, 2)), rng.normal(size=(5, 2))
+    for message, change in [
+        ("num_points must be between 1 and the 5 candidates there are, got 0", {"num_points": 0}),
+        ("got 6", {"num_points": 6}),
+        ("num_features must be even", {"num_features": 7}),
+        ("num_features must be even", {"num_features": 0}),
+        ('reduced_set must be "joint" or "greedy"', {"reduced_set": "best"}),
+        ("rows: expected 2 columns", {"rows": np.ones((4, 3))}),
+        ("candidates: row 0 is NaN", {"candidates": np.full((2, 2), np.nan)}),
+        ("epsilon must be positive", {"epsilon": -1}),
+    ]:
+        arguments = {"rows": rows, "kernel": Gaussian(1.0), "candidates": candidates, "num_points": 3}
+        arguments |= {"epsilon": 1.0, "delta": 1e-3} | change
+        with pytest.raises(ValueError, match=message):
+            algorithm2(jax.random.key(0), **arguments)
 
 
 def test_bad_arguments(rng):

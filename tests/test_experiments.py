@@ -79,6 +79,16 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
         np.testing.assert_allclose(curve["rms"], expected, rtol=0.15)
         assert np.all(np.asarray(curve["low"]) <= curve["rms"])
         assert np.all(np.asarray(curve["rms"]) <= curve["high"])
+    assert ("algorithm2" in drawn) == (name == "figure2")
+    for curve, largest in (("algorithm2", 56), ("algorithm2_joint", 31)):
+        if name == "figure2":
+            assert drawn[f"{curve}_num_points"][-1] == largest
+            for epsilon in drawn[curve].values():
+                assert len(epsilon["rms"]) == len(drawn[f"{curve}_num_points"])
+                assert np.all(np.asarray(epsilon["low"]) <= epsilon["high"])
+                assert min(epsilon["low"]) == min(epsilon["best_of_each_repeat"])
+            assert drawn["algorithm2_largest_relative_gap"] <= 1e-5
+            assert drawn["algorithm2_joint_largest_l1_norm"] <= 1 + 1e-6
     assert len(result["checks"]) == 5
     for check in result["checks"]:
         assert check["exact"] == pytest.approx(check["by_coordinates"], abs=1e-5)
@@ -100,9 +110,17 @@ def test_the_start_of_the_published_curves(tmp_path):
 
 
 def test_published_numbers_are_shown_for_published_settings_only(tiny):
-    result = {"experiment": "figure1", "num_rows": 100_000, "config": dataclasses.asdict(tiny) | {"gamma": 5e-5}}
+    config = dataclasses.asdict(tiny) | {"gamma": 5e-5, "num_features": 10_000}
+    result = {"experiment": "figure1", "num_rows": 100_000, "config": config}
     assert published_panel(result)["num_points"][0] == 1
-    for changed in ({"dataset": "x"}, {"gamma": 1e-4}, {"delta": 1e-5}, {"dim": 3}, {"data_seed": 1}):
+    for changed in (
+        {"num_features": 100},
+        {"dataset": "x"},
+        {"gamma": 1e-4},
+        {"delta": 1e-5},
+        {"dim": 3},
+        {"data_seed": 1},
+    ):
         assert published_panel(result | {"config": result["config"] | changed}) is None
 
 
@@ -133,7 +151,7 @@ def test_another_database(tmp_path):
 
 
 def test_figures_draws_all_panels(tmp_path, monkeypatch):
-    small = common.MixtureConfig(num_rows=300, max_points=40, num_noise_draws=20)
+    small = common.MixtureConfig(num_rows=300, max_points=40, num_noise_draws=20, num_repeats=1, num_features=50)
     monkeypatch.setattr(
         figures.common, "MixtureConfig", lambda output_dir: dataclasses.replace(small, output_dir=output_dir)
     )
@@ -145,6 +163,7 @@ def test_figures_draws_all_panels(tmp_path, monkeypatch):
         assert (tmp_path / name).stat().st_size > 5000
     results = [json.loads(path.read_text()) for panel in paths.values() for path in panel]
     assert figures.table(results).count("projection distance") == 4 * 2
+    assert figures.best_table(results).count("algorithm 2, joint") == 2 * 3
     assert "within" in figures.summary(results)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 

@@ -31,6 +31,11 @@ def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
     return embedding.feature_map
 
 
+def _length_scale(feature_map: FourierMap) -> float:
+    """A length over which the kernel varies, from its (public) frequencies: 1 / ω for a typical |ω_ij|."""
+    return 0.6745 / (2 * np.pi * float(np.median(np.abs(feature_map.turns))))
+
+
 # --- the published procedure ---------------------------------------------------------------------------------------
 
 _POINTS_PER_CALL = 50
@@ -80,7 +85,7 @@ def greedy_preimages(
     starts: np.ndarray,
     *,
     num_steps: int = 100,
-    learning_rate: float = 100.0,
+    learning_rate: float | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Iterated approximate pre-images, as in the published code of [B] (figure 2, dashed).
@@ -92,7 +97,8 @@ def greedy_preimages(
       embeddings: μ̃ of one FourierMap, several at once (one per ε, say); they do not influence each other.
       starts: [M, d], public.
       num_steps: Adam steps per point (published: 100).
-      learning_rate: of Adam, in the unit of the columns (published: 100).
+      learning_rate: of Adam, in the unit of the columns. By default a length over which the kernel varies (published:
+        100, which is about that for the published kernel).
       progress: called with (points done, M).
 
     Returns:
@@ -106,7 +112,9 @@ def greedy_preimages(
         raise ValueError("the embeddings must share one FourierMap")
     starts = check_points(starts, "starts")
     check_columns(starts, feature_map.dim, "starts")
-    dtype = np.asarray(feature_map.turns).dtype
+    if learning_rate is None:
+        learning_rate = _length_scale(feature_map)
+    dtype = feature_map.turns.dtype
     with precision_of(feature_map.turns):
         residuals = jnp.asarray(np.stack([e.coordinates for e in embeddings]).astype(dtype))
         residuals = residuals.reshape(len(embeddings), 2, -1)
@@ -145,7 +153,7 @@ def lasso_weights(
     points = check_points(points, "points")
     check_columns(points, feature_map.dim, "points")
     with precision_of(feature_map.turns):
-        features = np.asarray(feature_map(points.astype(np.asarray(feature_map.turns).dtype)))
+        features = np.asarray(feature_map(points.astype(feature_map.turns.dtype)))
     penalty = 100 / (2 * embedding.mechanism.num_rows)
     sizes = [len(points)] if sizes is None else sizes
     for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes, tolerance=tolerance):
@@ -161,11 +169,6 @@ OPTIMISERS = {
     "amsgrad": optax.amsgrad,
     "rmsprop": optax.rmsprop,
 }
-
-
-def _length_scale(feature_map: FourierMap) -> float:
-    """A length over which the kernel varies, from its (public) frequencies: 1 / ω for a typical |ω_ij|."""
-    return 0.6745 / (2 * np.pi * float(np.median(np.abs(np.asarray(feature_map.turns)))))
 
 
 @functools.partial(jax.jit, static_argnames=("optimiser", "num_steps"))
@@ -263,7 +266,7 @@ def joint(
     check_radius(radius)
     if optimiser not in OPTIMISERS:
         raise ValueError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got {optimiser}")
-    dtype = np.asarray(feature_map.turns).dtype
+    dtype = feature_map.turns.dtype
     with precision_of(feature_map.turns):
         candidates = jnp.asarray(candidates, dtype)
         target = jnp.asarray(embedding.coordinates, dtype)
