@@ -61,6 +61,7 @@ class MixtureConfig:
     num_noise_draws: int = 1000
     num_repeats: int = 3
     num_features: int = 10_000
+    joint_steps: int = 400
     proposal_scale: float = 500.0
     dataset: str | None = None
     output_dir: str = "results"
@@ -72,7 +73,7 @@ class MixtureConfig:
 
     def validate(self) -> None:
         """Raises InputError for whatever can be refused without data."""
-        for name in ("dim", "max_points", "num_noise_draws", "num_repeats"):
+        for name in ("dim", "max_points", "num_noise_draws", "num_repeats", "joint_steps"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.num_features < 2 or self.num_features % 2:
@@ -135,6 +136,7 @@ def define_mixture_flags() -> None:
     flags.DEFINE_integer(
         "num_features", default.num_features, "J, the number of Fourier features of algorithm 2, even."
     )
+    flags.DEFINE_integer("joint_steps", default.joint_steps, "Optimiser steps in each round of algorithm 2, joint.")
     flags.DEFINE_float("proposal_scale", default.proposal_scale, "Standard deviation of the random public points.")
     flags.DEFINE_string(
         "dataset", None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."

@@ -99,7 +99,8 @@ def algorithm2_curves(
     with stages.stage("Lasso weights") as progress:
         for n, setting in enumerate(settings):
             cross = reference.kernel_mean(found[n])
-            for j, (sample, report) in enumerate(lasso_weights(private[n], found[n], grid)):
+            path = lasso_weights(private[n], found[n], grid)
+            for j, (sample, report) in enumerate(path):
                 greedy[*setting, j] = reference.distance(sample.points, sample.weights, cross[: sample.weights.size])
                 gaps.append(report.gap / (0.5 * float(private[n].coordinates @ private[n].coordinates)))
                 progress(n * len(grid) + j + 1, len(settings) * len(grid))
@@ -107,7 +108,7 @@ def algorithm2_curves(
     with stages.stage("joint optimisation") as progress:
         for n, setting in enumerate(settings):
             for j, m in enumerate(joint_grid):
-                sample, _ = joint(solver_keys[n], private[n], points, int(m))
+                sample, _ = joint(solver_keys[n], private[n], points, int(m), num_steps=config.joint_steps)
                 joined[*setting, j] = reference.distance(sample.points, sample.weights)
                 constraint.append(float(np.abs(sample.weights).sum()))
                 progress(n * len(joint_grid) + j + 1, len(settings) * len(joint_grid))

@@ -34,7 +34,8 @@ def run(output_dir: str, *, quick: bool = False) -> dict[str, list[pathlib.Path]
 
     Args:
       output_dir: where JSON and pictures go.
-      quick: N, M, J and the number of noise draws a tenth of the published size, and one repeat.
+      quick: N, M, J and the number of noise draws a tenth of the published size, one repeat, and optimisers
+        cut short.
 
     Returns:
       {figure: paths of its panels' JSON}.
@@ -43,6 +44,7 @@ def run(output_dir: str, *, quick: bool = False) -> dict[str, list[pathlib.Path]
     config = common.MixtureConfig(output_dir=output_dir)
     if quick:
         small = {"num_rows": 10_000, "max_points": 1000, "num_noise_draws": 100, "num_repeats": 1, "num_features": 1000}
+        small |= {"joint_steps": 100}
         config = dataclasses.replace(config, **small)
     panels = [(name, dim) for name in _EXPERIMENTS for dim in _DIMS]
     paths: dict[str, list[pathlib.Path]] = {name: [] for name in _EXPERIMENTS}

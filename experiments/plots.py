@@ -75,12 +75,17 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
     """
     results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
     figure, all_axes = plt.subplots(
-        1, len(results), figsize=(5.2 * len(results) + 0.3, 4.4), squeeze=False, sharey=True, layout="constrained"
+        1,
+        len(results),
+        figsize=(max(5.2 * len(results) + 0.3, 7), 4.9),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
     )
     for axes, result in zip(all_axes[0], results, strict=True):
         _draw_panel(axes, result)
     all_axes[0, 0].set_ylabel(r"RKHS distance $\|\hat\mu_X - \cdot\|$")
-    all_axes[0, 0].legend(fontsize=7, loc="lower left", framealpha=0.9)
+    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     first = results[0]
     config = first["config"]
     figure.suptitle(

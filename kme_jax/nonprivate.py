@@ -58,7 +58,12 @@ class Reference:
             return float(np.sqrt(self.squared_norm))
         cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
         own = 0.0
-        for start in range(0, len(points), 1024):
+        # Filled up with weights of zero, so that few shapes are compiled.
+        size = len(points)
+        size = max(64, 1 << (size - 1).bit_length()) if size <= 1024 else -(-size // 1024) * 1024
+        points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")
+        weights = np.pad(weights, (0, size - len(weights)))
+        for start in range(0, size, 1024):
             block = gram.gram(self.kernel, jnp.asarray(points[start : start + 1024]), jnp.asarray(points))
             own += float(weights[start : start + 1024] @ np.asarray(block @ weights))
         squared = self.squared_norm - 2 * cross + own
