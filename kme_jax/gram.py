@@ -33,8 +33,12 @@ class KernelValues:
     num_values: ClassVar[int] = 1
 
     def __call__(self, points, rows, weights):
+        values = self.kernel.pairwise(points, rows, expand=self.expand)
+        if self.expand and self.kernel.has_expanded_form:
+            # The exponents come from a matrix product and are in memory anyway: the sum is another one.
+            return (jnp.matmul(values, weights, precision=jax.lax.Precision.HIGHEST),)
         # A product and a row sum fuse with the exponential; a select for a mask would keep it from being vectorised.
-        return (jnp.sum(self.kernel.pairwise(points, rows, expand=self.expand) * weights[None, :], axis=1),)
+        return (jnp.sum(values * weights[None, :], axis=1),)
 
 
 def kernel_sums(

@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax.exponential import exp2_nonpositive
+
 Array = jax.Array
 NormalSampler = Callable[..., Array]
 
@@ -142,6 +144,11 @@ class Kernel(abc.ABC):
         """Whether k(x, y) ≥ 0 everywhere."""
 
     @property
+    def has_expanded_form(self) -> bool:
+        """Whether ``pairwise`` has a faster form to ``expand`` to."""
+        return False
+
+    @property
     def is_shift_invariant(self) -> bool:
         """Whether k(x, y) depends on x − y alone, with k(x, x) = ``diagonal_bound`` everywhere."""
         return False
@@ -201,6 +208,10 @@ class Gaussian(_UnitShiftInvariant):
     def __post_init__(self):
         _set_positive(self, "gamma")
 
+    @property
+    def has_expanded_form(self) -> bool:
+        return True
+
     def __call__(self, x, y):
         x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
@@ -212,10 +223,10 @@ class Gaussian(_UnitShiftInvariant):
         # The whole exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² as one matrix product over d + 2 columns, which leaves nothing but
         # the exponential to do for each pair. Its absolute error is a few units in the last place of γ(‖x‖² + ‖y‖²).
         x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
-        x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * self.gamma
+        x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * (self.gamma / math.log(2))
         y_columns = jnp.concatenate([y, jnp.ones_like(y_norm), y_norm], axis=1)
         exponent = jnp.matmul(x_columns, y_columns.T, precision=jax.lax.Precision.HIGHEST)
-        return jnp.exp(jnp.minimum(exponent, 0))
+        return exp2_nonpositive(exponent)
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         draws = normal(key, (num_frequencies, dim), dtype)

@@ -21,7 +21,7 @@ Array = jax.Array
 
 # Rows and points per tile: a float64 tile fits into a core's share of the cache on a CPU; an accelerator wants
 # enough pairs to fill the device. Chunks are whole tiles.
-_TILES = {"cpu": (2048, 512), "gpu": (8192, 4096), "tpu": (4096, 2048)}
+_TILES = {"cpu": (1024, 512), "gpu": (8192, 4096), "tpu": (4096, 2048)}
 _CHUNK_ROWS = 32768
 _CHUNK_POINTS = 4096
 

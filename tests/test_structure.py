@@ -13,6 +13,7 @@ PACKAGE = ROOT / "kme_jax"
 LAYERS = [
     "numerics",
     "sincos",
+    "exponential",
     "kernels",
     "tiles",
     "gram",
