@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
 
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.numerics import Progress, check_columns
+from kme_jax.pytrees import pytree_dataclass
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanEmbedding:
     """μ̂ = (1/N) Σ_n ψ(x_n). SENSITIVE: it must go through a mechanism of ``kme_jax.privacy`` before anyone sees it.

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax import tiles
-from kme_jax.kernels import Kernel
+from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 from kme_jax.numerics import Progress, check_columns, check_points, float64
+from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 
@@ -23,22 +24,20 @@ def gram(kernel: Kernel, x: Array, y: Array | None = None) -> Array:
     return kernel.pairwise(x, x if y is None else y)
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelValues:
-    """k(z_m, x_n), as ``tiles.pair_sums`` wants it; ``expand`` as in ``Kernel.pairwise``."""
+    """k(z_m, x_n), for ``tiles.pair_sums``; ``expand`` as in ``Kernel.pairwise``."""
 
     kernel: Kernel
     expand: bool = dataclasses.field(metadata={"static": True})
     num_values: ClassVar[int] = 1
 
-    def __call__(self, points, rows, weights):
-        values = self.kernel.pairwise(points, rows, expand=self.expand)
-        if self.expand and self.kernel.has_expanded_form:
-            # The exponents come from a matrix product and are in memory anyway: the sum is another one.
-            return (jnp.matmul(values, weights, precision=jax.lax.Precision.HIGHEST),)
-        # A product and a row sum fuse with the exponential; a select for a mask would keep it from being vectorised.
-        return (jnp.sum(values * weights[None, :], axis=1),)
+    def __call__(self, points, rows):
+        return (self.kernel.pairwise(points, rows, expand=self.expand),)
+
+    def is_elementwise(self, dim):
+        return dim <= UNROLLED_COLUMNS and not (self.expand and self.kernel.expands(dim))
 
 
 def kernel_sums(
@@ -52,8 +51,8 @@ def kernel_sums(
 ) -> np.ndarray:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes (float64 whatever JAX's global setting is).
 
-    Distances are expanded about the points' mean (``Kernel.pairwise``): fast, and accurate where the points, seen from
-    their mean, are at most some thousand bandwidths away.
+    Where ``kernel.expands`` for the number of columns, distances are expanded about the points' mean: fast, and
+    accurate where the points, seen from their mean, are at most some thousand bandwidths away.
 
     Args:
       kernel: k.
@@ -75,10 +74,11 @@ def kernel_sums(
     weights = np.ones(len(rows), dtype) if weights is None else np.asarray(weights, dtype)
     if weights.shape != (len(rows),):
         raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
-    # The expanded form of distances is accurate about a common centre. The points are public, and a shift of both
-    # sets changes nothing for a shift-invariant kernel.
-    centre = points.mean(axis=0, dtype=np.float64) if kernel.is_shift_invariant else np.zeros(points.shape[1])
-    points, rows = (points - centre).astype(dtype), (rows - centre).astype(dtype)
+    if kernel.is_shift_invariant and kernel.expands(points.shape[1]):
+        # The expanded form is accurate about a common centre. The points are public.
+        centre = points.mean(axis=0, dtype=np.float64)
+        points, rows = points - centre, rows - centre
+    points, rows = points.astype(dtype), rows.astype(dtype)
     sums = tiles.pair_sums(KernelValues(kernel, expand=True), points, rows, weights, devices=devices, progress=progress)
     return sums[0].astype(dtype)
 

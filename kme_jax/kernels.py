@@ -2,7 +2,8 @@
 
 The two-point form ``kernel(x, y)`` is the definition; :meth:`Kernel.pairwise` is the same function for all
 pairs of two sets of points, and everything else in the library is tested against the two-point form.
-Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes.
+Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes. A kernel of your own
+is a :class:`Kernel` that ``kme_jax.pytrees.pytree_dataclass`` has registered.
 
 Each kernel states what the privacy proofs need to know about it:
 
@@ -27,12 +28,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.exponential import exp2_nonpositive
+from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 NormalSampler = Callable[..., Array]
 
 # Up to this many columns differences are written out one by one (they fuse); beyond it they are looped over.
-_UNROLLED_COLUMNS = 16
+UNROLLED_COLUMNS = 16
+# Up to this many, direct differences are as fast as an expanded form, whose matrix product has to be stored first.
+_DIRECT_COLUMNS = 8
 # exp(−s) is 0 in float64 from here on; without a limit a polynomial times it would be ∞ · 0.
 _FAR = 1e4
 
@@ -72,7 +76,7 @@ def _no_spectral_measure(kernel: Kernel) -> ValueError:
 def _sum_over_columns(term, x: Array, y: Array) -> Array:
     """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array."""
     d = x.shape[-1]
-    if d <= _UNROLLED_COLUMNS:
+    if d <= UNROLLED_COLUMNS:
         columns = [term(x[:, c, None] - y[None, :, c]) for c in range(d)]
         return functools.reduce(operator.add, columns)
 
@@ -125,8 +129,8 @@ class Kernel(abc.ABC):
     def pairwise(self, x: Array, y: Array, *, expand: bool = False) -> Array:
         """k(x_n, y_m) for all pairs: x [n, d], y [m, d] -> [n, m].
 
-        ``expand`` allows a faster form that is accurate relative to distances from the origin rather than between
-        the points: shift the points to a common centre first.
+        ``expand`` allows, where :meth:`expands`, a faster form that is accurate relative to distances from the origin
+        rather than between the points: shift the points to a common centre first.
         """
 
     def diagonal(self, x: Array) -> Array:
@@ -143,9 +147,9 @@ class Kernel(abc.ABC):
     def is_nonnegative(self) -> bool:
         """Whether k(x, y) ≥ 0 everywhere."""
 
-    @property
-    def has_expanded_form(self) -> bool:
-        """Whether ``pairwise`` has a faster form to ``expand`` to."""
+    def expands(self, dim: int) -> bool:
+        """Whether ``pairwise`` has a faster form to ``expand`` to, a matrix product, for this many columns."""
+        del dim
         return False
 
     @property
@@ -194,7 +198,7 @@ class _UnitShiftInvariant(Kernel):
         return True
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Gaussian(_UnitShiftInvariant):
     """k(x, y) = exp(−γ ‖x − y‖²): the convention of Balog et al. 2018, appendix B (no factor ½).
@@ -208,9 +212,8 @@ class Gaussian(_UnitShiftInvariant):
     def __post_init__(self):
         _set_positive(self, "gamma")
 
-    @property
-    def has_expanded_form(self) -> bool:
-        return True
+    def expands(self, dim):
+        return dim > _DIRECT_COLUMNS
 
     def __call__(self, x, y):
         x, y = _floating(x, y)
@@ -218,8 +221,8 @@ class Gaussian(_UnitShiftInvariant):
 
     def pairwise(self, x, y, *, expand=False):
         x, y = _floating(x, y)
-        if not expand:
-            return jnp.exp(-self.gamma * squared_distances(x, y))
+        if not (expand and self.expands(x.shape[1])):
+            return exp2_nonpositive(squared_distances(x, y) * (-self.gamma / math.log(2)))
         # The whole exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² as one matrix product over d + 2 columns, which leaves nothing but
         # the exponential to do for each pair. Its absolute error is a few units in the last place of γ(‖x‖² + ‖y‖²).
         x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
@@ -233,7 +236,7 @@ class Gaussian(_UnitShiftInvariant):
         return jnp.sqrt(jnp.asarray(2 * self.gamma, draws.dtype)) * draws
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Laplacian(_UnitShiftInvariant):
     """k(x, y) = exp(−γ ‖x − y‖₁); its frequencies are independent Cauchy (Rahimi & Recht 2007).
@@ -254,7 +257,7 @@ class Laplacian(_UnitShiftInvariant):
     def pairwise(self, x, y, *, expand=False):
         del expand  # no expanded form exists for the L1 distance
         x, y = _floating(x, y)
-        return jnp.exp(-self.gamma * _sum_over_columns(jnp.abs, x, y))
+        return exp2_nonpositive(_sum_over_columns(jnp.abs, x, y) * (-self.gamma / math.log(2)))
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         draws = normal(key, (num_frequencies, dim), dtype)
@@ -299,7 +302,7 @@ class _Matern(_UnitShiftInvariant):
         return draws * jnp.sqrt(self._two_nu / chi_squared) / jnp.asarray(self.length_scale, draws.dtype)
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern32(_Matern):
     """k(x, y) = (1 + s) exp(−s), s = √3 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17)."""
@@ -309,10 +312,10 @@ class Matern32(_Matern):
     @staticmethod
     def _profile(s):
         s = jnp.minimum(s, _FAR)
-        return (1 + s) * jnp.exp(-s)
+        return (1 + s) * exp2_nonpositive(s * (-1 / math.log(2)))
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern52(_Matern):
     """k(x, y) = (1 + s + s²/3) exp(−s), s = √5 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17)."""
@@ -322,7 +325,7 @@ class Matern52(_Matern):
     @staticmethod
     def _profile(s):
         s = jnp.minimum(s, _FAR)
-        return (1 + s + s * s / 3) * jnp.exp(-s)
+        return (1 + s + s * s / 3) * exp2_nonpositive(s * (-1 / math.log(2)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,6 +339,9 @@ class _Pair(Kernel):
     def is_nonnegative(self) -> bool:
         return self.left.is_nonnegative and self.right.is_nonnegative
 
+    def expands(self, dim):
+        return self.left.expands(dim) or self.right.expands(dim)
+
     @property
     def is_shift_invariant(self) -> bool:
         return self.left.is_shift_invariant and self.right.is_shift_invariant
@@ -345,7 +351,7 @@ class _Pair(Kernel):
             raise _no_spectral_measure(self)
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sum(_Pair):
     """k(x, y) = left(x, y) + right(x, y)."""
@@ -369,7 +375,7 @@ class Sum(_Pair):
         return jnp.where(jax.random.bernoulli(choice_key, share, (num_frequencies, 1)), left, right)
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Product(_Pair):
     """k(x, y) = left(x, y) · right(x, y)."""

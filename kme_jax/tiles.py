@@ -1,14 +1,18 @@
 """Weighted sums over rows of functions of (point, row) pairs, in tiles: memory never depends on N · M.
 
-Chunks of rows are taken in a Python loop (so that long work can report its progress), and within a chunk tiles small
-enough for the processor's cache in one jitted scan. All chunks have one shape, so each function compiles once for a
-dtype and a number of columns. Rows are spread over devices, which add their sums up.
+Chunks of rows are taken in a Python loop (so that long work can report its progress), and within a chunk tiles in one
+jitted scan. All chunks have one shape, so each function compiles once for a dtype and a number of columns. Rows are
+spread over devices, which add their sums up.
+
+A function that is elementwise in the coordinates is, on a CPU, taken for a few rows at a time against all points of a
+chunk: a loop over the points in which nothing but the sums is stored. One that needs a matrix product first is taken
+for tiles that fit into the processor's cache.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +23,31 @@ from kme_jax.numerics import Progress, precision_of
 
 Array = jax.Array
 
-# Rows and points per tile: a float64 tile fits into a core's share of the cache on a CPU; an accelerator wants
-# enough pairs to fill the device. Chunks are whole tiles.
-_TILES = {"cpu": (1024, 512), "gpu": (8192, 4096), "tpu": (4096, 2048)}
+# Rows and points per tile: on a CPU a tile fits into the cache that cores share; an accelerator wants enough pairs to
+# fill the device. Chunks are whole tiles.
+_TILES = {"cpu": (1024, 1024), "gpu": (8192, 4096), "tpu": (4096, 2048)}
 _CHUNK_ROWS = 32768
-_CHUNK_POINTS = 4096
+_CHUNK_POINTS = 8192
+# Rows whose values at a point are computed and added up in registers, and what the points of such a loop are rounded
+# up to.
+_UNROLLED_ROWS = 8
+_LOOP_POINTS = 256
+
+
+class PairFunctions(Protocol):
+    """c functions f(z_m, x_n), as a pytree.
+
+    Attributes:
+      num_values: c.
+    """
+
+    num_values: ClassVar[int]
+
+    def __call__(self, points: Array, rows: Array) -> tuple[Array, ...]:
+        """f(z_m, x_n) for all pairs: points [m, d], rows [n, d] -> c arrays [m, n]. Finite for rows of zeros."""
+
+    def is_elementwise(self, dim: int) -> bool:
+        """Whether, for this many columns, values are computed from broadcast coordinates alone."""
 
 
 def pad(array: np.ndarray, multiple: int) -> np.ndarray:
@@ -32,34 +56,60 @@ def pad(array: np.ndarray, multiple: int) -> np.ndarray:
     return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
-@functools.partial(jax.jit, static_argnames=("tile_rows", "tile_points"))
-def _chunk_sums(pairwise, points, rows, weights, *, tile_rows: int, tile_points: int) -> Array:
-    """Σ_n a_n f(z_m, x_n): points [m, d], rows [n, d], weights a [n] -> [c, m]; m and n are whole tiles."""
+def _add(totals: list[Array], terms) -> list[Array]:
+    return [total + term for total, term in zip(totals, terms, strict=True)]
+
+
+def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
+    """Σ_n a_n f(z_m, x_n) of one tile, from all its values."""
+    values = functions(points, rows)
+    if functions.is_elementwise(rows.shape[1]):
+        # A product and a row sum fuse with the function; a select for a mask would keep it from being vectorised.
+        return [jnp.sum(value * weights[None, :], axis=1) for value in values]
+    # The values come from a matrix product and are in memory anyway: the sum is another one.
+    return [jnp.matmul(value, weights, precision=jax.lax.Precision.HIGHEST) for value in values]
+
+
+def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
+    """The same, _UNROLLED_ROWS at a time in one loop over the points; n is a multiple of that."""
+    zeros = [jnp.zeros(points.shape[0], rows.dtype)] * functions.num_values
+
+    def add_rows(totals, group):
+        some = zeros
+        for row, weight in zip(*group, strict=True):
+            some = _add(some, [weight * value[:, 0] for value in functions(points, row[None, :])])
+        return _add(totals, some), None
+
+    groups = rows.reshape(-1, _UNROLLED_ROWS, rows.shape[1]), weights.reshape(-1, _UNROLLED_ROWS)
+    return jax.lax.scan(add_rows, zeros, groups)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("tile_rows", "tile_points", "loop"))
+def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_points: int, loop: bool) -> Array:
+    """Σ_n a_n f(z_m, x_n): points by columns [d, m], rows [n, d], weights a [n] -> [c, m]; m and n are whole tiles."""
     dim = rows.shape[1]
-    row_tiles, weight_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
+    row_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
+    sums_of = _loop_sums if loop else _tile_sums
 
-    def for_points(point_tile):
+    def for_points(some_columns):
         def add_rows(totals, tile):
-            row_tile, weight_tile = tile
-            sums = pairwise(point_tile, row_tile, weight_tile)
-            return [t + s for t, s in zip(totals, sums, strict=True)], None
+            return _add(totals, sums_of(functions, some_columns.T, *tile)), None
 
-        zeros = [jnp.zeros(tile_points, rows.dtype)] * pairwise.num_values
-        return jnp.stack(jax.lax.scan(add_rows, zeros, (row_tiles, weight_tiles))[0])
+        zeros = [jnp.zeros(tile_points, rows.dtype)] * functions.num_values
+        return jnp.stack(jax.lax.scan(add_rows, zeros, row_tiles)[0])
 
-    sums = jax.lax.map(for_points, points.reshape(-1, tile_points, dim))
-    return jnp.moveaxis(sums, 1, 0).reshape(pairwise.num_values, -1)
+    sums = jax.lax.map(for_points, jnp.moveaxis(columns.reshape(dim, -1, tile_points), 1, 0))
+    return jnp.moveaxis(sums, 1, 0).reshape(functions.num_values, -1)
 
 
 @functools.lru_cache(maxsize=8)
-def _sharded_chunk_sums(devices: tuple, tile_rows: int, tile_points: int):
+def _sharded_chunk_sums(devices: tuple, **options):
     """:func:`_chunk_sums` with the rows split over the devices, which add their sums up."""
     mesh = Mesh(np.asarray(devices), ("rows",))
     rows_spec, everywhere = PartitionSpec("rows"), PartitionSpec()
 
-    def local(pairwise, points, rows, weights):
-        sums = _chunk_sums(pairwise, points, rows, weights, tile_rows=tile_rows, tile_points=tile_points)
-        return jax.lax.psum(sums, "rows")
+    def local(functions, columns, rows, weights):
+        return jax.lax.psum(_chunk_sums(functions, columns, rows, weights, **options), "rows")
 
     mapped = jax.shard_map(
         local,
@@ -80,7 +130,7 @@ def _whole_tiles(size: int, tile: int, chunk: int) -> tuple[int, int]:
 
 
 def pair_sums(
-    pairwise: Any,
+    functions: PairFunctions,
     points: np.ndarray,
     rows: np.ndarray,
     weights: np.ndarray,
@@ -88,11 +138,10 @@ def pair_sums(
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Σ_n a_n f(z_m, x_n) for every m and each of the c functions f of ``pairwise``.
+    """Σ_n a_n f(z_m, x_n) for every m and each of the c functions f.
 
     Args:
-      pairwise: a pytree with ``num_values`` = c, called on one tile as pairwise(points [m, d], rows [n, d], weights
-        [n]) -> c arrays [m], the sums of that tile. Tiles are filled up with zero rows of weight 0.
+      functions: the functions. Tiles are filled up with zero rows of weight 0.
       points: z, [M, d], of the dtype to compute in.
       rows: x, [N, d], finite, of the same dtype.
       weights: a, [N], of the same dtype.
@@ -107,18 +156,21 @@ def pair_sums(
         devices = tuple(jax.local_devices() if devices is None else devices)
         if dtype == np.float64 and jax.default_backend() == "tpu":
             devices = tuple(jax.local_devices(backend="cpu"))
-        tile_rows, tile_points = _TILES.get(devices[0].platform, _TILES["gpu"])
+        platform = devices[0].platform
+        tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
+        loop = platform == "cpu" and functions.is_elementwise(rows.shape[1])
         tile_rows, chunk_rows = _whole_tiles(-(-len(rows) // len(devices)), tile_rows, _CHUNK_ROWS)
-        tile_points, chunk_points = _whole_tiles(len(points), tile_points, _CHUNK_POINTS)
+        tile_points, chunk_points = _whole_tiles(len(points), _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
+        tile_points = chunk_points if loop else tile_points
         chunk_rows *= len(devices)
-        num_points, points = len(points), pad(points, chunk_points)
+        num_points, columns = len(points), np.ascontiguousarray(pad(points, chunk_points).T)
+        options = {"tile_rows": tile_rows, "tile_points": tile_points, "loop": loop}
         if len(devices) > 1:
-            sums_of, place = _sharded_chunk_sums(devices, tile_rows, tile_points)
+            sums_of, place = _sharded_chunk_sums(devices, **options)
         else:
-            sums_of = functools.partial(_chunk_sums, tile_rows=tile_rows, tile_points=tile_points)
-            place = devices[0]
-        sums = np.zeros((pairwise.num_values, len(points)), np.float64)
-        row_starts, point_starts = range(0, len(rows), chunk_rows), range(0, len(points), chunk_points)
+            sums_of, place = functools.partial(_chunk_sums, **options), devices[0]
+        sums = np.zeros((functions.num_values, columns.shape[1]), np.float64)
+        row_starts, point_starts = range(0, len(rows), chunk_rows), range(0, columns.shape[1], chunk_points)
         total, done = len(row_starts) * len(point_starts), 0
         for row_start in row_starts:
             chunk = slice(row_start, row_start + chunk_rows)
@@ -126,7 +178,8 @@ def pair_sums(
             weight_chunk = jax.device_put(pad(weights[chunk], chunk_rows), place)  # padding has weight 0
             for start in point_starts:
                 part = slice(start, start + chunk_points)
-                sums[:, part] += np.asarray(sums_of(pairwise, points[part], row_chunk, weight_chunk), np.float64)
+                some = sums_of(functions, columns[:, part], row_chunk, weight_chunk)
+                sums[:, part] += np.asarray(some, np.float64)
                 done += 1
                 if progress:
                     progress(done, total)

@@ -12,7 +12,10 @@ from kme_jax.numerics import float64
 from tests import reference
 
 
-@pytest.mark.parametrize(("num_points", "num_rows", "dim"), [(1, 1, 1), (7, 13, 2), (513, 2049, 3), (70, 5000, 6)])
+@pytest.mark.parametrize(
+    ("num_points", "num_rows", "dim"),
+    [(1, 1, 1), (7, 13, 2), (513, 2049, 3), (70, 5000, 6), (40, 600, 12), (30, 300, 25)],
+)
 @pytest.mark.parametrize("kernel", [Gaussian(0.2), Laplacian(0.3), Gaussian(0.1) * Matern32(2.0)], ids=str)
 def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
     points, rows = rng.normal(5, 1, (num_points, dim)), rng.normal(5, 1, (num_rows, dim))
@@ -24,22 +27,37 @@ def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
     np.testing.assert_allclose(gram.kernel_mean(kernel, points, rows), exact.mean(axis=1), rtol=1e-12)
 
 
-def test_several_chunks_of_points_and_rows(rng, monkeypatch):
+@pytest.mark.parametrize("dim", [2, 12])
+def test_several_chunks_of_points_and_rows(dim, rng, monkeypatch):
     monkeypatch.setattr(tiles, "_CHUNK_ROWS", 64)
     monkeypatch.setattr(tiles, "_CHUNK_POINTS", 16)
     monkeypatch.setattr(gram, "_DOUBLE_MEAN_STEP", 32)
     monkeypatch.setattr(tiles, "_TILES", {"cpu": (32, 8), "gpu": (32, 8)})
-    points, rows = rng.normal(size=(37, 2)), rng.normal(size=(203, 2))
+    monkeypatch.setattr(tiles, "_LOOP_POINTS", 8)
+    points, rows = rng.normal(size=(37, dim)), rng.normal(size=(203, dim))
     calls = []
-    sums = gram.kernel_sums(Gaussian(0.3), points, rows, progress=lambda *done: calls.append(done))
-    np.testing.assert_allclose(sums, reference.gaussian_gram(points, rows, 0.3).sum(axis=1), rtol=1e-12)
+    sums = gram.kernel_sums(Gaussian(0.03), points, rows, progress=lambda *done: calls.append(done))
+    np.testing.assert_allclose(sums, reference.gaussian_gram(points, rows, 0.03).sum(axis=1), rtol=1e-12)
     assert calls == [(i + 1, 12) for i in range(12)]
-    mean = gram.double_mean(Gaussian(0.3), rows)
-    assert mean == pytest.approx(reference.gaussian_gram(rows, rows, 0.3).mean(), rel=1e-12)
+    mean = gram.double_mean(Gaussian(0.03), rows)
+    assert mean == pytest.approx(reference.gaussian_gram(rows, rows, 0.03).mean(), rel=1e-12)
 
 
-def test_float32_stays_float32_and_is_close(rng):
-    points, rows = rng.normal(3000, 100, (50, 5)), rng.normal(3000, 100, (4000, 5))
+@pytest.mark.parametrize("kernel", [Gaussian(0.3), Laplacian(0.3)], ids=str)
+def test_both_forms_of_a_tile_agree(kernel, rng):
+    """An elementwise function: a loop over points on a CPU, whole tiles on an accelerator."""
+    points, rows, weights = rng.normal(size=(24, 3)), rng.normal(size=(64, 3)), rng.normal(size=64)
+    functions = gram.KernelValues(kernel, expand=True)
+    assert functions.is_elementwise(3)
+    with float64():
+        for sums in (tiles._loop_sums, tiles._tile_sums):
+            (values,) = jax.jit(sums)(functions, points, rows, weights)
+            np.testing.assert_allclose(values, kernel.pairwise(points, rows) @ weights, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [5, 12])
+def test_float32_stays_float32_and_is_close(dim, rng):
+    points, rows = rng.normal(3000, 100, (50, dim)), rng.normal(3000, 100, (4000, dim))
     wide = gram.kernel_mean(Gaussian(2e-5), points, rows)
     narrow = gram.kernel_mean(Gaussian(2e-5), points.astype(np.float32), rows.astype(np.float32))
     assert (wide.dtype, narrow.dtype) == (np.float64, np.float32)

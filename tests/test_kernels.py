@@ -46,6 +46,14 @@ def test_pairwise_matches_two_point_form(kernel, dim, expand, rng):
         np.testing.assert_allclose(kernel.diagonal(x), kernel.diagonal_bound, rtol=1e-14)
 
 
+def test_an_expanded_form_is_for_many_columns():
+    gaussian, laplacian = kernels.Gaussian(1.0), kernels.Laplacian(1.0)
+    assert not gaussian.expands(8)
+    assert gaussian.expands(9)
+    assert not laplacian.expands(100)
+    assert (gaussian * laplacian).expands(9)
+
+
 @pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
 def test_positive_definite_nonnegative_and_bounded(kernel, rng):
     with float64():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from typing import ClassVar
@@ -15,23 +16,36 @@ from kme_jax import tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel, orthogonal_normal
 from kme_jax.numerics import precision_of
+from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
 
 Array = jax.Array
 
+# Up to this many, products of columns are as fast as a matrix product that has to be stored.
+_ELEMENTWISE_COLUMNS = 8
 
-@jax.tree_util.register_dataclass
+
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class _CosSin:
+    """cos and sin of 2π times the inner product of turns and rows, for ``tiles.pair_sums``."""
+
     num_values: ClassVar[int] = 2
 
-    def __call__(self, turns, rows, weights):
-        sin, cos = sincos_turns(jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST))
-        highest = jax.lax.Precision.HIGHEST
-        return jnp.matmul(cos, weights, precision=highest), jnp.matmul(sin, weights, precision=highest)
+    def __call__(self, turns, rows):
+        if self.is_elementwise(rows.shape[1]):
+            columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
+            angle = functools.reduce(operator.add, columns)
+        else:
+            angle = jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST)
+        sin, cos = sincos_turns(angle)
+        return cos, sin
+
+    def is_elementwise(self, dim):
+        return dim <= _ELEMENTWISE_COLUMNS
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class FourierMap(FeatureMap):
     """√(2κ/J) [cos ω_1ᵀx, ..., cos ω_{J/2}ᵀx, sin ω_1ᵀx, ..., sin ω_{J/2}ᵀx], ω from the spectral measure.

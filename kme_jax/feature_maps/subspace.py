@@ -21,6 +21,7 @@ from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress, check_points, in_float64
+from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 
@@ -130,7 +131,7 @@ def _basis_probes(kernel, basis, pivot_points, rank, key):
     return deviation, power
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceMap(FeatureMap):
     """Coordinates in an orthonormal basis of span{k(z_1, ·), ..., k(z_M, ·)}: see the module's text.

@@ -19,6 +19,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.numerics import in_float64
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier
+from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 Diameter = Literal["proved", "published"]
@@ -28,7 +29,7 @@ def _static():
     return dataclasses.field(metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
     """What is done to a mean embedding: all of it public.
@@ -64,7 +65,7 @@ class Mechanism:
         return "simulated (jax.random)"
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrivateEmbedding:
     """μ̃ = μ̂ + noise: what step 3 may see, and all it may see.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from kme_jax.numerics import check_points
 from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.pytrees import pytree_dataclass
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedSample:
     """A synthetic database (z_1, w_1), ..., (z_M, w_M) standing for Σ_m w_m k(z_m, ·). Public.

@@ -1,0 +1,49 @@
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from kme_jax import Gaussian, Laplacian, Matern32, Matern52
+from kme_jax.pytrees import pytree_dataclass
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    left: object
+    name: str = dataclasses.field(metadata={"static": True})
+    right: object = 0
+
+
+def test_fields_come_back_in_their_places():
+    pair = Pair(1.0, "a", (2.0, 3.0))
+    leaves, structure = jax.tree.flatten(pair)
+    assert leaves == [1.0, 2.0, 3.0]
+    assert jax.tree.unflatten(structure, leaves) == pair
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(pair)]
+    assert paths == [".left", ".right[0]", ".right[1]"]
+    assert structure != jax.tree.structure(Pair(1.0, "b", (2.0, 3.0)))
+
+
+def _kernels():
+    unit = [kind(1.0) for kind in (Gaussian, Laplacian, Matern32, Matern52)]
+    combined = [left + right for left, right in itertools.product(unit, unit)]
+    return unit + combined + [left * right for left, right in itertools.product(unit, unit)]
+
+
+def test_structures_of_different_kernels_differ():
+    """Equal ones would share compiled functions: a Laplacian kernel's values would now and then be a Gaussian's."""
+    structures = [jax.tree.structure(kernel) for kernel in _kernels()]
+    for one, other in itertools.combinations(structures, 2):
+        assert one != other
+    assert [jax.tree.structure(kernel) for kernel in _kernels()] == structures
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_one_jitted_function_for_all_kernels(round_, rng):
+    compiled = jax.jit(lambda kernel, x: kernel.pairwise(x, x))
+    x = rng.normal(size=(3, 2)).astype(np.float32)
+    for kernel in _kernels():
+        np.testing.assert_allclose(compiled(kernel, x), kernel.pairwise(x, x), rtol=1e-5)
