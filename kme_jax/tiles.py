@@ -27,7 +27,7 @@ Array = jax.Array
 # fill the device. Chunks are whole tiles.
 _TILES = {"cpu": (1024, 1024), "gpu": (8192, 4096), "tpu": (4096, 2048)}
 _CHUNK_ROWS = 32768
-_CHUNK_POINTS = 8192
+_CHUNK_POINTS = 16384
 # Rows whose values at a point are computed and added up in registers, and what the points of such a loop are rounded
 # up to.
 _UNROLLED_ROWS = 8
