@@ -118,13 +118,13 @@ def draw_benchmark(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
     for key, label in (("pairs_per_second", "pairs per second (more is better)"), ("median_seconds", "seconds")):
         chosen = [record for record in result["records"] if (key == "median_seconds") == (record["pairs"] is None)]
         groups += [(key, label, chosen)] if chosen else []
-    colours = {"ours": _COLOURS[0], "exp ceiling": "#999999"}
+    colours = {"ours": _COLOURS[0], "jnp.exp alone": "#999999"}
     bars = []  # per group: [(record name, [(contender, value)])]
     for key, _, records in groups:
         bars.append([])
         for record in records:
             contenders = {"ours": record} | {name: p for name, p in record["peers"].items() if p["seconds"]}
-            contenders |= {"exp ceiling": record["ceiling"]} if record["ceiling"] else {}
+            contenders |= {"jnp.exp alone": record["ceiling"]} if record["ceiling"] else {}
             bars[-1].append((record["name"], [(name, timing[key]) for name, timing in contenders.items()]))
             for name in contenders:
                 colours.setdefault(name, _COLOURS[len(colours) - 1])
