@@ -2,16 +2,16 @@
 
 The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the private rows under a feature map,
 :func:`perturb` it within a :class:`PrivacyBudget`, and represent the result as a :class:`WeightedSample`.
-:func:`algorithm1` and :func:`algorithm2` do all three.
+:func:`improved`, :func:`algorithm1` and :func:`algorithm2` do all three.
 """
 
 from kme_jax._version import __version__
-from kme_jax.algorithms import algorithm1, algorithm2
+from kme_jax.algorithms import algorithm1, algorithm2, improved
 from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
 from kme_jax.feature_maps import FeatureMap, FourierMap, SubspaceMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
-from kme_jax.synthesis import WeightedSample, closed_form, l1_ball, uniform
+from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, uniform
 
 __all__ = [
     "FeatureMap",
@@ -27,9 +27,11 @@ __all__ = [
     "SubspaceMap",
     "WeightedSample",
     "__version__",
+    "adaptive",
     "algorithm1",
     "algorithm2",
     "closed_form",
+    "improved",
     "l1_ball",
     "mean_embedding",
     "mean_embedding_of_batches",

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, algorithm1, algorithm2
+from kme_jax import Gaussian, algorithm1, algorithm2, improved
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import float64
 from tests import reference
@@ -30,6 +30,22 @@ def test_a_users_own_array(rng):
         np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.3)
         assert sample.weights.sum() == pytest.approx(1, abs=0.02)
     assert np.abs(sample.weights).sum() <= 1 + 1e-9
+
+
+def test_improved_on_a_users_own_array(rng):
+    rows = rng.normal(10, 2, size=(20_000, 2)).astype(np.float32)
+    points = rng.normal(10, 6, size=(200, 2))
+    sample = improved(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
+    np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.3)
+    assert sample.weights.min() >= 0
+    assert sample.weights.sum() == pytest.approx(1)
+    assert sample.mechanism.calibration == "analytic"
+    assert sample.mechanism.sensitivity == pytest.approx(np.sqrt(2) / 20_000, rel=1e-3)
+    plain = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
+    reference = Reference.from_rows(Gaussian(0.02), rows)
+    assert reference.distance(points, sample.weights) < 0.5 * reference.distance(points, plain.weights)
+    with pytest.raises(ValueError, match="rows: expected 2 columns"):
+        improved(jax.random.key(0), rows[:, :1], Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
 
 
 def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):

@@ -1,13 +1,19 @@
 """Step 3: a weighted synthetic database from a private embedding."""
 
+from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint, lasso_weights
 from kme_jax.synthesis.sample import WeightedSample, uniform
-from kme_jax.synthesis.weights import closed_form, l1_ball
+from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, closed_form, l1_ball
 
 __all__ = [
+    "Candidate",
+    "EntropicFit",
+    "EntropicLeastSquares",
+    "RiskReport",
     "SolverReport",
     "WeightedSample",
+    "adaptive",
     "closed_form",
     "greedy_preimages",
     "joint",

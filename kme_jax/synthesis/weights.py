@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Literal
+
 import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.numerics import float64
+from kme_jax.numerics import Progress, float64, in_float64
 from kme_jax.privacy.mechanisms import PrivateEmbedding
+from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
 from kme_jax.synthesis.sample import WeightedSample
+
+# The penalties of adaptive(): a geometric sequence, left when the risk has risen so often in a row.
+_PENALTY_RATIO = 2.0
+_MAX_PENALTIES = 60
+_RISES_TO_STOP = 3
+_SMALLEST_PENALTY = 1e-3  # of σ²
+_RELATIVE_GAP = 1e-10  # of F σ²: the fit is then within 1.5e-5 of the noise's norm of the best one
 
 
 def closed_form(embedding: PrivateEmbedding) -> WeightedSample:
@@ -72,3 +83,105 @@ def l1_ball(
         np.asarray(features), embedding.coordinates, radius=radius, tolerance=tolerance, max_solves=max_solves
     )
     return WeightedSample(subspace.points, weights, embedding.mechanism), report
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Weights that :func:`adaptive` could have chosen.
+
+    Attributes:
+      kind: "uniform", "signed" or "probability".
+      penalty: τ of the Kullback–Leibler penalty (probability), or the share of μ̃ (signed: 1 is the closed form).
+      degrees_of_freedom: Σ_f ∂fit_f / ∂β_f, estimated.
+      risk: unbiased estimate of E‖fit − α‖², α the coordinates of μ̂. It may be negative.
+      gap: duality gap (probability), else 0.
+    """
+
+    kind: Literal["uniform", "signed", "probability"]
+    penalty: float
+    degrees_of_freedom: float
+    risk: float
+    gap: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskReport:
+    """What :func:`adaptive` tried.
+
+    Attributes:
+      chosen: the candidate of least risk.
+      candidates: all of them, in the order of trial.
+    """
+
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+
+
+@in_float64
+def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -> tuple[WeightedSample, RiskReport]:
+    """Weights of least estimated risk, among probability vectors shrunk towards uniform ones and signed weights.
+
+    The families: argmin ½‖μ̃ − Σ w_m k(z_m, ·)‖² + τ KL(w ‖ uniform) over probability vectors, for τ from where w is
+    all but uniform down to where it is all but the projection of μ̃ onto mixtures of the points (Nikolov, Talwar &
+    Zhang 2013); and the closed form ([B] algorithm 1, line 8), shrunk towards the uniform embedding by James & Stein's
+    factor (positive part; Efron & Morris 1973).
+
+    Stein's unbiased risk estimate chooses: for a fit v(β) that is weakly differentiable, β ~ N(α, σ² I_F),
+
+        E‖v(β) − α‖² = E[‖v(β) − β‖² − F σ² + 2 σ² Σ_f ∂v_f/∂β_f]   (Stein 1981),
+
+    where σ is public. So nothing but μ̃, the points and the mechanism is looked at: post-processing, of no privacy
+    cost. As the error outside of the span of the points is the same for all, the least risk is the least distance to
+    μ̂. The estimate's own noise is that of ‖β − α‖², about σ² √(2F), most of which all candidates share.
+
+    Consistency: with N → ∞ the noise vanishes, and the family holds the projection (τ → 0) and the closed form, so the
+    limit is that of [B] theorem 4.
+
+    Args:
+      embedding: μ̃ of a SubspaceMap, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
+      progress: called with (penalties tried, penalties at most).
+
+    Returns:
+      The sample, and what was tried.
+    """
+    subspace, beta, variance = _subspace_map(embedding), embedding.coordinates, embedding.mechanism.variance
+    num_features = len(beta)
+    noise = num_features * variance
+    problem = EntropicLeastSquares(subspace(jnp.asarray(subspace.points)), beta)
+    mean = np.asarray(problem.prior @ problem.features)
+
+    away = float(np.sum(np.square(beta - mean)))
+    uniform_weights = problem.prior
+    share = max(0.0, 1 - max(num_features - 2, 0) * variance / away) if away else 0.0
+    signed_risk = noise - (max(num_features - 2, 0) * variance) ** 2 / away if share else away - noise
+    signed = (1 - share) * uniform_weights + share * subspace.expand(beta)
+    best = Candidate("uniform", np.inf, 0.0, away - noise), uniform_weights
+    candidates = [best[0]]
+
+    def consider(candidate: Candidate, weights: np.ndarray) -> None:
+        nonlocal best
+        candidates.append(candidate)
+        if candidate.risk < best[0].risk:
+            best = candidate, weights
+
+    penalty = float(jnp.sum(jnp.square(problem.features)) / len(subspace.points) - mean @ mean)
+    fit: EntropicFit | None = None
+    rises, previous = 0, np.inf
+    for tried in range(_MAX_PENALTIES):
+        fit = problem.solve(penalty, _RELATIVE_GAP * noise, start=fit)
+        degrees = problem.degrees_of_freedom(fit)
+        distance = float(np.sum(np.square(np.asarray(fit.weights @ problem.features) - beta)))
+        risk = distance - noise + 2 * variance * degrees
+        consider(Candidate("probability", penalty, degrees, risk, fit.report.gap), fit.weights)
+        rises = rises + 1 if risk > previous else 0
+        previous = risk
+        if progress:
+            progress(tried + 1, _MAX_PENALTIES)
+        if rises == _RISES_TO_STOP or penalty < _SMALLEST_PENALTY * variance or not fit.report.converged:
+            break
+        penalty /= _PENALTY_RATIO
+    if progress:
+        progress(_MAX_PENALTIES, _MAX_PENALTIES)
+    degrees = (signed_risk + noise - (1 - share) ** 2 * away) / (2 * variance)
+    consider(Candidate("signed", share, degrees, signed_risk), signed)
+    return WeightedSample(subspace.points, best[1], embedding.mechanism), RiskReport(best[0], tuple(candidates))

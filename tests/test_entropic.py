@@ -1,0 +1,173 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
+from kme_jax.numerics import float64
+from kme_jax.synthesis import EntropicLeastSquares, adaptive, closed_form, entropic, uniform
+
+
+def _primal(features, target, prior, penalty, weights):
+    relative = scipy.special.rel_entr(weights, prior).sum()
+    return 0.5 * np.sum((weights @ features - target) ** 2) + penalty * relative
+
+
+def _problem(rng, num_weights=9, num_features=4):
+    features = rng.normal(size=(num_weights, num_features))
+    target = rng.dirichlet(np.ones(num_weights)) @ features + 0.3 * rng.normal(size=num_features)
+    return features, target
+
+
+@pytest.mark.parametrize("penalty", [10.0, 0.3, 1e-2])
+@pytest.mark.parametrize("given_prior", [False, True])
+def test_agrees_with_an_independent_solver(penalty, given_prior, rng):
+    features, target = _problem(rng)
+    prior = rng.dirichlet(np.ones(9)) if given_prior else np.full(9, 1 / 9)
+    with float64():
+        fit = EntropicLeastSquares(features, target, prior if given_prior else None).solve(penalty, 1e-14)
+    expected = scipy.optimize.minimize(
+        lambda w: _primal(features, target, prior, penalty, np.maximum(w, 1e-12)),
+        prior,
+        method="SLSQP",
+        bounds=[(1e-12, 1)] * 9,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-13, "maxiter": 1000},
+    )
+    assert fit.report.converged
+    assert fit.weights.sum() == pytest.approx(1, abs=1e-12)
+    assert fit.weights.min() > 0
+    value = _primal(features, target, prior, penalty, fit.weights)
+    assert value == pytest.approx(fit.report.objective[-1], rel=1e-10)
+    assert value <= expected.fun + 1e-9
+    np.testing.assert_allclose(fit.weights, expected.x, atol=2e-4)
+
+
+def test_a_vanishing_penalty_projects_onto_the_convex_hull(rng):
+    features, target = _problem(rng, 30, 5)
+    with float64():
+        problem, fit = EntropicLeastSquares(features, target), None
+        for penalty in 10.0 ** -np.arange(9):
+            fit = problem.solve(penalty, 1e-16, start=fit)
+    # Non-negative least squares with a heavily weighted row for the sum.
+    stacked = np.vstack([features.T, 1e4 * np.ones(30)])
+    expected, _ = scipy.optimize.nnls(stacked, np.append(target, 1e4))
+    np.testing.assert_allclose(fit.weights @ features, expected @ features, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_steps", [0, 1, 2])
+def test_the_gap_holds_when_cut_short(max_steps, rng):
+    features, target = _problem(rng)
+    with float64():
+        problem = EntropicLeastSquares(features, target)
+        early, late = problem.solve(0.01, 0.0, max_steps=max_steps), problem.solve(0.01, 1e-20)
+    assert not early.report.converged
+    assert late.report.converged
+    suboptimality = _primal(features, target, problem.prior, 0.01, early.weights) - late.report.objective[-1]
+    assert 0 < suboptimality <= early.report.gap
+    assert 0.5 * np.sum(((early.weights - late.weights) @ features) ** 2) <= early.report.gap
+
+
+def test_degrees_of_freedom_are_the_divergence_of_the_fit(rng):
+    features, target = _problem(rng, 12, 4)
+    penalty, step = 0.05, 1e-5
+    with float64():
+
+        def fitted(shift):
+            return EntropicLeastSquares(features, target + shift).solve(penalty, 1e-22).weights @ features
+
+        exact = sum((fitted(step * e) - fitted(-step * e)) @ e for e in np.eye(4)) / (2 * step)
+        problem = EntropicLeastSquares(features, target)
+        fit = problem.solve(penalty, 1e-22)
+        estimate = problem.degrees_of_freedom(fit)
+        problem._probes = jnp.asarray(2 * np.eye(4))  # of which the mean is the trace
+        assert problem.degrees_of_freedom(fit) == pytest.approx(exact, rel=1e-5)
+    assert abs(estimate - exact) < 4 * np.sqrt(2 * exact / 16)
+
+
+def _private(points, rows, seed, epsilon, gamma=0.2):
+    subspace = SubspaceMap.from_points(Gaussian(gamma), points)
+    embedding = mean_embedding(subspace, rows)
+    return embedding, perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
+
+
+def test_the_risk_estimate_is_unbiased(rng):
+    """Of one estimator with a fixed penalty, over draws of the noise."""
+    points, rows = rng.normal(size=(25, 2)), rng.normal(0.5, 0.7, (400, 2))
+    embedding, private = _private(points, rows, 0, 0.5)
+    alpha, scale = embedding.coordinates, private.mechanism.scale
+    with float64():
+        features = np.asarray(private.feature_map(jnp.asarray(points)))
+        estimates, errors = [], []
+        for draw in rng.normal(size=(200, len(alpha))):
+            problem = EntropicLeastSquares(features, alpha + scale * draw)
+            fit = problem.solve(3 * scale**2, 1e-16)
+            fitted = fit.weights @ features
+            degrees = problem.degrees_of_freedom(fit)
+            distance = np.sum((fitted - alpha - scale * draw) ** 2)
+            estimates.append(distance - len(alpha) * scale**2 + 2 * scale**2 * degrees)
+            errors.append(np.sum((fitted - alpha) ** 2))
+    difference = np.subtract(estimates, errors)
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(200)
+    assert difference.std() / np.sqrt(200) < 0.15 * np.mean(errors)  # so the test could have failed
+
+
+@pytest.mark.parametrize(("num_points", "epsilon"), [(5, 2.0), (5, 0.05), (60, 0.05), (60, 1.0)])
+def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, epsilon, rng):
+    rows = rng.normal(0.3, 0.8, (2000, 2))
+    points = rows[:num_points]
+    squares = {"adaptive": [], "closed_form": [], "uniform": []}
+    for seed in range(20):
+        embedding, private = _private(points, rows, seed, epsilon)
+        with float64():
+            features = np.asarray(private.feature_map(jnp.asarray(points)))
+        samples = {"adaptive": adaptive(private)[0], "closed_form": closed_form(private), "uniform": uniform(points)}
+        for name, sample in samples.items():
+            squares[name].append(np.sum((sample.weights @ features - embedding.coordinates) ** 2))
+    risk = {name: np.mean(values) for name, values in squares.items()}
+    # A choice by a noisy estimate costs about the variance of one coordinate.
+    assert risk["adaptive"] <= min(risk["closed_form"], risk["uniform"]) + private.mechanism.variance
+
+
+def test_adaptive_reports_what_it_tried(rng):
+    rows = rng.normal(size=(500, 2))
+    _, private = _private(rows[:40], rows, 0, 0.3)
+    calls = []
+    sample, report = adaptive(private, progress=lambda *done: calls.append(done))
+    assert report.chosen in report.candidates
+    assert report.chosen.risk == min(candidate.risk for candidate in report.candidates)
+    assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed", "probability"}
+    assert calls[-1][0] == calls[-1][1]
+    assert sample.mechanism is private.mechanism
+    assert sample.weights.sum() == pytest.approx(1)
+    assert sample.weights.min() >= 0
+    penalties = [c.penalty for c in report.candidates if c.kind == "probability"]
+    degrees = [c.degrees_of_freedom for c in report.candidates if c.kind == "probability"]
+    assert penalties == sorted(penalties, reverse=True)
+    assert degrees[0] < degrees[-1] <= private.feature_map.num_features
+
+
+def test_bad_arguments(rng):
+    features, target = _problem(rng)
+    with float64():
+        with pytest.raises(ValueError, match="do not fit"):
+            EntropicLeastSquares(features, target[:2])
+        with pytest.raises(ValueError, match="prior must be 9 positive numbers"):
+            EntropicLeastSquares(features, target, np.ones(9))
+        with pytest.raises(ValueError, match="penalty must be positive"):
+            EntropicLeastSquares(features, target).solve(0.0, 1e-6)
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 8, 2)
+    private = perturb(jax.random.key(0), mean_embedding(fourier, rng.normal(size=(9, 2))), PrivacyBudget(1.0, 1e-6))
+    with pytest.raises(ValueError, match="needs the embedding of a SubspaceMap, got FourierMap"):
+        adaptive(private)
+
+
+def test_conjugate_gradients_solve_several_systems(rng):
+    root = rng.normal(size=(6, 6))
+    matrix, right = np.eye(6) + root @ root.T, rng.normal(size=(6, 3))
+    right[:, 1] = 0
+    with float64():
+        x, steps = entropic._conjugate_gradients(lambda v: jnp.asarray(matrix) @ v, jnp.asarray(right), 1e-10)
+    np.testing.assert_allclose(x, np.linalg.solve(matrix, right), atol=1e-8)
+    assert steps <= 12
