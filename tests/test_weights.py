@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from kme_jax import Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, l1_ball, perturb, uniform
+from kme_jax import (
+    Gaussian,
+    MeanEmbedding,
+    PrivacyBudget,
+    SubspaceMap,
+    WeightedSample,
+    closed_form,
+    l1_ball,
+    perturb,
+    uniform,
+)
 from tests import reference
 
 
@@ -107,3 +117,27 @@ def test_uniform_and_expectation(rng):
     sample = uniform(points)
     np.testing.assert_allclose(sample.expectation(lambda z: z), points.mean(axis=0))
     np.testing.assert_allclose(sample.expectation(lambda z: z[:, 0] > 0), (points[:, 0] > 0).mean())
+
+
+def test_resampling_keeps_the_expected_counts(rng):
+    points, weights = np.arange(30.0)[:, None], rng.dirichlet(np.full(30, 0.3))
+    sample = WeightedSample(points, weights)
+    total = np.zeros(30)
+    for seed in range(200):
+        rows = sample.resample(100, seed)
+        counts = np.bincount(rows[:, 0].astype(int), minlength=30)
+        assert rows.shape == (100, 1)
+        assert (np.abs(counts - 100 * weights) < 1).all()
+        total += counts
+    np.testing.assert_allclose(total / 200, 100 * weights, atol=0.15)
+    np.testing.assert_array_equal(sample.resample(7, 3), sample.resample(7, 3))
+
+
+def test_only_probability_weights_can_be_resampled(rng):
+    points = rng.normal(size=(3, 2))
+    with pytest.raises(ValueError, match="only probability weights can be resampled"):
+        WeightedSample(points, np.array([1.5, -0.6, 0.1])).resample(10, 0)
+    with pytest.raises(ValueError, match=r"sum to 0\.9"):
+        WeightedSample(points, np.full(3, 0.3)).resample(10, 0)
+    with pytest.raises(ValueError, match="num_rows must be at least 1"):
+        uniform(points).resample(0, 0)

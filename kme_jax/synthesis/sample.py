@@ -31,6 +31,32 @@ class WeightedSample:
         """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4). ``h`` maps [M, d] to [M] or [M, ...]."""
         return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
 
+    def resample(self, num_rows: int, seed: int) -> np.ndarray:
+        """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996): [num_rows, d].
+
+        Each point appears ⌊num_rows · w⌋ or ⌈num_rows · w⌉ times, num_rows · w in expectation, in the points' order.
+
+        Args:
+          num_rows: how many rows to write.
+          seed: of the one uniform number it takes.
+
+        Raises:
+          ValueError: weights that are no probability vector; num_rows < 1.
+        """
+        weights = np.asarray(self.weights, np.float64)
+        if num_rows < 1:
+            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
+            raise ValueError(
+                f"only probability weights can be resampled: these sum to {weights.sum():.4g} and the least is "
+                f"{weights.min():.2g}"
+            )
+        shift = np.random.default_rng(seed).uniform()
+        upto = np.cumsum(weights) * (num_rows / weights.sum())
+        upto[-1] = num_rows
+        counts = np.diff(np.ceil(upto - shift).astype(int), prepend=0)
+        return np.repeat(np.asarray(self.points), counts, axis=0)
+
 
 def uniform(points: np.ndarray) -> WeightedSample:
     """Weights 1/M: the baseline of [B] figure 1."""
