@@ -5,7 +5,7 @@ python -m experiments.accuracy --dims=2 --sizes=100,1000      # a part of it
 python -m experiments.accuracy --num_rows=20000 --dims=3 --gamma_scale=4 --data_seed=1
 
 Every M and ε has its own draws of the noise, the same for all methods. Results are kept as they come, in
-<output_dir>/accuracy.json: an interrupted run with the same flags goes on where it was.
+<output_dir>/accuracy.json: an interrupted run with the same flags, commit and machine goes on where it was.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ def _compare(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begun(path: pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The result of an earlier run with the same flags, or an empty one."""
+    """The result of an earlier run with the same flags, by the same code on the same machine, or an empty one."""
+    begun = {"experiment": "accuracy", "config": config, "environment": common.environment()}
     with contextlib.suppress(OSError, ValueError):
         earlier = json.loads(path.read_text())
-        if earlier.get("experiment") == "accuracy" and earlier.get("config") == config:
+        if all(earlier.get(name) == value for name, value in begun.items()):
             return earlier
-    empty = {"wall_seconds": 0.0, "cells": []}
-    return {"experiment": "accuracy", "config": config, "environment": common.environment()} | empty
+    return begun | {"wall_seconds": 0.0, "cells": []}
 
 
 def run(config: AccuracyConfig) -> dict[str, Any]:

@@ -63,6 +63,15 @@ def _draw_panel(axes, result: dict[str, Any]) -> None:
     axes.set_xlim(num_points[0], num_points[-1])
 
 
+def _save(figure, outputs: Sequence[pathlib.Path]) -> pathlib.Path:
+    """Writes the pictures, their format by suffix, and closes the figure: the first picture."""
+    for output in outputs:
+        with common.atomic_path(pathlib.Path(output)) as temporary:
+            figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)
+    plt.close(figure)
+    return outputs[0]
+
+
 def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
     """Draws panels of figure 1 or 2 side by side.
 
@@ -95,11 +104,7 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
         + (f" (algorithm 2: range of {config['num_repeats']} repeats)" if "algorithm2" in first["curves"] else ""),
         fontsize=9,
     )
-    for output in outputs:
-        with common.atomic_path(pathlib.Path(output)) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)
-    plt.close(figure)
-    return outputs[0]
+    return _save(figure, outputs)
 
 
 def draw_benchmark(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
@@ -156,11 +161,7 @@ def draw_benchmark(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
         axes.set_axisbelow(True)
     where = result["environment"]
     figure.suptitle(f"{where['device']}, {where['processor']}, {where['usable_cores']} cores", fontsize=9)
-    for output in outputs:
-        with common.atomic_path(pathlib.Path(output)) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)
-    plt.close(figure)
-    return outputs[0]
+    return _save(figure, outputs)
 
 
 def draw_accuracy(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
@@ -211,11 +212,7 @@ def draw_accuracy(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
         f"means of {config['num_draws']} draws ({config['num_draws_large']} for M > 1000)",
         fontsize=9,
     )
-    for output in outputs:
-        with common.atomic_path(pathlib.Path(output)) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"CreationDate": None} if temporary.suffix == ".pdf" else None)
-    plt.close(figure)
-    return outputs[0]
+    return _save(figure, outputs)
 
 
 def _define_flags() -> None:

@@ -130,6 +130,26 @@ def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, eps
     assert risk["adaptive"] <= min(risk["closed_form"], risk["uniform"]) + private.mechanism.variance
 
 
+@pytest.mark.parametrize("copies", [1, 5])
+def test_a_single_public_point(copies, rng):
+    rows = rng.normal(size=(500, 2))
+    _, private = _private(np.repeat(rows[:1], copies, axis=0), rows, 0, 1.0)
+    sample, report = adaptive(private)
+    assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
+    assert np.isfinite(sample.weights).all()
+    assert report.chosen.kind == "signed"  # the length of the embedding is not 1
+    assert sample.weights.sum() == pytest.approx(private.coordinates[0], rel=1e-9)
+
+
+def test_weights_that_did_not_converge_are_no_candidates(rng, monkeypatch):
+    rows = rng.normal(size=(500, 2))
+    _, private = _private(rows[:30], rows, 0, 0.3)
+    solve = EntropicLeastSquares.solve
+    monkeypatch.setattr(EntropicLeastSquares, "solve", lambda *a, **k: solve(*a, **k, max_steps=0))
+    _, report = adaptive(private)
+    assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
+
+
 def test_adaptive_reports_what_it_tried(rng):
     rows = rng.normal(size=(500, 2))
     _, private = _private(rows[:40], rows, 0, 0.3)

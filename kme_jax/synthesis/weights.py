@@ -131,8 +131,10 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
         E‖v(β) − α‖² = E[‖v(β) − β‖² − F σ² + 2 σ² Σ_f ∂v_f/∂β_f]   (Stein 1981),
 
     where σ is public. So nothing but μ̃, the points and the mechanism is looked at: post-processing, of no privacy
-    cost. As the error outside of the span of the points is the same for all, the least risk is the least distance to
-    μ̂. The estimate's own noise is that of ‖β − α‖², about σ² √(2F), most of which all candidates share.
+    cost. As the error outside of the span of the basis is the same for all (up to its drop rule's tolerance), the least
+    risk is the least distance to μ̂. The estimate's own noise is that of ‖β − α‖², about σ² √(2F), most of which all
+    candidates share; the rest makes the choice cost about σ² more than the best candidate's risk. So where σ is as
+    large as the error of uniform weights, these can be better.
 
     Consistency: with N → ∞ the noise vanishes, and the family holds the projection (τ → 0) and the closed form, so the
     limit is that of [B] theorem 4.
@@ -164,11 +166,15 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
         if candidate.risk < best[0].risk:
             best = candidate, weights
 
-    penalty = float(jnp.sum(jnp.square(problem.features)) / len(subspace.points) - mean @ mean)
+    size = float(jnp.sum(jnp.square(problem.features)) / len(subspace.points))
+    penalty = size - float(mean @ mean)  # tr C of uniform weights: at most one degree of freedom is left
     fit: EntropicFit | None = None
     rises, previous = 0, np.inf
-    for tried in range(_MAX_PENALTIES):
+    # Points that are all the same have one embedding, whatever their weights.
+    for tried in range(_MAX_PENALTIES if penalty > 1e-12 * size else 0):
         fit = problem.solve(penalty, _RELATIVE_GAP * noise, start=fit)
+        if not fit.report.converged:
+            break  # the divergence is that of a solution
         degrees = problem.degrees_of_freedom(fit)
         distance = float(np.sum(np.square(np.asarray(fit.weights @ problem.features) - beta)))
         risk = distance - noise + 2 * variance * degrees
@@ -177,7 +183,7 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
         previous = risk
         if progress:
             progress(tried + 1, _MAX_PENALTIES)
-        if rises == _RISES_TO_STOP or penalty < _SMALLEST_PENALTY * variance or not fit.report.converged:
+        if rises == _RISES_TO_STOP or penalty < _SMALLEST_PENALTY * variance:
             break
         penalty /= _PENALTY_RATIO
     if progress:
