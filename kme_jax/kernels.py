@@ -8,7 +8,9 @@ is a :class:`Kernel` that ``kme_jax.pytrees.pytree_dataclass`` has registered.
 Each kernel states what the privacy proofs need to know about it:
 
 * ``diagonal_bound``: κ = sup k(x, x), so ‖k(x, ·)‖² ≤ κ in the RKHS;
-* ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y, so ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ.
+* ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y, so ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ;
+* ``decreases_along_rays``: whether k depends on x − y alone, and 0 ≤ k(2δ) ≤ k(δ): Fourier features then have nearly
+  the same bound.
 
 Parameters may be Python, NumPy or JAX scalars; they are checked where they are concrete numbers.
 """
@@ -157,6 +159,11 @@ class Kernel(abc.ABC):
         """Whether k(x, y) depends on x − y alone, with k(x, x) = ``diagonal_bound`` everywhere."""
         return False
 
+    @property
+    def decreases_along_rays(self) -> bool:
+        """Whether k(x, y) = k(δ), δ = x − y, with 0 ≤ k(2δ) ≤ k(δ) for all δ."""
+        return False
+
     def spectral_sample(
         self, key: Array, num_frequencies: int, dim: int, dtype=None, *, normal: NormalSampler = jax.random.normal
     ) -> Array:
@@ -183,7 +190,7 @@ class Kernel(abc.ABC):
 
 
 class _UnitShiftInvariant(Kernel):
-    """k(x, y) = κ(x − y) ≥ 0 with k(x, x) = 1."""
+    """k(x, y) = κ(x − y) ≥ 0 with k(x, x) = 1, decreasing along rays."""
 
     @property
     def diagonal_bound(self) -> float:
@@ -195,6 +202,10 @@ class _UnitShiftInvariant(Kernel):
 
     @property
     def is_shift_invariant(self) -> bool:
+        return True
+
+    @property
+    def decreases_along_rays(self) -> bool:
         return True
 
 
@@ -345,6 +356,10 @@ class _Pair(Kernel):
     @property
     def is_shift_invariant(self) -> bool:
         return self.left.is_shift_invariant and self.right.is_shift_invariant
+
+    @property
+    def decreases_along_rays(self) -> bool:
+        return self.left.decreases_along_rays and self.right.decreases_along_rays
 
     def _require_shift_invariant(self) -> None:
         if not self.is_shift_invariant:

@@ -184,15 +184,8 @@ def test_orthogonal_gaussian_frequencies_in_one_column_are_normal():
     _check_distribution(frequencies, scipy.stats.norm(), math.sqrt(1.1))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "num_frequencies", "dim"),
-    [(UNIT[0], 1, 1), (UNIT[1], 8, 8), (KERNELS[4], 3, 2)],
-    ids=str,
-)
-def test_no_pair_of_rows_is_further_apart_than_the_diameter(kernel, num_frequencies, dim, rng):
-    """Adversarial search: gradient ascent on ‖ψ(x) − ψ(x′)‖ from many pairs."""
-    fourier = _given(kernel, 0.2 * rng.normal(size=(num_frequencies, dim)))
-    assert fourier.diameter == 2 * math.sqrt(kernel.diagonal_bound)
+def _furthest_pair_found(fourier, rng, *, spread):
+    """Adversarial search: gradient ascent on ‖ψ(x) − ψ(x′)‖ from 300 pairs."""
     with float64():
 
         def distance(pair):
@@ -209,15 +202,81 @@ def test_no_pair_of_rows_is_further_apart_than_the_diameter(kernel, num_frequenc
 
             return jax.lax.fori_loop(0, 400, step, (pair, 0.0))[1]
 
-        found = float(jax.vmap(ascend)(rng.normal(0, 8, size=(300, 2, dim))).max())
+        return float(jax.lax.map(ascend, rng.normal(0, spread, size=(300, 2, fourier.dim)), batch_size=20).max())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "num_frequencies", "dim"),
+    [(UNIT[0], 1, 1), (UNIT[1], 8, 8), (KERNELS[4], 3, 2)],
+    ids=str,
+)
+def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim, rng):
+    fourier = _given(kernel, 0.2 * rng.normal(size=(num_frequencies, dim)))
+    assert fourier.diameter == fourier.published_diameter == 2 * math.sqrt(kernel.diagonal_bound)
+    found = _furthest_pair_found(fourier, rng, spread=8)
     assert found <= fourier.diameter * (1 + 1e-14)
     assert found >= 0.99 * fourier.diameter  # approached, so √2 would be wrong although k ≥ 0
 
 
-@pytest.mark.parametrize("kernel", [UNIT[0], UNIT[1], KERNELS[4], KERNELS[-1]], ids=str)
-def test_the_published_diameter_is_the_proved_one(kernel):
-    fourier = _given(kernel, np.ones((4, 2)))
-    assert fourier.published_diameter == fourier.diameter == pytest.approx(2 * math.sqrt(kernel.diagonal_bound))
+@pytest.mark.parametrize("orthogonal", [False, True])
+@pytest.mark.parametrize(("kernel", "dim"), [(UNIT[0], 1), (UNIT[1], 1), (KERNELS[-1], 2)], ids=str)
+def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_frequencies(kernel, dim, orthogonal, rng):
+    fourier = FourierMap.from_kernel(jax.random.key(3), kernel, 1000, dim, orthogonal=orthogonal, dtype=np.float64)
+    root_two_kappa = math.sqrt(2 * kernel.diagonal_bound)
+    assert fourier.diameter < fourier.published_diameter * 0.95
+    found = _furthest_pair_found(fourier, rng, spread=30)
+    assert root_two_kappa * 1.02 < found < fourier.diameter
+    assert (fourier.diameter - root_two_kappa) < 4 * (found - root_two_kappa)  # and not by much
+
+
+def test_the_least_cosine_holds_for_many_draws_over_a_long_line():
+    differences = np.linspace(0, 3000, 30_001)[:, None]  # in spacings of 0.1, at a length scale of 1
+    for seed in range(20):
+        fourier = FourierMap.from_kernel(jax.random.key(seed), Gaussian(0.5), 1000, 1)
+        assert fourier.radius > 3000
+        cosines = np.cos(2 * np.pi * differences @ np.asarray(fourier.turns, np.float64).T).mean(axis=1)
+        assert fourier.least_cosine < cosines.min() < 0.2 * fourier.least_cosine
+
+
+def test_more_frequencies_have_a_smaller_diameter_and_too_few_the_trivial_one():
+    maps = [FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2 * 10**p, 2) for p in range(1, 6)]
+    diameters = [fourier.diameter for fourier in maps]
+    assert diameters[0] == 2
+    assert maps[0].radius == math.inf
+    assert all(a >= b for a, b in itertools.pairwise(diameters))
+    assert math.sqrt(2) < diameters[-1] < 1.45
+    blocks = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20_000, 2, orthogonal=True)
+    assert blocks.least_cosine < maps[3].least_cosine  # fewer independent draws
+
+
+def test_a_kernel_that_may_increase_along_a_ray_has_the_trivial_diameter():
+    class Waves(Gaussian):
+        """Says nothing of rays, as a kernel of somebody's own."""
+
+        decreases_along_rays = False
+
+    assert FourierMap.from_kernel(jax.random.key(0), Waves(0.5), 20_000, 1).diameter == 2
+    assert FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20_000, 1).diameter < 1.5
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_kernels_decrease_along_rays(kernel, rng):
+    assert kernel.decreases_along_rays
+    directions = rng.normal(size=(500, 3)) * rng.exponential(size=(500, 1))
+    with float64():
+        values = jax.vmap(kernel, (0, None))
+        near, far = (np.asarray(values(scale * directions, np.zeros(3))) for scale in (1, 2))
+    assert (far >= 0).all()
+    assert (far <= near).all()
+
+
+def test_rows_beyond_the_radius_count_as_zero():
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2000, 1)
+    inside, outside = [[0.0], [0.999 * fourier.radius]], [[0.0], [1.001 * fourier.radius]]
+    assert fourier.row_bound == fourier.radius
+    lengths = [np.linalg.norm(mean_embedding(fourier, rows).coordinates - 0.5 * fourier(jnp.zeros((1, 1)))[0])
+               for rows in (inside, outside)]  # fmt: skip
+    np.testing.assert_allclose(lengths, [0.5, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", [UNIT[0], UNIT[0] + UNIT[2]], ids=str)
