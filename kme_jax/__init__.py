@@ -11,7 +11,8 @@ from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_b
 from kme_jax.feature_maps import FeatureMap, FourierMap, SubspaceMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
-from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, uniform
+from kme_jax.proposals import NormalProposal
+from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
 
 __all__ = [
     "FeatureMap",
@@ -22,6 +23,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "MeanEmbedding",
+    "NormalProposal",
     "PrivacyBudget",
     "PrivateEmbedding",
     "SubspaceMap",
@@ -36,5 +38,7 @@ __all__ = [
     "mean_embedding",
     "mean_embedding_of_batches",
     "perturb",
+    "posterior_mean",
+    "represent",
     "uniform",
 ]

@@ -16,7 +16,18 @@ from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
 from kme_jax.privacy.calibration import Calibration
 from kme_jax.privacy.mechanisms import Diameter, check_diameter
-from kme_jax.synthesis import WeightedSample, adaptive, closed_form, greedy_preimages, joint, l1_ball, lasso_weights
+from kme_jax.proposals import NormalProposal
+from kme_jax.synthesis import (
+    WeightedSample,
+    adaptive,
+    closed_form,
+    greedy_preimages,
+    joint,
+    l1_ball,
+    lasso_weights,
+    posterior_mean,
+    represent,
+)
 
 
 def algorithm1(
@@ -79,42 +90,72 @@ def improved(
     key: jax.Array,
     rows: np.ndarray,
     kernel: Kernel,
-    points: np.ndarray,
+    public: np.ndarray | NormalProposal,
     *,
     epsilon: float,
     delta: float,
+    num_points: int = 1000,
+    num_features: int = 10_000,
     tolerance: float = DEFAULT_TOLERANCE,
     progress: Progress | None = None,
 ) -> WeightedSample:
-    """The measurement of [B] algorithm 1 with tight noise, and weights of least estimated risk: what to use by default.
+    """A release by one noisy mean embedding with tight noise and the better post-processing: what to use by default.
 
-    Three things are different from :func:`algorithm1` as published, and none has a knob: σ is from the exact condition
-    for the Gaussian mechanism (Balle & Wang 2018), the sensitivity is √2/N rather than 2/N for kernels k ≥ 0, and the
-    weights are those of ``kme_jax.synthesis.adaptive``: as a rule a probability vector.
+    σ is from the exact condition for the Gaussian mechanism (Balle & Wang 2018). What is public decides the rest,
+    before anything private is looked at:
 
-    Formal guarantee: (ε, δ)-differential privacy as for :func:`algorithm1`; choosing weights looks at the noisy
-    embedding alone (post-processing: Dwork & Roth 2014, proposition 2.1).
+    * points like the rows ([B] figure 1): coordinates in the span of k(z_m, ·), of sensitivity √2/N rather than 2/N for
+      k ≥ 0, and weights of least estimated risk on these points, ``kme_jax.synthesis.adaptive``;
+    * a proposal only ([B] figure 2): random Fourier features, of sensitivity about 1.5/N (``FourierMap.diameter``), the
+      posterior mean given the noisy ones (``kme_jax.synthesis.posterior_mean``), and points whose embedding is close
+      to it (``kme_jax.synthesis.represent``): a probability measure.
+
+    Formal guarantee: (ε, δ)-differential privacy as for :func:`algorithm1` and :func:`algorithm2`; what follows looks
+    at the noisy embedding and public quantities alone (post-processing: Dwork & Roth 2014, proposition 2.1).
 
     Args:
-      key: a JAX random key for the noise, used once.
+      key: a JAX random key, used once: for noise, and for frequencies and the sampler, which get keys of their own.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
-      kernel: k, with a bandwidth that does not come from the private rows.
-      points: public points z, [M, d], chosen independently of the rows that are to be protected.
+      kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal.
+      public: points z, [M, d], or a proposal: chosen independently of the rows that are to be protected.
       epsilon: ε > 0.
       delta: δ in (0, 1), well below 1/N.
-      tolerance: see ``SubspaceMap.from_points``.
-      progress: called with (penalties tried, penalties at most).
+      num_points: M, for a proposal. (Points that are given are all used.)
+      num_features: J, even, for a proposal.
+      tolerance: see ``SubspaceMap.from_points``, for points.
+      progress: called with (work done, work at most).
 
     Returns:
       The weighted synthetic database.
 
     Raises:
-      ValueError: shapes or a budget that cannot be.
+      ValueError: shapes, a budget or an option that cannot be; a proposal so far from the origin that features of rows
+        there are inaccurate.
     """
     budget = PrivacyBudget(epsilon, delta)
-    _check_before_long_work(rows, points, budget, "analytic", "proved")
-    subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)
-    return adaptive(perturb(key, mean_embedding(subspace, rows), budget), progress=progress)[0]
+    if not isinstance(public, NormalProposal):
+        _check_before_long_work(rows, public, budget, "analytic", "proved")
+        subspace = SubspaceMap.from_points(kernel, public, tolerance=tolerance)
+        return adaptive(perturb(key, mean_embedding(subspace, rows), budget), progress=progress)[0]
+    if num_points < 1:
+        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    _check_before_long_work(rows, public.mean[None, :], budget, "analytic", "proved")
+    feature_key, noise_key, solver_key = jax.random.split(key, 3)
+    fourier = FourierMap.from_kernel(feature_key, kernel, num_features, public.dim)
+    if not (np.abs(public.mean) + 6 * public.scale <= fourier.row_bound).all():
+        raise ValueError(
+            f"the proposal reaches beyond {fourier.row_bound:.3g}, where rows count as zero: subtract a public centre "
+            "from the columns, or use a wider kernel"
+        )
+    private = perturb(noise_key, mean_embedding(fourier, rows), budget)
+    mean, report = posterior_mean(solver_key, private, public, progress=progress)
+    if not report.converged:
+        warnings.warn(
+            "the posterior sampler has not reached distributions that explain the noisy embedding to within its noise; "
+            "call kme_jax.posterior_mean with more atoms or trajectories (the privacy of the result is not affected)",
+            stacklevel=2,
+        )
+    return represent(mean, num_points)[0]
 
 
 def algorithm2(

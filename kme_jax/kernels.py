@@ -161,7 +161,9 @@ class Kernel(abc.ABC):
 
     @property
     def decreases_along_rays(self) -> bool:
-        """Whether k(x, y) = k(δ), δ = x − y, with 0 ≤ k(2δ) ≤ k(δ) for all δ."""
+        """Whether k(x, y) = k(δ), δ = x − y, with 0 ≤ k(2δ) ≤ k(δ) for all δ, and the frequencies of
+        :meth:`spectral_sample` are independent (in blocks of d, for :func:`orthogonal_normal`). A proof of privacy
+        relies on it."""
         return False
 
     def spectral_sample(

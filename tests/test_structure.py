@@ -15,6 +15,7 @@ LAYERS = [
     "numerics",
     "sincos",
     "exponential",
+    "proposals",
     "kernels",
     "tiles",
     "gram",

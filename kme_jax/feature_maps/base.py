@@ -40,6 +40,19 @@ class FeatureMap(abc.ABC):
         diameter / N."""
 
     @property
+    def failure_probability(self) -> float:
+        """Probability, over public random choices made for this map, that :attr:`diameter` is too small.
+
+        A mechanism takes it off δ. Maps drawn until one pleases have the sum of theirs.
+        """
+        return 0.0
+
+    @property
+    def certain_diameter(self) -> float:
+        """An upper bound that cannot fail, for mechanisms whose δ leaves no room for one that can."""
+        return self.diameter
+
+    @property
     @abc.abstractmethod
     def published_diameter(self) -> float:
         """The diameter used in the paper that the map comes from, for reproducing its figures."""

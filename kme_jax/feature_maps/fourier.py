@@ -15,14 +15,14 @@ import numpy as np
 from kme_jax import tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel, orthogonal_normal
-from kme_jax.numerics import precision_of
+from kme_jax.numerics import float64
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
 
 Array = jax.Array
 
-# A lower bound of all inner products is proved on a grid of 2^24 points per axis: see _least_cosine.
-_GRID_BITS = 24
+# A lower bound of all inner products is proved on a grid of 2^20 points per axis: see _least_cosine.
+_GRID_BITS = 20
 _FAILURE_PROBABILITY = 1e-10
 _NUM_EXPONENTS = 2100  # of float64
 _SLACK = 0.01
@@ -51,7 +51,7 @@ class _CosSin:
         return dim <= _ELEMENTWISE_COLUMNS
 
 
-def _least_cosine(frequencies: np.ndarray, block: int) -> tuple[float, float]:
+def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple[float, float]:
     """A lower bound of f(δ) = mean_j cos ω_jᵀδ for all |δ_i| ≤ 2r, and r: (−1, ∞) where no better one is proved.
 
     Proof. Let ω be a draw of the spectral measure and m = k(δ)/κ = E cos ωᵀδ ≥ 0. As cos²u = (1 + cos 2u)/2,
@@ -61,23 +61,27 @@ def _least_cosine(frequencies: np.ndarray, block: int) -> tuple[float, float]:
         E exp(−λ cos ωᵀδ) ≤ 1 − λm + (1 + m) g(λ)/2 ≤ exp(g(λ)/2)   where g(λ) ≤ 2λ,
 
     and with n independent frequencies, P(f(δ) ≤ −t) ≤ exp(n (g(λ)/2 − λt)) (Bennett 1962). λ = log(1 + 2t), for which
-    g(λ) ≤ 2λ as t ≤ 1, gives the exponent −n h(2t)/2 with h(u) = (1 + u) log(1 + u) − u. Where only blocks of
-    frequencies are independent (orthogonal ones), Hölder's inequality within a block gives the same for n blocks; a
-    last block that is cut short counts in proportion, as log E exp is convex in λ.
-    By the union bound it holds at all points of the 2100 grids of 2^24 points per axis and spacings 2^e in float64,
+    g(λ) ≤ 2λ as t ≤ 1, gives the exponent −n h(2t)/2 with h(u) = (1 + u) log(1 + u) − u. Where
+    ``block`` consecutive frequencies are independent of the others (orthogonal ones), Hölder's inequality within a
+    block gives the same for n / block; a last block that is cut short counts in proportion (log E exp is convex).
+    By the union bound it holds at all points of the 2100 grids of 2^20 points per axis and spacings 2^e in float64,
     except with probability 1e-10 over the frequencies. From a point of the grid f changes by no more than
-    mean_j min(2, ‖ω_j‖₁ · spacing/2); rounding frequencies to float32 is within the same, for these distances.
+    mean_j min(2, ‖ω_j‖₁ · spacing/2). Frequencies are drawn in float64; rounding them once to float32, and angles in
+    float32, move f by no more than mean_j min(2, (d + 2) u ‖ω_j‖₁ · 2r) with u the unit roundoff.
 
     Args:
-      frequencies: ω, [n, d].
+      frequencies: ω, [n, d]: independent draws of the spectral measure, or of blocks of them.
       block: how many consecutive frequencies may depend on each other.
+      roundoff: u.
     """
     num_frequencies, dim = frequencies.shape
-    sizes = np.sum(np.abs(frequencies.astype(np.float64)), axis=1)
-    spacing = 2.0 ** math.floor(math.log2(2 * _SLACK / float(np.median(sizes))))
+    sizes = np.sum(np.abs(frequencies), axis=1)
+    typical = float(np.median(sizes))
+    if not 1e-290 < typical < 1e290:
+        return -1.0, math.inf
+    spacing = 2.0 ** math.floor(math.log2(2 * _SLACK / typical))
     half_width = spacing * 2 ** (_GRID_BITS - 1)
-    rounding = float(np.finfo(frequencies.dtype).eps) / 2 * half_width
-    slack = float(np.mean(np.minimum(2, sizes * (spacing / 2 + rounding))))
+    slack = float(np.mean(np.minimum(2, sizes * (spacing / 2 + (dim + 2) * roundoff * half_width))))
     log_events = dim * _GRID_BITS * math.log(2) + math.log(_NUM_EXPONENTS / _FAILURE_PROBABILITY)
     target = 2 * log_events * block / num_frequencies
     if 3 * math.log(3) - 2 <= target:  # h(2): nothing below t = 1 is proved
@@ -142,15 +146,17 @@ class FourierMap(FeatureMap):
             raise ValueError(f"num_features must be even and at least 2 (cos and sin are paired), got {num_features}")
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
-        with precision_of(np.empty(0, dtype)):
+        with float64():
             normal = orthogonal_normal if orthogonal else jax.random.normal
-            frequencies = np.asarray(kernel.spectral_sample(key, num_features // 2, dim, dtype, normal=normal))
-            turns = np.asarray(frequencies / np.asarray(2 * math.pi, dtype))
+            frequencies = np.asarray(kernel.spectral_sample(key, num_features // 2, dim, np.float64, normal=normal))
+        with np.errstate(over="ignore", under="ignore"):
+            turns = (frequencies / (2 * math.pi)).astype(dtype)
         if not (np.isfinite(turns).all() and turns.any()):
             raise ValueError(f"{kernel}: its frequencies are beyond the range of {dtype}; scale the columns")
         if not kernel.decreases_along_rays:
             return cls(kernel, turns)
-        return cls(kernel, turns, *_least_cosine(frequencies, dim if orthogonal else 1))
+        roundoff = float(np.finfo(dtype).eps) / 2
+        return cls(kernel, turns, *_least_cosine(frequencies, dim if orthogonal else 1, roundoff))
 
     @property
     def num_features(self) -> int:
@@ -166,16 +172,30 @@ class FourierMap(FeatureMap):
         return math.sqrt(self.kernel.diagonal_bound / self.turns.shape[0])
 
     @property
+    def length_scale(self) -> float:
+        """A length over which the kernel varies, from its frequencies: 1/|ω| for a typical coordinate."""
+        return 0.6745 / (2 * math.pi * float(np.median(np.abs(np.asarray(self.turns)))))
+
+    @property
     def diameter(self) -> float:
         """√(2κ(1 − c)) with c = :attr:`least_cosine`: 2√κ for any frequencies, and close to √(2κ) for many.
 
         Formal guarantee: cos² + sin² = 1 gives ‖ψ(x)‖² = (J/2)(2κ/J) = κ for every x, so ‖ψ(x) − ψ(x′)‖² =
         2κ − 2⟨ψ(x), ψ(x′)⟩ ≤ 2κ(1 − c), and c ≥ −1 always ([B] proposition 9). Inner products do get negative although
-        k ≥ 0, so √(2κ) would be wrong; how negative is bounded in ``_least_cosine``, except with probability 1e-10
-        over frequencies that are drawn independently of the rows. (Counting that draw as part of the mechanism, δ
-        grows by 1e-10.) Against the zero vector the distance is √κ.
+        k ≥ 0, so √(2κ) would be wrong; how negative is bounded in ``_least_cosine``, except with
+        :attr:`failure_probability`. Against the zero vector the distance is √κ.
         """
         return math.sqrt(2 * self.kernel.diagonal_bound * (1 - self.least_cosine))
+
+    @property
+    def failure_probability(self) -> float:
+        """1e-10, or 0 where :attr:`diameter` is 2√κ: over the draw of this map's frequencies."""
+        return _FAILURE_PROBABILITY if self.least_cosine > -1 else 0.0
+
+    @property
+    def certain_diameter(self) -> float:
+        """2√κ, for any frequencies."""
+        return 2 * math.sqrt(self.kernel.diagonal_bound)
 
     @property
     def published_diameter(self) -> float:
@@ -185,7 +205,7 @@ class FourierMap(FeatureMap):
 
     @property
     def row_bound(self) -> float:
-        """:attr:`radius` (tens of thousands of the kernel's lengths), or half of what could overflow ωᵀx."""
+        """:attr:`radius` (about 6000 / d of the kernel's lengths), or half of what could overflow ωᵀx."""
         largest = float(np.abs(np.asarray(self.turns)).max())
         return min(self.radius, float(np.finfo(self.turns.dtype).max) / (2 * self.dim * max(largest, 1.0)))
 

@@ -81,9 +81,15 @@ class PrivateEmbedding:
     mechanism: Mechanism
 
 
-def _diameter(feature_map: FeatureMap, diameter: Diameter) -> float:
+def _diameter(feature_map: FeatureMap, diameter: Diameter, delta: float) -> tuple[float, float]:
+    """The diameter to calibrate to, and the δ that is left when it may fail."""
     check_diameter(diameter)
-    return feature_map.diameter if diameter == "proved" else feature_map.published_diameter
+    if diameter == "published":
+        return feature_map.published_diameter, delta
+    failure = feature_map.failure_probability
+    if delta < 10 * failure:
+        return feature_map.certain_diameter, delta
+    return feature_map.diameter, delta - failure
 
 
 def check_diameter(diameter: str) -> None:
@@ -104,7 +110,9 @@ def gaussian_mechanism(
 
     Formal guarantee: the mean has L2 sensitivity diameter(ψ)/N (see ``mean_embedding``), and σ is that times
     ``gaussian_noise_multiplier``, so adding N(0, σ² I) is (ε, δ)-differentially private ([B] propositions 3 and 9) in
-    exact arithmetic with true Gaussian noise.
+    exact arithmetic with true Gaussian noise. Where the diameter holds except with probability p over the map's own
+    public draws, calibration is to δ − p, so that draw and noise together are (ε, δ); δ < 10p takes a diameter that is
+    certain.
 
     Args:
       feature_map: ψ.
@@ -118,8 +126,9 @@ def gaussian_mechanism(
     """
     if num_rows < 1:
         raise ValueError(f"num_rows must be at least 1, got {num_rows}")
-    sensitivity = _diameter(feature_map, diameter) / num_rows
-    scale = sensitivity * gaussian_noise_multiplier(budget, calibration)
+    largest, delta = _diameter(feature_map, diameter, budget.delta)
+    sensitivity = largest / num_rows
+    scale = sensitivity * gaussian_noise_multiplier(PrivacyBudget(budget.epsilon, delta), calibration)
     return Mechanism("gaussian", scale, sensitivity, budget.epsilon, budget.delta, calibration, num_rows)
 
 
@@ -144,7 +153,7 @@ def laplace_mechanism(
         raise ValueError(f"num_rows must be at least 1, got {num_rows}")
     if budget.delta != 0:
         raise ValueError(f"the Laplace mechanism gives delta = 0, got {budget.delta}: ask for 0 or use Gaussian noise")
-    sensitivity = math.sqrt(feature_map.num_features) * _diameter(feature_map, diameter) / num_rows
+    sensitivity = math.sqrt(feature_map.num_features) * _diameter(feature_map, diameter, 0.0)[0] / num_rows
     scale = sensitivity / budget.epsilon
     return Mechanism("laplace", scale, sensitivity, budget.epsilon, budget.delta, "exact", num_rows)
 

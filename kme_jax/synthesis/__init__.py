@@ -2,7 +2,9 @@
 
 from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport, posterior_mean
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint, lasso_weights
+from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
 from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, closed_form, l1_ball
 
@@ -10,6 +12,8 @@ __all__ = [
     "Candidate",
     "EntropicFit",
     "EntropicLeastSquares",
+    "PosteriorMean",
+    "PosteriorReport",
     "RiskReport",
     "SolverReport",
     "WeightedSample",
@@ -21,5 +25,7 @@ __all__ = [
     "l1_ball_weights",
     "lasso_path",
     "lasso_weights",
+    "posterior_mean",
+    "represent",
     "uniform",
 ]

@@ -161,6 +161,25 @@ def _degrees_of_freedom(features, weights, penalty, probes, factor):
     return jnp.mean(jnp.sum(probes * (probes - inverse), axis=0))
 
 
+def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same least-squares problem in at most M features, for fewer points than features.
+
+    ‖Σ w_m a_m − y‖² loses the constant that is y's part outside of the span of the a_m; with A Aᵀ = U Λ Uᵀ the rest is
+    ‖Λ^½ Uᵀ w − Λ^-½ Uᵀ A y‖². Eigenvalues below 1e-11 of the largest, which are rounding, are left out.
+
+    Args:
+      features: a, [M, F].
+      target: y, [F].
+
+    Returns:
+      Features [M, R] and target [R], R ≤ M.
+    """
+    values, vectors = np.linalg.eigh(features @ features.T)
+    used = values > 1e-11 * values[-1]
+    roots, vectors = np.sqrt(values[used]), vectors[:, used]
+    return vectors * roots[None, :], vectors.T @ (features @ target) / roots
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EntropicFit:
     """The solution for one penalty.

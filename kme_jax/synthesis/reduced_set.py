@@ -31,11 +31,6 @@ def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
     return embedding.feature_map
 
 
-def _length_scale(feature_map: FourierMap) -> float:
-    """A length over which the kernel varies, from its (public) frequencies: 1 / ω for a typical |ω_ij|."""
-    return 0.6745 / (2 * np.pi * float(np.median(np.abs(feature_map.turns))))
-
-
 # --- the published procedure ---------------------------------------------------------------------------------------
 
 _POINTS_PER_CALL = 50
@@ -113,7 +108,7 @@ def greedy_preimages(
     starts = check_points(starts, "starts")
     check_columns(starts, feature_map.dim, "starts")
     if learning_rate is None:
-        learning_rate = _length_scale(feature_map)
+        learning_rate = feature_map.length_scale
     dtype = feature_map.turns.dtype
     with precision_of(feature_map.turns):
         residuals = jnp.asarray(np.stack([e.coordinates for e in embeddings]).astype(dtype))
@@ -272,7 +267,7 @@ def joint(
         target = jnp.asarray(embedding.coordinates, dtype)
         points = candidates[:num_points]
         weights = jnp.full(num_points, radius / num_points, dtype)
-        length = jnp.asarray(_length_scale(feature_map), dtype)
+        length = jnp.asarray(feature_map.length_scale, dtype)
         traces = []
         for round_ in range(num_rounds):
             dead = jnp.abs(weights) < 0.05 * radius / num_points if round_ else jnp.ones(num_points, bool)

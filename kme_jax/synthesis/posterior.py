@@ -1,0 +1,319 @@
+"""The posterior mean of μ̂ given its noisy Fourier features: the noise is known exactly, so its likelihood is too.
+
+The prior over distributions is a finite Dirichlet process mixture (Ishwaran & Zarepour 2002) on public quantities:
+
+    ν = Σ_k w_k N(z_k, s² I),   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ proposal,   log(s/ℓ) ~ N(log 0.2, 1),
+
+with ℓ a length of the kernel; K atoms with a common width s, which may get as small as it likes. What is observed is
+β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal
+ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates, and is itself the
+embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference after a private release is from
+Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is post-processing, of no privacy cost: where
+the prior is a bad description of the rows the answer is less accurate, never less private.
+
+Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
+log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.numerics import Progress
+from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
+from kme_jax.proposals import NormalProposal
+from kme_jax.pytrees import pytree_dataclass
+from kme_jax.sincos import sincos_turns
+
+Array = jax.Array
+Parameters = dict[str, Array]  # centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width []
+
+CONCENTRATION = 5.0  # α
+_WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
+_ACCEPTANCE = 0.75
+
+_GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
+
+# Rounds of trajectories: annealed; at temperature 1, while the metric is learnt; while the step for it is; with
+# everything fixed, so that the draws used are those of a Markov chain with the posterior as its stationary law.
+_ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 40, 10, 10, 50
+_WARMING = _ANNEALED + _LEARNT + _STEPPED
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Model:
+    """The posterior's density, all in float32 and in units of ℓ.
+
+    Attributes:
+      turns: ω ℓ / 2π, [J/2, d].
+      phases: turns of the proposal's mean, [J/2].
+      scale: of the features.
+      target: β, [J].
+      variance: σ² times the temperature.
+      precision: (ℓ / scale of the proposal)², [d].
+      shape: α / K.
+    """
+
+    turns: Array
+    phases: Array
+    scale: Array
+    target: Array
+    variance: Array
+    precision: Array
+    shape: Array
+
+    def features(self, parameters: Parameters) -> Array:
+        """ψ(ν), [J]."""
+        weights = jax.nn.softmax(parameters["log_gammas"])
+        angle = jnp.matmul(parameters["centres"], self.turns.T, precision=jax.lax.Precision.HIGHEST)
+        sin, cos = sincos_turns(angle + self.phases[None, :])
+        damping = self.scale * jnp.exp(-0.5 * jnp.exp(2 * parameters["log_width"]) * self._squares())
+        return jnp.concatenate([damping * (weights @ cos), damping * (weights @ sin)])
+
+    def _squares(self) -> Array:
+        """‖ω‖² ℓ², [J/2]."""
+        return (2 * math.pi) ** 2 * jnp.sum(jnp.square(self.turns), axis=1)
+
+    def log_density(self, parameters: Parameters) -> Array:
+        """Of the parameters given β, up to a constant."""
+        residual = self.target - self.features(parameters)
+        log_gammas = parameters["log_gammas"]
+        width = (parameters["log_width"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
+        return (
+            -0.5 * jnp.sum(jnp.square(residual)) / self.variance
+            - 0.5 * jnp.sum(self.precision[None, :] * jnp.square(parameters["centres"]))
+            + jnp.sum(self.shape * log_gammas - jnp.exp(log_gammas))
+            - 0.5 * jnp.square(width)
+        )
+
+    def curvature(self, parameters: Parameters) -> Parameters:
+        """The diagonal of about −∇² log density: squared derivatives of ψ(ν) over σ², and the prior's."""
+        squares, width = self._squares(), jnp.exp(parameters["log_width"])
+        damping = jnp.exp(-jnp.square(width) * squares)
+        weights = jax.nn.softmax(parameters["log_gammas"])
+        strength = jnp.sum(self.scale**2 * damping) / self.variance
+        columns = jnp.square(2 * math.pi * self.turns)
+        moves = jnp.sum(self.scale**2 * damping[:, None] * columns, axis=0) / self.variance
+        slope = self.features(parameters) * jnp.square(width) * jnp.concatenate([squares, squares])
+        return {
+            "centres": jnp.square(weights)[:, None] * moves[None, :] + self.precision[None, :],
+            "log_gammas": jnp.square(weights) * strength + self.shape + jnp.exp(parameters["log_gammas"]),
+            "log_width": jnp.sum(jnp.square(slope)) / self.variance + 1 / _WIDTH_SD**2,
+        }
+
+
+@functools.partial(jax.jit, static_argnames=("num_trajectories", "num_leaps", "adapt"))
+def _run(model, key, parameters, curvature, log_step, *, num_trajectories: int, num_leaps: int, adapt: bool):
+    """Trajectories of HMC.
+
+    Returns:
+      parameters at the end; the logarithm of the step, at the end and its mean; the mean of ψ(ν); ‖β − ψ(ν)‖² and
+      acceptance rates, [num_trajectories].
+    """
+    kernel = blackjax.hmc.build_kernel()
+    flat_curvature, unravel = ravel_pytree(curvature)
+
+    def log_density(flat):
+        return model.log_density(unravel(flat))
+
+    def advance(carry, key):
+        state, log_step, total = carry
+        move_key, jitter_key = jax.random.split(key)
+        # Trajectories of one length could return to where they started.
+        size = jnp.exp(log_step) * jax.random.uniform(jitter_key, (), log_step.dtype, 0.7, 1.3)
+        state, info = kernel(move_key, state, log_density, size, 1 / flat_curvature, num_leaps)
+        rate = jnp.nan_to_num(info.acceptance_rate)
+        features = model.features(unravel(state.position))
+        misfit = jnp.sum(jnp.square(model.target - features))
+        total = total + features / num_trajectories
+        return (state, log_step + _GAIN * (rate - _ACCEPTANCE) if adapt else log_step, total), (misfit, rate, log_step)
+
+    with jax.numpy_dtype_promotion("standard"):
+        start = blackjax.hmc.init(ravel_pytree(parameters)[0], log_density)
+        (state, log_step, mean), (misfits, rates, log_steps) = jax.lax.scan(
+            advance, (start, log_step, jnp.zeros_like(model.target)), jax.random.split(key, num_trajectories)
+        )
+    return unravel(state.position), (log_step, jnp.mean(log_steps)), mean, misfits, rates
+
+
+_curvature = jax.jit(_Model.curvature)
+
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorReport:
+    """How the sampling went.
+
+    Attributes:
+      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory; about 1 when ν explains β up to the noise.
+      acceptance: mean acceptance rate of the trajectories whose draws are used.
+      converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
+        noise's own: the sampler has found distributions that explain β.
+    """
+
+    misfits: np.ndarray
+    acceptance: float
+    converged: bool
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class PosteriorMean:
+    """E[ν | β] of :func:`posterior_mean`, the mean of S draws of a mixture of K normal distributions. Public.
+
+    Attributes:
+      feature_map: ψ.
+      coordinates: E[ψ(ν) | β], the mean over all trajectories, [F]: the noisy coordinates, denoised.
+      centres: z, [S, K, d].
+      weights: w, [S, K], positive, each row summing to 1.
+      widths: s, standard deviations, [S].
+      mechanism: the mechanism behind it.
+    """
+
+    feature_map: FourierMap
+    coordinates: np.ndarray
+    centres: np.ndarray
+    weights: np.ndarray
+    widths: np.ndarray
+    mechanism: Mechanism
+
+    def sample(self, num_points: int, seed: int) -> np.ndarray:
+        """Points of the mean distribution, [num_points, d]: systematic over draws and atoms, in antithetic pairs.
+
+        Raises:
+          ValueError: num_points < 1.
+        """
+        if num_points < 1:
+            raise ValueError(f"num_points must be at least 1, got {num_points}")
+        rng = np.random.default_rng(seed)
+        num_pairs = -(-num_points // 2)
+        # In the order of a random direction, so that neighbours in the systematic sample are neighbours in space.
+        centres = self.centres.reshape(-1, self.centres.shape[2])
+        order = np.argsort(centres @ rng.normal(size=centres.shape[1]), kind="stable")
+        cumulative = np.cumsum(self.weights.reshape(-1)[order])
+        picks = np.searchsorted(cumulative, (np.arange(num_pairs) + rng.uniform()) / num_pairs * cumulative[-1])
+        atoms = order[np.minimum(picks, len(order) - 1)]
+        shifts = (
+            rng.normal(size=(num_pairs, centres.shape[1])) * np.repeat(self.widths, self.weights.shape[1])[atoms, None]
+        )
+        pairs = np.concatenate([centres[atoms] + shifts, centres[atoms] - shifts])
+        return pairs[:num_points]
+
+
+def posterior_mean(
+    key: Array,
+    embedding: PrivateEmbedding,
+    proposal: NormalProposal,
+    *,
+    num_atoms: int = 100,
+    num_trajectories: int = 20,
+    num_leaps: int = 20,
+    progress: Progress | None = None,
+) -> tuple[PosteriorMean, PosteriorReport]:
+    """The posterior mean of the module's text, by Hamiltonian Monte Carlo.
+
+    Args:
+      key: a JAX random key of the sampler's own, independent of the noise and of the rows.
+      embedding: μ̃ of a FourierMap with Gaussian noise.
+      proposal: public: the prior of the atoms.
+      num_atoms: K.
+      num_trajectories: in each of 110 rounds, of which the last 50 are used.
+      num_leaps: leapfrog steps of a trajectory, each one gradient.
+      progress: called with (rounds done, rounds in all).
+
+    Returns:
+      The mean, and how the sampling went.
+
+    Raises:
+      ValueError: another kind of map or noise; a proposal of another dimension; a count below 1.
+    """
+    feature_map, mechanism = embedding.feature_map, embedding.mechanism
+    if not isinstance(feature_map, FourierMap):
+        raise ValueError(f"needs the embedding of a FourierMap, got {type(feature_map).__name__}")
+    if mechanism.noise != "gaussian":
+        raise ValueError(f"needs Gaussian noise, got {mechanism.noise}: its likelihood is another one")
+    if proposal.dim != feature_map.dim:
+        raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")
+    for name, value in (("num_atoms", num_atoms), ("num_trajectories", num_trajectories), ("num_leaps", num_leaps)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    start_key, run_key = jax.random.split(key)
+    num_features, length = feature_map.num_features, feature_map.length_scale
+    turns = np.asarray(feature_map.turns, np.float64)
+
+    def single(value):
+        return jnp.asarray(np.asarray(value, np.float32))
+
+    model = _Model(
+        turns=single(turns * length),
+        phases=single(np.remainder(turns @ proposal.mean, 1)),
+        scale=single(feature_map.scale),
+        target=single(embedding.coordinates),
+        variance=single(mechanism.variance),
+        precision=single(np.square(length / proposal.scale)),
+        shape=single(CONCENTRATION / num_atoms),
+    )
+    spread = single(proposal.scale / length)
+    parameters = {
+        "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * spread[None, :],
+        "log_gammas": jnp.full(num_atoms, math.log(CONCENTRATION / num_atoms), jnp.float32),
+        "log_width": single(math.log(_WIDTH_MEDIAN)),
+    }
+    hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
+    temperatures = np.append(np.geomspace(hottest, 1, _ANNEALED), np.ones(_LEARNT + _STEPPED + _SAMPLED))
+    log_step = single(math.log(0.1))
+    curvatures: list[Parameters] = []
+    log_steps: list[Array] = []
+    misfits, rates, snapshots, mean = [], [], [], np.zeros(num_features)
+    for round_, temperature in enumerate(temperatures):
+        tempered = dataclasses.replace(model, variance=single(mechanism.variance * temperature))
+        if round_ < _ANNEALED + _LEARNT:
+            curvature = _curvature(tempered, parameters)
+            if round_ >= _ANNEALED:
+                curvatures.append(curvature)
+        elif round_ == _ANNEALED + _LEARNT:
+            curvature = jax.tree.map(lambda *values: jnp.exp(sum(map(jnp.log, values)) / _LEARNT), *curvatures)
+        elif round_ == _WARMING:
+            log_step = sum(log_steps) / len(log_steps)
+        parameters, (log_step, mean_log_step), features, misfit, rate = _run(
+            tempered,
+            jax.random.fold_in(run_key, round_),
+            parameters,
+            curvature,
+            log_step,
+            num_trajectories=num_trajectories,
+            num_leaps=num_leaps,
+            adapt=round_ < _WARMING,
+        )
+        if _WARMING - _STEPPED // 2 <= round_ < _WARMING:
+            log_steps.append(mean_log_step)
+        misfits.append(np.asarray(misfit, np.float64))
+        if round_ >= _WARMING:
+            mean += np.asarray(features, np.float64) / _SAMPLED
+            rates.append(float(jnp.mean(rate)))
+            snapshots.append({name: np.asarray(value, np.float64) for name, value in parameters.items()})
+        if progress:
+            progress(round_ + 1, len(temperatures))
+    misfits = np.concatenate(misfits) / (num_features * mechanism.variance)
+    log_gammas = np.stack([snapshot["log_gammas"] for snapshot in snapshots])
+    weights = np.exp(log_gammas - log_gammas.max(axis=1, keepdims=True))
+    result = PosteriorMean(
+        feature_map=feature_map,
+        coordinates=mean,
+        centres=proposal.mean + length * np.stack([snapshot["centres"] for snapshot in snapshots]),
+        weights=weights / weights.sum(axis=1, keepdims=True),
+        widths=length * np.exp(np.stack([snapshot["log_width"] for snapshot in snapshots])),
+        mechanism=mechanism,
+    )
+    late = misfits[-(_SAMPLED // 2) * num_trajectories :]
+    converged = bool(late.mean() <= 1 + 5 * math.sqrt(2 / num_features))
+    return result, PosteriorReport(misfits, float(np.mean(rates)), converged)

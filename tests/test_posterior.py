@@ -1,0 +1,250 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Laplacian,
+    NormalProposal,
+    PrivacyBudget,
+    SubspaceMap,
+    improved,
+    mean_embedding,
+    perturb,
+    posterior_mean,
+    represent,
+)
+from kme_jax.nonprivate import Reference
+from kme_jax.synthesis import joint, posterior
+from kme_jax.synthesis.posterior import _Model
+
+KERNEL = Gaussian(0.5)
+PROPOSAL = NormalProposal.create(np.zeros(2), 4.0)
+SMALL = {"num_atoms": 20, "num_trajectories": 8, "num_leaps": 15}
+
+
+def _clusters(num_rows=20_000):
+    rng = np.random.default_rng(3)
+    centres = np.array([[2.0, -1.0], [-3.0, 0.5], [0.0, 3.0]])
+    return centres[rng.choice(3, num_rows, p=[0.6, 0.3, 0.1])] + rng.normal(0, 0.3, (num_rows, 2))
+
+
+@pytest.fixture(scope="module")
+def released():
+    """Rows, their noisy Fourier embedding at ε = 0.1, and its posterior mean."""
+    rows = _clusters()
+    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 2000, 2)
+    embedding = mean_embedding(fourier, rows)
+    private = perturb(jax.random.key(2), embedding, PrivacyBudget(0.1, 1e-6))
+    steps = []
+    mean, report = posterior_mean(
+        jax.random.key(3), private, PROPOSAL, **SMALL, progress=lambda *done: steps.append(done)
+    )
+    assert steps[-1] == (len(steps), len(steps))
+    return rows, embedding, private, mean, report
+
+
+def test_the_posterior_mean_is_far_closer_than_the_noisy_embedding(released):
+    _, embedding, private, mean, report = released
+    noise = np.linalg.norm(private.coordinates - embedding.coordinates)
+    error = np.linalg.norm(mean.coordinates - embedding.coordinates)
+    assert error < 0.25 * noise
+    assert report.converged
+    assert 0.3 < report.acceptance <= 1
+    late = report.misfits[len(report.misfits) // 2 :]
+    assert 0.8 < late.mean() < 1.1  # the noise is explained as noise
+
+
+def test_draws_are_distributions_and_their_mean_has_the_coordinates(released):
+    *_, mean, _ = released
+    assert mean.centres.shape == (*mean.weights.shape, 2)
+    assert (mean.weights > 0).all()
+    np.testing.assert_allclose(mean.weights.sum(axis=1), 1, rtol=1e-12)
+    assert (mean.widths > 0).all()
+    # The coordinates are means over all trajectories, the draws one of each round: the same up to Monte Carlo error.
+    omega = 2 * np.pi * np.asarray(mean.feature_map.turns, np.float64)
+    squares = np.sum(omega**2, axis=1)
+    total = 0
+    for centres, weights, width in zip(mean.centres, mean.weights, mean.widths, strict=True):
+        damping = np.tile(np.exp(-0.5 * width**2 * squares), 2)
+        angles = centres @ omega.T
+        features = mean.feature_map.scale * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+        total = total + damping * (weights @ features) / len(mean.widths)
+    spread = np.linalg.norm(mean.coordinates)
+    assert np.linalg.norm(total - mean.coordinates) < 0.02 * spread
+
+
+def test_the_model_is_the_formula(rng):
+    """Features against a Monte Carlo mean of ψ over the mixture, the gradient of the density's parts by hand."""
+    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 60, 2)
+    length, proposal = fourier.length_scale, NormalProposal.create(np.array([1.0, -2.0]), np.array([3.0, 0.5]))
+    turns = np.asarray(fourier.turns, np.float64)
+    model = _Model(
+        turns=jnp.asarray(turns * length, jnp.float32),
+        phases=jnp.asarray(turns @ proposal.mean, jnp.float32),
+        scale=jnp.float32(fourier.scale),
+        target=jnp.asarray(rng.normal(size=60), jnp.float32),
+        variance=jnp.float32(0.7),
+        precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
+        shape=jnp.float32(0.4),
+    )
+    parameters = {
+        "centres": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32),
+        "log_gammas": jnp.asarray(rng.normal(size=3), jnp.float32),
+        "log_width": jnp.float32(-0.7),
+    }
+    gammas = np.exp(np.asarray(parameters["log_gammas"], np.float64))
+    atoms = rng.choice(3, 200_000, p=gammas / gammas.sum())
+    centres = proposal.mean + length * np.asarray(parameters["centres"], np.float64)
+    draws = centres[atoms] + length * np.exp(-0.7) * rng.normal(size=(200_000, 2))
+    expected = np.asarray(fourier(jnp.asarray(draws, jnp.float32))).mean(axis=0)
+    features = np.asarray(model.features(parameters))
+    np.testing.assert_allclose(features, expected, atol=5 * fourier.scale / np.sqrt(200_000))
+
+    def density(parameters):
+        residual = np.asarray(model.target) - np.asarray(model.features(parameters))
+        logs = np.asarray(parameters["log_gammas"], np.float64)
+        offsets = length * np.asarray(parameters["centres"], np.float64) / proposal.scale
+        width = float(parameters["log_width"]) - np.log(0.2)
+        return (
+            -(residual @ residual) / 1.4 - 0.5 * np.sum(offsets**2) + np.sum(0.4 * logs - np.exp(logs)) - width**2 / 2
+        )
+
+    other = jax.tree.map(lambda value: value + jnp.float32(0.3), parameters)
+    difference = float(model.log_density(other) - model.log_density(parameters))
+    assert difference == pytest.approx(density(other) - density(parameters), rel=1e-4)
+
+
+def test_curvature_is_the_gauss_newton_diagonal(rng):
+    """Squared norms of the columns of the Jacobian of ψ(ν), with the prior's own second derivatives."""
+    model = _Model(
+        turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
+        phases=jnp.zeros(500, jnp.float32),
+        scale=jnp.float32(np.sqrt(1 / 500)),
+        target=jnp.zeros(1000, jnp.float32),
+        variance=jnp.float32(1e-3),
+        precision=jnp.ones(2, jnp.float32),
+        shape=jnp.float32(1.0),
+    )
+    parameters = {
+        "centres": jnp.asarray(10 * rng.normal(size=(4, 2)), jnp.float32),
+        "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
+        "log_width": jnp.float32(-1.0),
+    }
+    jacobian = jax.jacfwd(model.features)(parameters)
+    found = model.curvature(parameters)
+    for name, prior in (("centres", 1.0), ("log_width", 1.0)):
+        columns = np.sum(np.square(np.asarray(jacobian[name])), axis=0) / 1e-3
+        np.testing.assert_allclose(np.asarray(found[name]), columns + prior, rtol=0.01)
+    # Logits: the mean that the softmax subtracts is left out, which makes it an upper bound of a factor below 4.
+    columns = np.sum(np.square(np.asarray(jacobian["log_gammas"])), axis=0) / 1e-3
+    ratio = (np.asarray(found["log_gammas"]) - 1 - np.exp(np.asarray(parameters["log_gammas"]))) / columns
+    assert ((ratio > 0.5) & (ratio < 8)).all()
+
+
+def test_the_sampler_draws_from_the_posterior_it_says():
+    """One atom of known width in one dimension: with a flat likelihood the centre has the proposal's own law."""
+    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 200, 1)
+    rows = np.zeros((2, 1))  # two rows: noise far beyond any signal
+    private = perturb(jax.random.key(2), mean_embedding(fourier, rows), PrivacyBudget(1e-3, 1e-6))
+    proposal = NormalProposal.create(np.array([5.0]), 2.0)
+    mean, _ = posterior_mean(jax.random.key(3), private, proposal, num_atoms=40, num_trajectories=10, num_leaps=20)
+    centres = mean.centres.ravel()
+    assert centres.mean() == pytest.approx(5, abs=0.5)
+    assert centres.std() == pytest.approx(2, rel=0.15)
+    logs = np.log(mean.widths / fourier.length_scale)
+    assert logs.mean() == pytest.approx(np.log(0.2), abs=0.6)
+    # Dirichlet(α/K, ...): E Σ w² = (α/K + 1)/(α + 1)
+    expected = (posterior.CONCENTRATION / 40 + 1) / (posterior.CONCENTRATION + 1)
+    assert np.square(mean.weights).sum(axis=1).mean() == pytest.approx(expected, rel=0.35)
+
+
+def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
+    _, embedding, _, certain, _ = released
+    private = perturb(jax.random.key(2), embedding, PrivacyBudget(0.001, 1e-6))
+    vague, _ = posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
+    spread = [np.std(np.einsum("sk,skd->sd", m.weights, m.centres), axis=0).max() for m in (certain, vague)]
+    assert spread[1] > 5 * spread[0]
+
+
+@pytest.mark.parametrize("weights", ["probability", "uniform"])
+def test_points_represent_the_posterior_mean(released, weights):
+    rows, _, _, mean, _ = released
+    reference = Reference.from_rows(KERNEL, rows)
+    target = np.linalg.norm(mean.coordinates)
+    sizes, gaps = (20, 200, 1500), []
+    for size in sizes:
+        sample, report = represent(mean, size, weights=weights)
+        assert sample.points.shape == (size, 2)
+        assert sample.weights.min() >= 0
+        assert sample.weights.sum() == pytest.approx(1, abs=1e-9)
+        assert (np.ptp(sample.weights) == 0) == (weights == "uniform")
+        assert report.converged
+        features = np.asarray(mean.feature_map(jnp.asarray(sample.points, jnp.float32)), np.float64)
+        gaps.append(np.linalg.norm(sample.weights @ features - mean.coordinates) / target)
+    assert gaps[0] < 0.1
+    assert gaps[1] < 0.02
+    assert reference.distance(sample.points, sample.weights) < 0.03
+
+
+def test_draws_of_the_mean_follow_it(released):
+    *_, mean, _ = released
+    points = mean.sample(4001, seed=0)
+    assert points.shape == (4001, 2)
+    expected = np.einsum("sk,skd->d", mean.weights, mean.centres) / len(mean.weights)
+    np.testing.assert_allclose(points.mean(axis=0), expected, atol=0.1)
+    assert (mean.sample(100, seed=0) == mean.sample(100, seed=0)).all()
+    assert (mean.sample(100, seed=0) != mean.sample(100, seed=1)).any()
+
+
+def test_improved_beats_algorithm_two_on_a_laplacian_kernel_away_from_the_origin():
+    kernel, centre = Laplacian(0.5), np.array([100.0, -50.0])
+    rows = _clusters() + centre
+    proposal = NormalProposal.from_bounds(centre - 8, centre + 8)
+    sample = improved(
+        jax.random.key(0), rows, kernel, proposal, epsilon=0.1, delta=1e-6, num_points=100, num_features=1000
+    )
+    reference = Reference.from_rows(kernel, rows)
+    fourier = FourierMap.from_kernel(jax.random.key(1), kernel, 1000, 2)
+    private = perturb(jax.random.key(2), mean_embedding(fourier, rows), PrivacyBudget(0.1, 1e-6))
+    other, _ = joint(jax.random.key(3), private, proposal.sample(1000, 0), 100)
+    assert reference.distance(sample.points, sample.weights) < reference.distance(other.points, other.weights)
+    np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.15)
+
+
+def test_bad_arguments_are_refused(released):
+    rows, embedding, private, mean, _ = released
+    subspace = mean_embedding(SubspaceMap.from_points(KERNEL, rows[:20]), rows)
+    spanned = perturb(jax.random.key(0), subspace, PrivacyBudget(1, 1e-6))
+    with pytest.raises(ValueError, match="FourierMap"):
+        posterior_mean(jax.random.key(0), spanned, PROPOSAL)
+    laplace = perturb(jax.random.key(0), embedding, PrivacyBudget(1.0, 0.0), noise="laplace")
+    with pytest.raises(ValueError, match="Gaussian noise"):
+        posterior_mean(jax.random.key(0), laplace, PROPOSAL)
+    with pytest.raises(ValueError, match="expected 2 columns"):
+        posterior_mean(jax.random.key(0), private, NormalProposal.create(np.zeros(3), 1.0))
+    for name in ("num_atoms", "num_trajectories", "num_leaps"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+            posterior_mean(jax.random.key(0), private, PROPOSAL, **{name: 0})
+    for bad in ({"num_points": 0}, {"num_steps": 0}, {"weights": "signed"}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            represent(mean, **bad)
+    for message, public in (
+        ("subtract a public centre", NormalProposal.create(np.full(2, 1e7), 1.0)),
+        ("columns", NormalProposal.create(np.zeros(5), 1.0)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            improved(jax.random.key(0), rows, KERNEL, public, epsilon=1, delta=1e-6)
+    for arguments in ((np.zeros((2, 2)), 1.0), (np.zeros(0), 1.0), (np.zeros(2), 0.0), (np.array([np.nan]), 1.0)):
+        with pytest.raises(ValueError, match="mean and scale"):
+            NormalProposal.create(*arguments)
+    with pytest.raises(ValueError, match="lower bound"):
+        NormalProposal.from_bounds(np.zeros(2), np.array([1.0, 0.0]))
+
+
+def test_the_same_key_gives_the_same_mean(released):
+    _, _, private, mean, _ = released
+    again, _ = posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
+    np.testing.assert_array_equal(again.coordinates, mean.coordinates)
