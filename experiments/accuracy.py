@@ -1,11 +1,14 @@
-"""How far tight noise and better weights go: Δ beside algorithm 1's, where a subset of the rows is public (figure 1).
+"""How far tight noise and better post-processing go: Δ beside the published algorithms'.
 
-python -m experiments.accuracy                                # everything, about 20 minutes on two cores
-python -m experiments.accuracy --dims=2 --sizes=100,1000      # a part of it
+python -m experiments.accuracy                                # everything, about 50 minutes on two cores
+python -m experiments.accuracy --parts=proposal --dims=5      # only where nothing but a proposal is public
+python -m experiments.accuracy --dims=2 --sizes=100,1000      # fewer points
 python -m experiments.accuracy --num_rows=20000 --dims=3 --gamma_scale=4 --data_seed=1
 
-Every M and ε has its own draws of the noise, the same for all methods. Results are kept as they come, in
-<output_dir>/accuracy.json: an interrupted run with the same flags, commit and machine goes on where it was.
+Two parts: "subset", where some of the rows are public (figure 1; every M and ε has its own draws of the noise, the same
+for all methods), and "proposal", where no row is (figure 2; see experiments.accuracy_proposal). Results are kept as
+they come, in <output_dir>/accuracy.json and accuracy_proposal.json: an interrupted run with the same flags, commit and
+machine goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import common, plots
+from experiments import accuracy_proposal, common, plots
 from experiments.mixture import mixture
 from kme_jax import Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, adaptive, closed_form, mean_embedding, perturb
 from kme_jax.nonprivate import Reference
@@ -46,6 +49,7 @@ def _flag(default: Any, text: str) -> Any:
 class AccuracyConfig:
     """Configuration: one field per flag."""
 
+    parts: tuple[str, ...] = _flag(("subset", "proposal"), "What to run: subset (figure 1), proposal (figure 2).")
     dims: tuple[int, ...] = _flag((2, 5), "D, the numbers of columns.")
     sizes: tuple[int, ...] = _flag((10, 31, 100, 316, 1000, 10_000), "M, the numbers of public points.")
     epsilons: tuple[float, ...] = _flag((0.01, 0.1, 1.0), "Privacy levels ε; classical calibration needs ε <= 1.")
@@ -55,15 +59,18 @@ class AccuracyConfig:
     data_seed: int = _flag(0, "Seed of the mixture. Published: 0.")
     num_draws: int = _flag(50, "Draws of the noise for M up to 1000.")
     num_draws_large: int = _flag(5, "Draws of the noise for larger M.")
-    output_dir: str = _flag("results", "Folder for the JSON result and its picture.")
+    num_releases: int = _flag(5, "Releases for each ε, where only a proposal is public.")
+    output_dir: str = _flag("results", "Folder for the JSON results and the picture.")
 
     def validate(self) -> None:
         """Raises InputError for what cannot be run."""
+        if not self.parts or set(self.parts) - {"subset", "proposal"}:
+            raise common.InputError(f"--parts must be of subset and proposal, got {','.join(self.parts)!r}")
         for name in ("dims", "sizes", "epsilons"):
             values = getattr(self, name)
             if not values or min(values) <= 0 or len(set(values)) < len(values):
                 raise common.InputError(f"--{name} must be positive and different, got {','.join(map(str, values))!r}")
-        for name in ("num_rows", "num_draws", "num_draws_large"):
+        for name in ("num_rows", "num_draws", "num_draws_large", "num_releases"):
             if getattr(self, name) < 1:
                 raise common.InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if max(self.sizes) > self.num_rows:
@@ -75,6 +82,18 @@ class AccuracyConfig:
         with common.input_errors():
             for epsilon in self.epsilons:
                 gaussian_noise_multiplier(PrivacyBudget(epsilon, self.delta), "classical")
+
+    def begun(self, path: pathlib.Path, experiment: str) -> dict[str, Any]:
+        """The result of an earlier run with the same flags, by the same code on the same machine, or an empty one."""
+        settings = dataclasses.asdict(self) | {"output_dir": common.portable_path(self.output_dir)}
+        del settings["parts"]
+        begun = {"experiment": experiment, "config": settings, "environment": common.environment()}
+        begun = json.loads(json.dumps(begun))
+        with contextlib.suppress(OSError, ValueError):
+            earlier = json.loads(path.read_text())
+            if all(earlier.get(name) == value for name, value in begun.items()):
+                return earlier
+        return begun | {"wall_seconds": 0.0, "cells": []}
 
 
 def _cell_draws(reference: Reference, embedding: MeanEmbedding, kernel_mean, epsilon: float, delta: float, draws: int):
@@ -128,23 +147,12 @@ def _compare(cell: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _begun(path: pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The result of an earlier run with the same flags, by the same code on the same machine, or an empty one."""
-    begun = {"experiment": "accuracy", "config": config, "environment": common.environment()}
-    with contextlib.suppress(OSError, ValueError):
-        earlier = json.loads(path.read_text())
-        if all(earlier.get(name) == value for name, value in begun.items()):
-            return earlier
-    return begun | {"wall_seconds": 0.0, "cells": []}
-
-
 def run(config: AccuracyConfig) -> dict[str, Any]:
-    """All cells, kept in <output_dir>/accuracy.json as they come."""
+    """The part "subset": all cells, kept in <output_dir>/accuracy.json as they come."""
     config.validate()
     stages = common.Stages("accuracy")
     path = common.check_output_dir(config.output_dir) / "accuracy.json"
-    settings = dataclasses.asdict(config) | {"output_dir": common.portable_path(config.output_dir)}
-    result = _begun(path, json.loads(json.dumps(settings)))
+    result = config.begun(path, "accuracy")
     before = result["wall_seconds"]
     known = {(cell["dim"], cell["num_points"], cell["epsilon"]) for cell in result["cells"]}
     for dim in config.dims:
@@ -221,7 +229,8 @@ def _define_flags() -> None:
     for field in dataclasses.fields(AccuracyConfig):
         text = field.metadata["help"]
         if isinstance(field.default, tuple):
-            flags.DEFINE_list(field.name, [f"{value:g}" for value in field.default], text)
+            default = [value if isinstance(value, str) else f"{value:g}" for value in field.default]
+            flags.DEFINE_list(field.name, default, text)
         elif isinstance(field.default, int):
             flags.DEFINE_integer(field.name, field.default, text)
         elif isinstance(field.default, float):
@@ -232,6 +241,7 @@ def _define_flags() -> None:
 
 def _config_from_flags() -> AccuracyConfig:
     values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(AccuracyConfig)}
+    values["parts"] = tuple(values["parts"])
     for name, kind in (("dims", int), ("sizes", int), ("epsilons", float)):
         try:
             values[name] = tuple(kind(value) for value in values[name])
@@ -242,10 +252,16 @@ def _config_from_flags() -> AccuracyConfig:
 
 def _main() -> None:
     config = _config_from_flags()
-    result = run(config)
-    path = pathlib.Path(config.output_dir) / "accuracy.json"
-    picture = plots.draw_accuracy(path, path.with_suffix(".png"))
-    print(f"{table(result)}\nwrote {path} and {picture}")
+    config.validate()
+    folder = pathlib.Path(config.output_dir)
+    if "subset" in config.parts:
+        path = folder / "accuracy.json"
+        text = table(run(config))
+        print(f"{text}\nwrote {path} and {plots.draw_accuracy(path, path.with_suffix('.png'))}")
+    if "proposal" in config.parts:
+        result = accuracy_proposal.run(config)
+        print(f"mean Δ where only a proposal is public\n{accuracy_proposal.markdown(result)}")
+        print(f"wrote {folder / 'accuracy_proposal.json'}")
 
 
 if __name__ == "__main__":

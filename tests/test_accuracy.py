@@ -1,10 +1,11 @@
 import dataclasses
+import functools
 import json
 
 import numpy as np
 import pytest
 
-from experiments import accuracy, common, plots
+from experiments import accuracy, accuracy_proposal, common, plots, published
 
 
 @pytest.fixture
@@ -52,9 +53,45 @@ def test_an_interrupted_run_goes_on(tiny, tmp_path):
     assert other["cells"][0]["never_worse"] is None
 
 
+def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(accuracy_proposal, "_NUM_FEATURES", 200)
+    short = functools.partial(accuracy_proposal.posterior_mean, num_atoms=5, num_trajectories=2, num_leaps=3)
+    monkeypatch.setattr(accuracy_proposal, "posterior_mean", short)
+    brief = functools.partial(accuracy_proposal.represent, num_steps=3)
+    monkeypatch.setattr(accuracy_proposal, "represent", brief)
+    config = accuracy.AccuracyConfig(
+        dims=(1,), epsilons=(0.1, 1.0), num_rows=400, num_releases=2, output_dir=str(tmp_path), sizes=(5,)
+    )
+    result = accuracy_proposal.run(config)
+    assert json.loads((tmp_path / "accuracy_proposal.json").read_text()) == result
+    settings = [(record["epsilon"], record["seed"]) for record in result["cells"]]
+    assert settings == [(0.1, 0), (1.0, 0), (0.1, 1), (1.0, 1)]
+    for record in result["cells"]:
+        assert set(record["distances"]) == set(accuracy_proposal.MEASURES)
+        assert all(0 < value < 2 for value in record["distances"].values())
+        assert record["denoised"] < record["noise"]
+    rows = accuracy_proposal.summary(result)
+    assert [row["num_seeds"] for row in rows] == [2, 2]
+    assert all(row["published"] is None for row in rows)  # other settings
+    mean = np.mean([record["distances"]["improved"] for record in result["cells"][::2]])
+    assert rows[0]["improved"] == pytest.approx(mean)
+    assert f"{mean:.3g}" in accuracy_proposal.markdown(result)
+    common.write_json(tmp_path / "accuracy_proposal.json", dict(result, cells=result["cells"][:1]))
+    assert accuracy_proposal.run(config)["cells"][0] == result["cells"][0]
+
+
+def test_the_published_best_is_the_least_of_both_algorithms():
+    best = accuracy_proposal._published()
+    panel = published._balog2018()["figure2_D5"]
+    assert best[5, 0.01] == min(min(panel["algorithm1"]["0.01"]), min(panel["algorithm2"]["0.01"]))
+    assert set(best) == {(dim, epsilon) for dim in (2, 5) for epsilon in (0.01, 0.1, 1.0)}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"parts": ("subset", "other")}, "--parts must be of subset and proposal"),
+        ({"num_releases": 0}, "--num_releases must be at least 1"),
         ({"sizes": ()}, "--sizes must be positive"),
         ({"dims": (2, 2)}, "--dims must be positive and different"),
         ({"sizes": (500,)}, "--sizes has 500, more than --num_rows=400"),
