@@ -62,6 +62,8 @@ class MixtureConfig:
     num_repeats: int = 3
     num_features: int = 10_000
     joint_steps: int = 400
+    improved_trajectories: int = 20
+    improved_max_points: int = 1000
     proposal_scale: float = 500.0
     dataset: str | None = None
     output_dir: str = "results"
@@ -73,7 +75,15 @@ class MixtureConfig:
 
     def validate(self) -> None:
         """Raises InputError for whatever can be refused without data."""
-        for name in ("dim", "max_points", "num_noise_draws", "num_repeats", "joint_steps"):
+        for name in (
+            "dim",
+            "max_points",
+            "num_noise_draws",
+            "num_repeats",
+            "joint_steps",
+            "improved_trajectories",
+            "improved_max_points",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.num_features < 2 or self.num_features % 2:
@@ -137,6 +147,14 @@ def define_mixture_flags() -> None:
         "num_features", default.num_features, "J, the number of Fourier features of algorithm 2, even."
     )
     flags.DEFINE_integer("joint_steps", default.joint_steps, "Optimiser steps in each round of algorithm 2, joint.")
+    flags.DEFINE_integer(
+        "improved_trajectories",
+        default.improved_trajectories,
+        "Trajectories in each round of the sampler behind `improved` in figure 2.",
+    )
+    flags.DEFINE_integer(
+        "improved_max_points", default.improved_max_points, "The largest M of `improved` in figure 2, at most 1000."
+    )
     flags.DEFINE_float("proposal_scale", default.proposal_scale, "Standard deviation of the random public points.")
     flags.DEFINE_string(
         "dataset", None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."

@@ -17,7 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import common, plots
-from kme_jax import FourierMap, MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
+from kme_jax import (
+    FourierMap,
+    MeanEmbedding,
+    NormalProposal,
+    PrivacyBudget,
+    SubspaceMap,
+    adaptive,
+    closed_form,
+    mean_embedding,
+    perturb,
+    posterior_mean,
+    represent,
+)
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, float64
@@ -27,6 +39,8 @@ from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
 _LEARNING_RATE = 100.0  # published, for the greedy points
+_IMPROVED_GRID = (10, 31, 100, 316, 1000, 10_000)
+_IMPROVED_DRAWS, _IMPROVED_LARGE_DRAWS = 5, 1  # in figure 1, up to 1000 points and beyond
 _JOINT_MAX_POINTS = 100  # the joint curve stops here: it is flat, and costs M · J per step
 
 
@@ -123,6 +137,100 @@ def algorithm2_curves(
     }
 
 
+def improved_from_points(
+    config: common.MixtureConfig, reference: Reference, alpha: MeanEmbedding, stages: common.Stages
+) -> dict[str, Any]:
+    """`kme_jax.improved` where points are public: adaptive weights on the first M points, always with tight noise.
+
+    Args:
+      config: the experiment's configuration.
+      reference: of the private rows.
+      alpha: their embedding in the span of all points.
+      stages: progress.
+
+    Returns:
+      Entries for "curves".
+    """
+    points = alpha.feature_map.points
+    grid = [m for m in _IMPROVED_GRID if m <= len(points)] or [len(points)]
+    draws = [_IMPROVED_DRAWS if m <= 1000 else _IMPROVED_LARGE_DRAWS for m in grid]
+    cross = reference.kernel_mean(points[: grid[-1]])
+    found: dict[str, list[np.ndarray]] = {}
+    key = jax.random.fold_in(jax.random.key(config.seed), 4)
+    with stages.stage("improved") as progress:
+        done, total = 0, len(config.epsilons) * sum(draws)
+        for epsilon in config.epsilons:
+            values = found.setdefault(common.epsilon_key(epsilon), [])
+            for num_points, num_draws in zip(grid, draws, strict=True):
+                prefix = alpha.feature_map.prefix(num_points)
+                embedding = MeanEmbedding(prefix, alpha.coordinates[: prefix.num_features], alpha.num_rows)
+                distances = []
+                for draw in range(num_draws):
+                    private = perturb(jax.random.fold_in(key, draw), embedding, PrivacyBudget(epsilon, config.delta))
+                    weights = adaptive(private)[0].weights
+                    distances.append(reference.distance(prefix.points, weights, cross[:num_points]))
+                    done += 1
+                    progress(done, total)
+                values.append(np.asarray(distances))
+    return {
+        "improved_num_points": grid,
+        "improved": {epsilon: _repeats_of_each(values) for epsilon, values in found.items()},
+        "improved_num_draws": draws,
+    }
+
+
+def improved_from_proposal(
+    config: common.MixtureConfig, rows: np.ndarray, squared_norm: float, stages: common.Stages
+) -> dict[str, Any]:
+    """`kme_jax.improved` where a proposal is public: one release for each ε, represented by M points.
+
+    Args:
+      config: the experiment's configuration.
+      rows: private rows, [N, D].
+      squared_norm: ‖μ̂_X‖².
+      stages: progress.
+
+    Returns:
+      Entries for "curves".
+    """
+    reference = Reference(config.kernel, rows, squared_norm)
+    prior = NormalProposal.create(np.zeros(config.dim), config.proposal_scale)
+    largest = min(config.max_points, config.improved_max_points)
+    grid = [m for m in _IMPROVED_GRID if m <= largest] or [largest]
+    found: dict[str, list[np.ndarray]] = {}
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 5), 1 + 2 * len(config.epsilons))
+    with stages.stage("improved") as progress:
+        fourier = FourierMap.from_kernel(keys[0], config.kernel, config.num_features, config.dim)
+        embedding = mean_embedding(fourier, rows)
+        for i, epsilon in enumerate(config.epsilons):
+            private = perturb(keys[1 + 2 * i], embedding, PrivacyBudget(epsilon, config.delta))
+
+            def count(done, total, i=i):
+                progress(i * total + done, len(config.epsilons) * total)
+
+            mean, _ = posterior_mean(
+                keys[2 + 2 * i], private, prior, num_trajectories=config.improved_trajectories, progress=count
+            )
+            samples = [represent(mean, num_points)[0] for num_points in grid]
+            distances = [np.asarray([reference.distance(s.points, s.weights)]) for s in samples]
+            found[common.epsilon_key(epsilon)] = distances
+    return {
+        "improved_num_points": grid,
+        "improved": {epsilon: _repeats_of_each(values) for epsilon, values in found.items()},
+        "improved_num_draws": [1] * len(grid),
+    }
+
+
+def _repeats_of_each(distances: list[np.ndarray]) -> dict[str, list[float]]:
+    """Mean, root mean square and range for every M, of as many repeats as there are at each."""
+    return {
+        "mean": [float(np.mean(values)) for values in distances],
+        "rms": [float(np.sqrt(np.mean(np.square(values)))) for values in distances],
+        "low": [float(np.min(values)) for values in distances],
+        "high": [float(np.max(values)) for values in distances],
+    }
+
+
 def _greedy_in_threads(
     groups: list[list[PrivateEmbedding]], starts: np.ndarray, progress: Progress
 ) -> list[np.ndarray]:
@@ -166,6 +274,8 @@ def algorithm1_curves(
     rows: np.ndarray,
     points: np.ndarray,
     stages: common.Stages,
+    *,
+    with_improved: bool,
 ) -> dict[str, Any]:
     """Projection distance, uniform baseline and algorithm 1 at every M, with one factorisation and one pass over rows.
 
@@ -174,6 +284,7 @@ def algorithm1_curves(
       rows: private rows, [N, D].
       points: public points, [max M, D].
       stages: progress.
+      with_improved: add the curves of :func:`improved_from_points`.
 
     Returns:
       The part of the result that figures 1 and 2 share, DESIGN section 3.
@@ -221,6 +332,7 @@ def algorithm1_curves(
     }
     with stages.stage("check against all rows") as progress:
         checks, samples = _exact_checks(config, reference, alpha, grid, check_key, progress)
+    improved = improved_from_points(config, reference, alpha, stages) if with_improved else {}
     return {
         "num_rows": num_rows,
         "squared_norm": reference.squared_norm,
@@ -241,6 +353,7 @@ def algorithm1_curves(
             "uniform_baseline": baseline.tolist(),
             "algorithm1": {key: _summary(distances[:, i]) for i, key in enumerate(mechanisms)},
             "algorithm1_expected_rms": expected,
+            **improved,
         },
         "checks": checks,
         "samples": samples,
@@ -287,7 +400,7 @@ def run_panel(
     config: common.MixtureConfig,
     public_points: Callable[[common.MixtureConfig, np.ndarray], np.ndarray],
     *,
-    with_algorithm2: bool = False,
+    points_are_rows: bool,
 ) -> dict[str, Any]:
     """Computes one panel of a mixture figure.
 
@@ -295,7 +408,8 @@ def run_panel(
       name: the experiment's name.
       config: its configuration.
       public_points: (config, rows) -> points [max M, D]; raises InputError if there are none.
-      with_algorithm2: add the curves of algorithm 2, for which the points are starts and candidates.
+      points_are_rows: whether the points are like the rows (figure 1). If not, the curves of algorithm 2 are added, for
+        which they are starts and candidates; and `improved` gets the proposal they are from, instead of them.
 
     Returns:
       The result, as DESIGN section 3 has it, and in "samples" the bytes of an .npz file with the points and weights
@@ -309,9 +423,10 @@ def run_panel(
     rows = common.load_rows(config)
     points = public_points(config, rows)
     stages = common.Stages(f"{name}, D = {config.dim}")
-    body = algorithm1_curves(config, rows, points, stages)
-    if with_algorithm2:
+    body = algorithm1_curves(config, rows, points, stages, with_improved=points_are_rows)
+    if not points_are_rows:
         body["curves"] |= algorithm2_curves(config, rows, points, body["squared_norm"], stages)
+        body["curves"] |= improved_from_proposal(config, rows, body["squared_norm"], stages)
     return {
         "experiment": name,
         "config": dataclasses.asdict(config)

@@ -21,7 +21,7 @@ def _first_rows(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
 
 def run(config: common.MixtureConfig) -> dict[str, Any]:
     """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure1", config, _first_rows)
+    return curves.run_panel("figure1", config, _first_rows, points_are_rows=True)
 
 
 if __name__ == "__main__":

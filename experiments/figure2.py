@@ -21,7 +21,7 @@ def _proposal(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
 
 def run(config: common.MixtureConfig) -> dict[str, Any]:
     """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure2", config, _proposal, with_algorithm2=True)
+    return curves.run_panel("figure2", config, _proposal, points_are_rows=False)
 
 
 if __name__ == "__main__":

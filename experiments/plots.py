@@ -53,6 +53,11 @@ def _draw_panel(axes, result: dict[str, Any]) -> None:
             axes.fill_between(own, curve["low"], curve["high"], color=colour, alpha=0.2, linewidth=0)
             if published and epsilon in published.get(name, {}):
                 axes.plot(published[f"{name}_num_points"], published[name][epsilon], "x", color=colour, markersize=4)
+    for colour, curve in zip(itertools.cycle(_COLOURS), curves.get("improved", {}).values(), strict=False):
+        label_here = "improved (kme_jax's default)" if colour == _COLOURS[0] else None
+        own = curves["improved_num_points"]
+        axes.loglog(own, curve["rms"], color=colour, marker="*", markersize=8, linewidth=2.5)
+        axes.plot([], [], color="grey", marker="*", markersize=8, linewidth=2.5, label=label_here)
     if published:
         axes.plot([], [], ".", color="grey", markersize=3, label="algorithm 1 as published (one draw)")
     if published and "algorithm2" in curves:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
+import kme_jax
 from experiments import common, curves, figure1, figure2, figures, plots
 from experiments.mixture import mixture, proposal
 from experiments.published import published_panel
@@ -22,7 +24,14 @@ RUNS = {"figure1": figure1.run, "figure2": figure2.run}
 @pytest.fixture
 def tiny(tmp_path):
     return common.MixtureConfig(
-        num_rows=400, max_points=60, num_noise_draws=300, num_repeats=2, num_features=100, output_dir=str(tmp_path)
+        num_rows=400,
+        max_points=60,
+        num_noise_draws=300,
+        num_repeats=2,
+        num_features=100,
+        improved_trajectories=1,
+        improved_max_points=10,
+        output_dir=str(tmp_path),
     )
 
 
@@ -80,6 +89,7 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
         assert np.all(np.asarray(curve["low"]) <= curve["rms"])
         assert np.all(np.asarray(curve["rms"]) <= curve["high"])
     assert ("algorithm2" in drawn) == (name == "figure2")
+    assert drawn["improved_num_points"] == ([10, 31] if name == "figure1" else [10])
     for curve, largest in (("algorithm2", 56), ("algorithm2_joint", 31)):
         if name == "figure2":
             assert drawn[f"{curve}_num_points"][-1] == largest
@@ -150,8 +160,51 @@ def test_another_database(tmp_path):
     assert (tmp_path / "again.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
+    result = figure1.run(tiny)
+    rows = common.load_rows(tiny)
+    reference = Reference.from_rows(tiny.kernel, rows)
+    curves_ = result["curves"]
+    assert curves_["improved_num_points"][0] == 10
+    assert curves_["improved_num_draws"][0] == 5
+    for epsilon in tiny.epsilons:
+        distances = []
+        for draw in range(5):
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(tiny.seed), 4), draw)
+            sample = kme_jax.improved(key, rows, tiny.kernel, rows[:10], epsilon=epsilon, delta=tiny.delta)
+            distances.append(reference.distance(sample.points, sample.weights))
+        found = curves_["improved"][common.epsilon_key(epsilon)]
+        assert found["mean"][0] == pytest.approx(np.mean(distances), rel=1e-6)
+        assert found["low"][0] == pytest.approx(min(distances), rel=1e-6)
+
+
+def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
+    config = common.MixtureConfig(
+        num_rows=20_000,
+        max_points=100,
+        epsilons=(0.1,),
+        num_noise_draws=10,
+        num_repeats=1,
+        num_features=500,
+        joint_steps=5,
+        improved_trajectories=4,
+        improved_max_points=31,
+    )
+    curves_ = figure2.run(config)["curves"]
+    assert curves_["improved_num_points"] == [10, 31]
+    assert curves_["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves_["algorithm1"]["0.1"]["rms"])
+
+
 def test_figures_draws_all_panels(tmp_path, monkeypatch):
-    small = common.MixtureConfig(num_rows=300, max_points=40, num_noise_draws=20, num_repeats=1, num_features=50)
+    small = common.MixtureConfig(
+        num_rows=300,
+        max_points=40,
+        num_noise_draws=20,
+        num_repeats=1,
+        num_features=50,
+        improved_trajectories=1,
+        improved_max_points=10,
+    )
     monkeypatch.setattr(
         figures.common, "MixtureConfig", lambda output_dir: dataclasses.replace(small, output_dir=output_dir)
     )
@@ -163,7 +216,9 @@ def test_figures_draws_all_panels(tmp_path, monkeypatch):
         assert (tmp_path / name).stat().st_size > 5000
     results = [json.loads(path.read_text()) for panel in paths.values() for path in panel]
     assert figures.table(results).count("projection distance") == 4 * 2
-    assert figures.best_table(results).count("algorithm 2, joint") == 2 * 3
+    best = figures.best_table(results)
+    assert best.count("algorithm 2, joint") == 2 * 3
+    assert best.count("improved") == 4 * 3
     assert "within" in figures.summary(results)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -190,6 +245,8 @@ def _write(path, text):
         ({"max_points": 0}, "--max_points must be at least 1"),
         ({"max_points": 401}, "--max_points=401 is more than the 400 private rows"),
         ({"num_rows": -1}, "--num_rows must be at least 1"),
+        ({"improved_trajectories": 0}, "--improved_trajectories must be at least 1"),
+        ({"improved_max_points": 0}, "--improved_max_points must be at least 1"),
         ({"num_noise_draws": 0}, "--num_noise_draws must be at least 1"),
         ({"tolerance": 0.0}, "--tolerance must be positive"),
         ({"tolerance": 1.0}, "--tolerance must be below"),
