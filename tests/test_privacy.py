@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kme_jax import Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, perturb
+from kme_jax import FourierMap, Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, perturb
 from kme_jax.numerics import float64
 from kme_jax.privacy import (
     add_noise,
@@ -155,3 +155,32 @@ def test_epsilon_is_dynamic():
             private = perturb(jax.random.key(0), embedding, PrivacyBudget(epsilon, 1e-6))
             noisy(jax.random.key(1), private, private.mechanism.scale)
     assert len(traces) == 1
+
+
+def test_a_diameter_that_may_fail_is_paid_for_with_delta():
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2000, 2)
+    assert fourier.failure_probability == 1e-10
+    assert fourier.diameter < 1.8
+    mechanism = gaussian_mechanism(fourier, 100, PrivacyBudget(0.5, 2e-9))
+    assert mechanism.sensitivity == fourier.diameter / 100
+    assert mechanism.delta == 2e-9
+    multiplier = gaussian_noise_multiplier(PrivacyBudget(0.5, 1.9e-9))
+    assert mechanism.scale == pytest.approx(mechanism.sensitivity * multiplier, rel=1e-12)
+    assert multiplier > gaussian_noise_multiplier(PrivacyBudget(0.5, 2e-9))
+    # No room in δ: the diameter that holds for any frequencies.
+    small = gaussian_mechanism(fourier, 100, PrivacyBudget(0.5, 5e-10))
+    assert small.sensitivity == 2 / 100
+    assert small.scale == pytest.approx(2 / 100 * gaussian_noise_multiplier(PrivacyBudget(0.5, 5e-10)), rel=1e-12)
+    pure = laplace_mechanism(fourier, 100, PrivacyBudget(0.5, 0.0))
+    assert pure.sensitivity == pytest.approx(np.sqrt(2000) * 2 / 100)
+
+
+def test_a_diameter_that_cannot_fail_costs_nothing():
+    few = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20, 2)
+    subspace = SubspaceMap.from_points(Gaussian(0.5), np.eye(2))
+    for feature_map in (few, subspace):
+        assert feature_map.failure_probability == 0
+        assert feature_map.certain_diameter == feature_map.diameter
+        mechanism = gaussian_mechanism(feature_map, 10, PrivacyBudget(0.5, 1e-10))
+        multiplier = gaussian_noise_multiplier(PrivacyBudget(0.5, 1e-10))
+        assert mechanism.scale == pytest.approx(feature_map.diameter / 10 * multiplier, rel=1e-12)

@@ -28,10 +28,14 @@ _PENALTY = 0.1  # of the Kullback–Leibler penalty, in σ²: far below what den
 _GAP = 1e-3  # of σ²
 
 
+def _optimiser(num_steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(_LEARNING_RATE, num_steps))
+
+
 @functools.partial(jax.jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
 def _move(feature_map, target, parameters, state, length, *, num_steps: int, schedule_steps: int, uniform: bool):
     """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in lengths) and logits of the weights; fixed logits if ``uniform``."""
-    method = optax.adam(optax.cosine_decay_schedule(_LEARNING_RATE, schedule_steps))
+    method = _optimiser(schedule_steps)
 
     def objective(parameters):
         logits = jax.lax.stop_gradient(parameters["logits"]) if uniform else parameters["logits"]
@@ -45,7 +49,6 @@ def _move(feature_map, target, parameters, state, length, *, num_steps: int, sch
             updates, state = method.update(gradient, state, parameters)
             return (optax.apply_updates(parameters, updates), state), value
 
-    state = method.init(parameters) if state is None else state
     return jax.lax.scan(step, (parameters, state), length=num_steps)
 
 
@@ -103,7 +106,7 @@ def represent(
         length = jnp.asarray(mean.feature_map.length_scale, dtype)
         target = jnp.asarray(mean.coordinates.astype(dtype))
         parameters = {"points": jnp.asarray(points.astype(dtype)) / length, "logits": jnp.zeros(num_points, dtype)}
-        state, traces = None, []
+        state, traces = _optimiser(num_steps).init(parameters), []
         for start in range(0, num_steps, _STEPS_PER_CALL):
             now = min(_STEPS_PER_CALL, num_steps - start)
             (parameters, state), trace = _move(
