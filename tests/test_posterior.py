@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from kme_jax import (
     FourierMap,
@@ -17,7 +18,7 @@ from kme_jax import (
     represent,
 )
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import joint, posterior
+from kme_jax.synthesis import joint
 from kme_jax.synthesis.posterior import _Model
 
 KERNEL = Gaussian(0.5)
@@ -88,12 +89,12 @@ def test_the_model_is_the_formula(rng):
         target=jnp.asarray(rng.normal(size=60), jnp.float32),
         variance=jnp.float32(0.7),
         precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
-        shape=jnp.float32(0.4),
     )
     parameters = {
         "centres": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32),
         "log_gammas": jnp.asarray(rng.normal(size=3), jnp.float32),
         "log_width": jnp.float32(-0.7),
+        "log_concentration": jnp.float32(1.1),
     }
     gammas = np.exp(np.asarray(parameters["log_gammas"], np.float64))
     atoms = rng.choice(3, 200_000, p=gammas / gammas.sum())
@@ -108,9 +109,11 @@ def test_the_model_is_the_formula(rng):
         logs = np.asarray(parameters["log_gammas"], np.float64)
         offsets = length * np.asarray(parameters["centres"], np.float64) / proposal.scale
         width = float(parameters["log_width"]) - np.log(0.2)
-        return (
-            -(residual @ residual) / 1.4 - 0.5 * np.sum(offsets**2) + np.sum(0.4 * logs - np.exp(logs)) - width**2 / 2
-        )
+        concentration = float(parameters["log_concentration"])
+        shape = np.exp(concentration) / 3
+        prior = -0.5 * np.sum(offsets**2) - width**2 / 2 - (concentration - np.log(10)) ** 2 / 2
+        gammas = np.sum(shape * logs - np.exp(logs) - scipy.special.gammaln(shape))
+        return -(residual @ residual) / 1.4 + prior + gammas
 
     other = jax.tree.map(lambda value: value + jnp.float32(0.3), parameters)
     difference = float(model.log_density(other) - model.log_density(parameters))
@@ -126,12 +129,12 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
         target=jnp.zeros(1000, jnp.float32),
         variance=jnp.float32(1e-3),
         precision=jnp.ones(2, jnp.float32),
-        shape=jnp.float32(1.0),
     )
     parameters = {
         "centres": jnp.asarray(10 * rng.normal(size=(4, 2)), jnp.float32),
         "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
         "log_width": jnp.float32(-1.0),
+        "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
     }
     jacobian = jax.jacfwd(model.features)(parameters)
     found = model.curvature(parameters)
@@ -156,9 +159,10 @@ def test_the_sampler_draws_from_the_posterior_it_says():
     assert centres.std() == pytest.approx(2, rel=0.15)
     logs = np.log(mean.widths / fourier.length_scale)
     assert logs.mean() == pytest.approx(np.log(0.2), abs=0.6)
-    # Dirichlet(α/K, ...): E Σ w² = (α/K + 1)/(α + 1)
-    expected = (posterior.CONCENTRATION / 40 + 1) / (posterior.CONCENTRATION + 1)
-    assert np.square(mean.weights).sum(axis=1).mean() == pytest.approx(expected, rel=0.35)
+    # Dirichlet(α/K, ...): E Σ w² = (α/K + 1)/(α + 1), averaged over α.
+    alphas = np.exp(np.log(10) + np.random.default_rng(0).normal(size=100_000))
+    expected = np.mean((alphas / 40 + 1) / (alphas + 1))
+    assert np.square(mean.weights).sum(axis=1).mean() == pytest.approx(expected, rel=0.5)
 
 
 def test_a_smaller_epsilon_gives_more_uncertain_draws(released):

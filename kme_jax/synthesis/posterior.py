@@ -3,8 +3,10 @@
 The prior over distributions is a finite Dirichlet process mixture (Ishwaran & Zarepour 2002) on public quantities:
 
     ν = Σ_k w_k N(z_k, s² I),   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ proposal,   log(s/ℓ) ~ N(log 0.2, 1),
+    log α ~ N(log 10, 1),
 
-with ℓ a length of the kernel; K atoms with a common width s, which may get as small as it likes. What is observed is
+with ℓ a length of the kernel; K atoms with a common width s, which may get as small as it likes, and a concentration α
+of the weights, from a few atoms that matter to all of them. What is observed is
 β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal
 ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates, and is itself the
 embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference after a private release is from
@@ -35,17 +37,18 @@ from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
 
 Array = jax.Array
-Parameters = dict[str, Array]  # centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width []
+# centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width [], log_concentration []
+Parameters = dict[str, Array]
 
-CONCENTRATION = 5.0  # α
 _WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
+_CONCENTRATION_MEDIAN, _CONCENTRATION_SD = 10.0, 1.0  # of α, and of its logarithm
 _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
 # Rounds of trajectories: annealed; at temperature 1, while the metric is learnt; while the step for it is; with
 # everything fixed, so that the draws used are those of a Markov chain with the posterior as its stationary law.
-_ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 40, 10, 10, 50
+_ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 30, 20, 10, 50
 _WARMING = _ANNEALED + _LEARNT + _STEPPED
 
 
@@ -61,7 +64,6 @@ class _Model:
       target: β, [J].
       variance: σ² times the temperature.
       precision: (ℓ / scale of the proposal)², [d].
-      shape: α / K.
     """
 
     turns: Array
@@ -70,7 +72,6 @@ class _Model:
     target: Array
     variance: Array
     precision: Array
-    shape: Array
 
     def features(self, parameters: Parameters) -> Array:
         """ψ(ν), [J]."""
@@ -88,12 +89,15 @@ class _Model:
         """Of the parameters given β, up to a constant."""
         residual = self.target - self.features(parameters)
         log_gammas = parameters["log_gammas"]
+        shape = _shape(parameters)
         width = (parameters["log_width"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
+        concentration = (parameters["log_concentration"] - math.log(_CONCENTRATION_MEDIAN)) / _CONCENTRATION_SD
         return (
             -0.5 * jnp.sum(jnp.square(residual)) / self.variance
             - 0.5 * jnp.sum(self.precision[None, :] * jnp.square(parameters["centres"]))
-            + jnp.sum(self.shape * log_gammas - jnp.exp(log_gammas))
+            + jnp.sum(shape * log_gammas - jnp.exp(log_gammas) - jax.scipy.special.gammaln(shape))
             - 0.5 * jnp.square(width)
+            - 0.5 * jnp.square(concentration)
         )
 
     def curvature(self, parameters: Parameters) -> Parameters:
@@ -104,12 +108,20 @@ class _Model:
         strength = jnp.sum(self.scale**2 * damping) / self.variance
         columns = jnp.square(2 * math.pi * self.turns)
         moves = jnp.sum(self.scale**2 * damping[:, None] * columns, axis=0) / self.variance
+        shape = _shape(parameters)
         slope = self.features(parameters) * jnp.square(width) * jnp.concatenate([squares, squares])
         return {
             "centres": jnp.square(weights)[:, None] * moves[None, :] + self.precision[None, :],
-            "log_gammas": jnp.square(weights) * strength + self.shape + jnp.exp(parameters["log_gammas"]),
+            "log_gammas": jnp.square(weights) * strength + shape + jnp.exp(parameters["log_gammas"]),
             "log_width": jnp.sum(jnp.square(slope)) / self.variance + 1 / _WIDTH_SD**2,
+            # a² ψ′(a) is between 1 and 1 + a.
+            "log_concentration": weights.shape[0] * (1 + shape) + 1 / _CONCENTRATION_SD**2,
         }
+
+
+def _shape(parameters: Parameters) -> Array:
+    """α / K."""
+    return jnp.exp(parameters["log_concentration"]) / parameters["log_gammas"].shape[0]
 
 
 @functools.partial(jax.jit, static_argnames=("num_trajectories", "num_leaps", "adapt"))
@@ -260,13 +272,13 @@ def posterior_mean(
         target=single(embedding.coordinates),
         variance=single(mechanism.variance),
         precision=single(np.square(length / proposal.scale)),
-        shape=single(CONCENTRATION / num_atoms),
     )
     spread = single(proposal.scale / length)
     parameters = {
         "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * spread[None, :],
-        "log_gammas": jnp.full(num_atoms, math.log(CONCENTRATION / num_atoms), jnp.float32),
+        "log_gammas": jnp.full(num_atoms, math.log(_CONCENTRATION_MEDIAN / num_atoms), jnp.float32),
         "log_width": single(math.log(_WIDTH_MEDIAN)),
+        "log_concentration": single(math.log(_CONCENTRATION_MEDIAN)),
     }
     hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
     temperatures = np.append(np.geomspace(hottest, 1, _ANNEALED), np.ones(_LEARNT + _STEPPED + _SAMPLED))
