@@ -108,6 +108,7 @@ def test_bad_flags_are_one_line(tiny, change, message):
     assert "\n" not in str(error.value)
 
 
-def test_the_readme_shows_the_committed_table():
-    result = json.loads((common.REPOSITORY / "figures" / "accuracy.json").read_text())
-    assert accuracy.markdown(result) in (common.REPOSITORY / "README.md").read_text()
+@pytest.mark.parametrize(("name", "module"), [("accuracy", accuracy), ("accuracy_proposal", accuracy_proposal)])
+def test_the_readme_shows_the_committed_table(name, module):
+    result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
+    assert module.markdown(result) in (common.REPOSITORY / "README.md").read_text()
