@@ -8,7 +8,7 @@ The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the 
 from kme_jax._version import __version__
 from kme_jax.algorithms import algorithm1, algorithm2, improved
 from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
-from kme_jax.feature_maps import FeatureMap, FourierMap, SubspaceMap
+from kme_jax.feature_maps import FeatureMap, FourierMap, LatticeMap, SubspaceMap, spectral_map
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
 from kme_jax.proposals import NormalProposal
@@ -20,6 +20,7 @@ __all__ = [
     "Gaussian",
     "Kernel",
     "Laplacian",
+    "LatticeMap",
     "Matern32",
     "Matern52",
     "MeanEmbedding",
@@ -40,5 +41,6 @@ __all__ = [
     "perturb",
     "posterior_mean",
     "represent",
+    "spectral_map",
     "uniform",
 ]

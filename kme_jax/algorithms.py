@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from kme_jax.embedding import mean_embedding
+from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
@@ -106,9 +107,10 @@ def improved(
 
     * points like the rows ([B] figure 1): coordinates in the span of k(z_m, ·), of sensitivity √2/N rather than 2/N for
       k ≥ 0, and weights of least estimated risk on these points, ``kme_jax.synthesis.adaptive``;
-    * a proposal only ([B] figure 2): random Fourier features, of sensitivity about 1.5/N (``FourierMap.diameter``), the
-      posterior mean given the noisy ones (``kme_jax.synthesis.posterior_mean``), and points whose embedding is close
-      to it (``kme_jax.synthesis.represent``): a probability measure.
+    * a proposal only ([B] figure 2): Fourier features (``kme_jax.spectral_map``), of sensitivity √2/N on a lattice
+      (``LatticeMap``: a Gaussian kernel and few columns) and about 1.5/N at random (``FourierMap``), the posterior mean
+      given the noisy ones (``kme_jax.synthesis.posterior_mean``), and points whose embedding is close to it
+      (``kme_jax.synthesis.represent``): a probability measure.
 
     Formal guarantee: (ε, δ)-differential privacy as for :func:`algorithm1` and :func:`algorithm2`; what follows looks
     at the noisy embedding and public quantities alone (post-processing: Dwork & Roth 2014, proposition 2.1).
@@ -121,7 +123,7 @@ def improved(
       epsilon: ε > 0.
       delta: δ in (0, 1), well below 1/N.
       num_points: M, for a proposal. (Points that are given are all used.)
-      num_features: J, even, for a proposal.
+      num_features: J, even, for a proposal; at most, on a lattice.
       tolerance: see ``SubspaceMap.from_points``, for points.
       progress: called with (work done, work at most).
 
@@ -141,13 +143,8 @@ def improved(
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     _check_before_long_work(rows, public.mean[None, :], budget, "analytic", "proved")
     feature_key, noise_key, solver_key = jax.random.split(key, 3)
-    fourier = FourierMap.from_kernel(feature_key, kernel, num_features, public.dim)
-    if not (np.abs(public.mean) + 6 * public.scale <= fourier.row_bound).all():
-        raise ValueError(
-            f"the proposal reaches beyond {fourier.row_bound:.3g}, where rows count as zero: subtract a public centre "
-            "from the columns, or use a wider kernel"
-        )
-    private = perturb(noise_key, mean_embedding(fourier, rows), budget)
+    features = spectral_map(feature_key, kernel, public, num_features)
+    private = perturb(noise_key, mean_embedding(features, rows), budget)
     mean, report = posterior_mean(solver_key, private, public, progress=progress)
     if not report.converged:
         warnings.warn(

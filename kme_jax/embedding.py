@@ -59,8 +59,7 @@ def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tup
     check_columns(rows, feature_map.dim, "rows")
     if not len(rows):
         return np.zeros(feature_map.num_features), 0
-    bound = min(feature_map.row_bound, float(np.finfo(rows.dtype).max))
-    usable = (np.isfinite(rows) & (np.abs(rows) <= bound)).all(axis=1)
+    usable = feature_map.covers(rows)
     # A public constant takes the place of a row that is not, and its weight is 0: no error, no other route.
     safe = np.where(usable[:, None], rows, 0)
     return feature_map.weighted_sum(safe, usable.astype(rows.dtype), devices=devices, progress=progress), len(rows)
@@ -79,9 +78,9 @@ def mean_embedding(
 
     Formal guarantee: replacing one row moves μ̂ by at most ``feature_map.diameter / N`` in L2, because the sums
     differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. (In exact arithmetic: sums
-    of floats, those of float32 features above all, add rounding errors that this does not cover.) A row with a NaN,
-    infinite or absurdly large entry (``feature_map.row_bound``) contributes the zero vector and still counts in N, so
-    that neither an error nor the divisor depends on values.
+    of floats, those of float32 features above all, add rounding errors that this does not cover.) A row that the
+    map does not cover (``FeatureMap.covers``: an entry that is NaN, infinite or too large) contributes the zero vector
+    and still counts in N, so that neither an error nor the divisor depends on values.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.

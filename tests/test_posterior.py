@@ -17,6 +17,7 @@ from kme_jax import (
     posterior_mean,
     represent,
 )
+from kme_jax.feature_maps.waves import FreeWaves
 from kme_jax.nonprivate import Reference
 from kme_jax.synthesis import joint
 from kme_jax.synthesis.posterior import _Model
@@ -81,11 +82,8 @@ def test_the_model_is_the_formula(rng):
     """Features against a Monte Carlo mean of ψ over the mixture, the gradient of the density's parts by hand."""
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 60, 2)
     length, proposal = fourier.length_scale, NormalProposal.create(np.array([1.0, -2.0]), np.array([3.0, 0.5]))
-    turns = np.asarray(fourier.turns, np.float64)
     model = _Model(
-        turns=jnp.asarray(turns * length, jnp.float32),
-        phases=jnp.asarray(turns @ proposal.mean, jnp.float32),
-        scale=jnp.float32(fourier.scale),
+        waves=fourier.waves(proposal.mean, length),
         target=jnp.asarray(rng.normal(size=60), jnp.float32),
         variance=jnp.float32(0.7),
         precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
@@ -123,9 +121,11 @@ def test_the_model_is_the_formula(rng):
 def test_curvature_is_the_gauss_newton_diagonal(rng):
     """Squared norms of the columns of the Jacobian of ψ(ν), with the prior's own second derivatives."""
     model = _Model(
-        turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
-        phases=jnp.zeros(500, jnp.float32),
-        scale=jnp.float32(np.sqrt(1 / 500)),
+        waves=FreeWaves(
+            amplitudes=jnp.full(500, np.sqrt(1 / 500), jnp.float32),
+            turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
+            phases=jnp.zeros(500, jnp.float32),
+        ),
         target=jnp.zeros(1000, jnp.float32),
         variance=jnp.float32(1e-3),
         precision=jnp.ones(2, jnp.float32),
@@ -235,12 +235,12 @@ def test_bad_arguments_are_refused(released):
     for bad in ({"num_points": 0}, {"num_steps": 0}, {"weights": "signed"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             represent(mean, **bad)
-    for message, public in (
-        ("subtract a public centre", NormalProposal.create(np.full(2, 1e7), 1.0)),
-        ("columns", NormalProposal.create(np.zeros(5), 1.0)),
+    for message, kernel, public in (
+        ("subtract a public centre", Laplacian(0.5), NormalProposal.create(np.full(2, 1e7), 1.0)),
+        ("columns", KERNEL, NormalProposal.create(np.zeros(5), 1.0)),
     ):
         with pytest.raises(ValueError, match=message):
-            improved(jax.random.key(0), rows, KERNEL, public, epsilon=1, delta=1e-6)
+            improved(jax.random.key(0), rows, kernel, public, epsilon=1, delta=1e-6)
     for arguments in ((np.zeros((2, 2)), 1.0), (np.zeros(0), 1.0), (np.zeros(2), 0.0), (np.array([np.nan]), 1.0)):
         with pytest.raises(ValueError, match="mean and scale"):
             NormalProposal.create(*arguments)

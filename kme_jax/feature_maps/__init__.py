@@ -1,7 +1,10 @@
 """Feature maps ψ: R^d → R^F with a proved diameter."""
 
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.waves import SpectralMap
 
-__all__ = ["FeatureMap", "FourierMap", "SubspaceMap"]
+__all__ = ["FeatureMap", "FourierMap", "LatticeMap", "SpectralMap", "SubspaceMap", "spectral_map"]

@@ -36,7 +36,7 @@ class FeatureMap(abc.ABC):
     @abc.abstractmethod
     def diameter(self) -> float:
         """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, the zero vector included (see
-        :attr:`row_bound`). The L2 sensitivity of the mean of ψ over N rows under replace-one is
+        :meth:`covers`). The L2 sensitivity of the mean of ψ over N rows under replace-one is
         diameter / N."""
 
     @property
@@ -60,9 +60,14 @@ class FeatureMap(abc.ABC):
     @property
     @abc.abstractmethod
     def row_bound(self) -> float:
-        """Entries up to this size give finite features. A row with a larger (or missing) entry counts as
-        the zero vector in every mean: a fixed rule for each row by itself, so nothing fails because of what a private
-        row holds."""
+        """Entries up to this size give finite features."""
+
+    def covers(self, rows: np.ndarray) -> np.ndarray:
+        """Which rows [n, d] have features, [n]. Any other, with an entry that is missing or beyond :attr:`row_bound`,
+        counts as the zero vector in every mean: a fixed rule for each row by itself, so nothing fails because of what a
+        private row holds."""
+        bound = min(self.row_bound, float(np.finfo(rows.dtype).max))
+        return np.all(np.abs(rows) <= bound, axis=1)
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax import tiles
-from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.waves import FreeWaves, SpectralMap
 from kme_jax.kernels import Kernel, orthogonal_normal
 from kme_jax.numerics import float64
 from kme_jax.pytrees import pytree_dataclass
@@ -33,7 +33,7 @@ _ELEMENTWISE_COLUMNS = 8
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
-class _CosSin:
+class CosSin:
     """cos and sin of 2π times the inner product of turns and rows, for ``tiles.pair_sums``."""
 
     num_values: ClassVar[int] = 2
@@ -96,7 +96,7 @@ def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class FourierMap(FeatureMap):
+class FourierMap(SpectralMap):
     """√(2κ/J) [cos ω_1ᵀx, ..., cos ω_{J/2}ᵀx, sin ω_1ᵀx, ..., sin ω_{J/2}ᵀx], ω from the spectral measure.
 
     ⟨ψ(x), ψ(y)⟩ is an unbiased estimate of k(x, y) with standard error O(J^-½), and ‖ψ(x)‖ = √κ for every x. Build one
@@ -224,7 +224,7 @@ class FourierMap(FeatureMap):
     def weighted_sum(self, rows, weights, *, devices=None, progress=None):
         dtype = self.turns.dtype
         sums = tiles.pair_sums(
-            _CosSin(),
+            CosSin(),
             np.asarray(self.turns),
             np.asarray(rows, dtype),
             np.asarray(weights, dtype),
@@ -232,3 +232,11 @@ class FourierMap(FeatureMap):
             progress=progress,
         )
         return self.scale * sums.reshape(-1)
+
+    def waves(self, centre, length):
+        turns = np.asarray(self.turns, np.float64)
+        return FreeWaves(
+            amplitudes=jnp.full(len(turns), self.scale, jnp.float32),
+            turns=jnp.asarray(turns * length, jnp.float32),
+            phases=jnp.asarray(np.remainder(turns @ centre, 1), jnp.float32),
+        )

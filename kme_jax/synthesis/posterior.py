@@ -29,12 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.waves import SpectralMap, Waves
 from kme_jax.numerics import Progress
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.proposals import NormalProposal
 from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_turns
 
 Array = jax.Array
 # centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width [], log_concentration []
@@ -58,17 +57,13 @@ class _Model:
     """The posterior's density, all in float32 and in units of ℓ.
 
     Attributes:
-      turns: ω ℓ / 2π, [J/2, d].
-      phases: turns of the proposal's mean, [J/2].
-      scale: of the features.
+      waves: ψ in units of ℓ from the proposal's mean.
       target: β, [J].
       variance: σ² times the temperature.
       precision: (ℓ / scale of the proposal)², [d].
     """
 
-    turns: Array
-    phases: Array
-    scale: Array
+    waves: Waves
     target: Array
     variance: Array
     precision: Array
@@ -76,14 +71,7 @@ class _Model:
     def features(self, parameters: Parameters) -> Array:
         """ψ(ν), [J]."""
         weights = jax.nn.softmax(parameters["log_gammas"])
-        angle = jnp.matmul(parameters["centres"], self.turns.T, precision=jax.lax.Precision.HIGHEST)
-        sin, cos = sincos_turns(angle + self.phases[None, :])
-        damping = self.scale * jnp.exp(-0.5 * jnp.exp(2 * parameters["log_width"]) * self._squares())
-        return jnp.concatenate([damping * (weights @ cos), damping * (weights @ sin)])
-
-    def _squares(self) -> Array:
-        """‖ω‖² ℓ², [J/2]."""
-        return (2 * math.pi) ** 2 * jnp.sum(jnp.square(self.turns), axis=1)
+        return self.waves.mixture(parameters["centres"], weights, jnp.exp(parameters["log_width"]))
 
     def log_density(self, parameters: Parameters) -> Array:
         """Of the parameters given β, up to a constant."""
@@ -102,12 +90,12 @@ class _Model:
 
     def curvature(self, parameters: Parameters) -> Parameters:
         """The diagonal of about −∇² log density: squared derivatives of ψ(ν) over σ², and the prior's."""
-        squares, width = self._squares(), jnp.exp(parameters["log_width"])
-        damping = jnp.exp(-jnp.square(width) * squares)
+        squares, width = self.waves.squares(), jnp.exp(parameters["log_width"])
+        energies = jnp.square(self.waves.amplitudes) * jnp.exp(-jnp.square(width) * squares)
         weights = jax.nn.softmax(parameters["log_gammas"])
-        strength = jnp.sum(self.scale**2 * damping) / self.variance
-        columns = jnp.square(2 * math.pi * self.turns)
-        moves = jnp.sum(self.scale**2 * damping[:, None] * columns, axis=0) / self.variance
+        strength = jnp.sum(energies) / self.variance
+        columns = jnp.square(2 * math.pi * self.waves.turns)
+        moves = jnp.sum(energies[:, None] * columns, axis=0) / self.variance
         shape = _shape(parameters)
         slope = self.features(parameters) * jnp.square(width) * jnp.concatenate([squares, squares])
         return {
@@ -191,7 +179,7 @@ class PosteriorMean:
       mechanism: the mechanism behind it.
     """
 
-    feature_map: FourierMap
+    feature_map: SpectralMap
     coordinates: np.ndarray
     centres: np.ndarray
     weights: np.ndarray
@@ -235,7 +223,7 @@ def posterior_mean(
 
     Args:
       key: a JAX random key of the sampler's own, independent of the noise and of the rows.
-      embedding: μ̃ of a FourierMap with Gaussian noise.
+      embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
       proposal: public: the prior of the atoms.
       num_atoms: K.
       num_trajectories: in each of 110 rounds, of which the last 50 are used.
@@ -249,8 +237,8 @@ def posterior_mean(
       ValueError: another kind of map or noise; a proposal of another dimension; a count below 1.
     """
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
-    if not isinstance(feature_map, FourierMap):
-        raise ValueError(f"needs the embedding of a FourierMap, got {type(feature_map).__name__}")
+    if not isinstance(feature_map, SpectralMap):
+        raise ValueError(f"needs the embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}")
     if mechanism.noise != "gaussian":
         raise ValueError(f"needs Gaussian noise, got {mechanism.noise}: its likelihood is another one")
     if proposal.dim != feature_map.dim:
@@ -260,15 +248,12 @@ def posterior_mean(
             raise ValueError(f"{name} must be at least 1, got {value}")
     start_key, run_key = jax.random.split(key)
     num_features, length = feature_map.num_features, feature_map.length_scale
-    turns = np.asarray(feature_map.turns, np.float64)
 
     def single(value):
         return jnp.asarray(np.asarray(value, np.float32))
 
     model = _Model(
-        turns=single(turns * length),
-        phases=single(np.remainder(turns @ proposal.mean, 1)),
-        scale=single(feature_map.scale),
+        waves=feature_map.waves(proposal.mean, length),
         target=single(embedding.coordinates),
         variance=single(mechanism.variance),
         precision=single(np.square(length / proposal.scale)),

@@ -33,13 +33,14 @@ def _optimiser(num_steps: int) -> optax.GradientTransformation:
 
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
-def _move(feature_map, target, parameters, state, length, *, num_steps: int, schedule_steps: int, uniform: bool):
-    """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in lengths) and logits of the weights; fixed logits if ``uniform``."""
+def _move(waves, target, parameters, state, *, num_steps: int, schedule_steps: int, uniform: bool):
+    """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in the unit of ``waves``) and logits of the weights; fixed logits if
+    ``uniform``."""
     method = _optimiser(schedule_steps)
 
     def objective(parameters):
         logits = jax.lax.stop_gradient(parameters["logits"]) if uniform else parameters["logits"]
-        residual = target - jax.nn.softmax(logits) @ feature_map(length * parameters["points"])
+        residual = target - waves.mixture(parameters["points"], jax.nn.softmax(logits))
         return 0.5 * residual @ residual
 
     def step(carry, _):
@@ -55,8 +56,7 @@ def _move(feature_map, target, parameters, state, length, *, num_steps: int, sch
 @in_float64
 def _weigh(mean: PosteriorMean, points: np.ndarray) -> tuple[np.ndarray, SolverReport]:
     """Probability weights of the least ½‖ȳ − Σ w ψ(z)‖² + τ KL(w ‖ uniform) for given points."""
-    dtype = mean.feature_map.turns.dtype
-    features = np.asarray(mean.feature_map(jnp.asarray(points.astype(dtype))), np.float64)
+    features = np.asarray(mean.feature_map(jnp.asarray(points)), np.float64)
     variance = mean.mechanism.variance
     problem = EntropicLeastSquares(*project_features(features, mean.coordinates))
     fit = problem.solve(_PENALTY * variance, _GAP * variance)
@@ -101,28 +101,24 @@ def represent(
     chosen = np.full(num_points, 1 / num_points)
     objective, gap, converged = np.empty(0), 0.0, True
     if num_points <= _MAX_MOVED:
-        dtype = np.float32  # whatever the map's: locations need no more
-        feature_map = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), mean.feature_map)
-        length = jnp.asarray(mean.feature_map.length_scale, dtype)
-        target = jnp.asarray(mean.coordinates.astype(dtype))
-        parameters = {"points": jnp.asarray(points.astype(dtype)) / length, "logits": jnp.zeros(num_points, dtype)}
+        # In float32, whatever the map's own precision: locations in lengths from their centre need no more.
+        centre, length = points.mean(axis=0), mean.feature_map.length_scale
+        waves, target = mean.feature_map.waves(centre, length), jnp.asarray(mean.coordinates, jnp.float32)
+        parameters = {
+            "points": jnp.asarray((points - centre) / length, jnp.float32),
+            "logits": jnp.zeros(num_points, jnp.float32),
+        }
         state, traces = _optimiser(num_steps).init(parameters), []
         for start in range(0, num_steps, _STEPS_PER_CALL):
             now = min(_STEPS_PER_CALL, num_steps - start)
+            uniform = weights == "uniform"
             (parameters, state), trace = _move(
-                feature_map,
-                target,
-                parameters,
-                state,
-                length,
-                num_steps=now,
-                schedule_steps=num_steps,
-                uniform=weights == "uniform",
+                waves, target, parameters, state, num_steps=now, schedule_steps=num_steps, uniform=uniform
             )
             traces.append(np.asarray(trace, np.float64))
             if progress:
                 progress(start + now, num_steps)
-        points = np.asarray(length * parameters["points"], np.float64)
+        points = centre + length * np.asarray(parameters["points"], np.float64)
         chosen = np.asarray(jax.nn.softmax(parameters["logits"]), np.float64)
         chosen /= chosen.sum()
         objective = np.concatenate(traces)

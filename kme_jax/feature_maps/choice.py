@@ -1,0 +1,40 @@
+"""Which Fourier features to use where no row is public: decided by the kernel and the proposal alone."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.lattice import LatticeMap
+from kme_jax.feature_maps.waves import SpectralMap
+from kme_jax.kernels import Gaussian, Kernel
+from kme_jax.proposals import NormalProposal
+
+_REACH = 6.0  # standard deviations of the proposal; further out there are 2e-9 of its draws
+
+
+def spectral_map(key: jax.Array, kernel: Kernel, proposal: NormalProposal, num_features: int = 10_000) -> SpectralMap:
+    """A LatticeMap where it fits: a Gaussian kernel, and a box of six standard deviations of the proposal to all sides
+    that num_features cover. Otherwise a FourierMap.
+
+    Args:
+      key: a JAX random key for the frequencies, if they are random.
+      kernel: k, shift-invariant.
+      proposal: public.
+      num_features: J, even; for a LatticeMap at most.
+
+    Raises:
+      ValueError: num_features odd or below 2; a kernel that is not shift-invariant; a proposal so far from the origin
+        that random features of rows there would count as zero.
+    """
+    reach = _REACH * proposal.scale
+    if isinstance(kernel, Gaussian) and LatticeMap.fits(kernel, 2 * reach, num_features):
+        return LatticeMap.from_box(kernel, proposal.mean - reach, proposal.mean + reach, num_features)
+    fourier = FourierMap.from_kernel(key, kernel, num_features, proposal.dim)
+    if not (np.abs(proposal.mean) + reach <= fourier.row_bound).all():
+        raise ValueError(
+            f"the proposal reaches beyond {fourier.row_bound:.3g}, where rows count as zero: subtract a public centre "
+            "from the columns, or use a wider kernel"
+        )
+    return fourier
