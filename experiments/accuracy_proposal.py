@@ -5,6 +5,7 @@ Every ε and seed is one release with frequencies, noise and sampler of its own;
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -19,65 +20,105 @@ from experiments.mixture import mixture, proposal
 from kme_jax import (
     FourierMap,
     Gaussian,
+    MeanEmbedding,
     NormalProposal,
     PrivacyBudget,
+    SubspaceMap,
     WeightedSample,
+    adaptive,
     mean_embedding,
     perturb,
     posterior_mean,
     represent,
+    spectral_map,
     uniform,
 )
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import joint
+from kme_jax.synthesis import PosteriorMean, joint
 
 NUM_POINTS = 1000  # the default of kme_jax.improved
 _FEW_POINTS = 100
-_NUM_FEATURES = 10_000
+NUM_FEATURES = 10_000
 _SCALE = 500.0  # of the proposal, as published
 _RESAMPLED_ROWS = 10_000
-# What each release is measured by: key, description.
+COMPARED = 2  # releases of each setting that everything is measured for; the others for `improved` alone
+# What a release is measured by: key, description.
 MEASURES = {
-    "joint": f"joint reduced set (algorithm 2, Σ|w| ≤ 1, {_FEW_POINTS} points), same noise",
     "improved": f"improved, {NUM_POINTS} points",
+    "joint": f"joint reduced set (algorithm 2, Σ|w| ≤ 1, {_FEW_POINTS} points)",
+    "fixed_points": f"{NUM_POINTS} draws of the proposal, adaptive weights",
     "few_points": f"improved, {_FEW_POINTS} points",
     "resampled": f"improved, resampled to {_RESAMPLED_ROWS} unweighted rows",
     "unweighted": f"improved, {NUM_POINTS} optimised rows of weight 1/{NUM_POINTS}",
 }
 
 
-def _release(reference: Reference, embedding, budget: PrivacyBudget, keys, progress) -> dict[str, Any]:
-    """One release and its distances."""
-    noise_key, solver_key, joint_key = keys
-    dim, distance = embedding.feature_map.dim, reference.distance
-    private = perturb(noise_key, embedding, budget)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Embeddings:
+    """Of the private rows, under the three maps that are compared."""
+
+    improved: MeanEmbedding
+    fourier: MeanEmbedding
+    subspace: MeanEmbedding
+
+    @classmethod
+    def of(cls, key: jax.Array, kernel: Gaussian, rows: np.ndarray) -> _Embeddings:
+        dim = rows.shape[1]
+        chosen = spectral_map(key, kernel, prior(dim), NUM_FEATURES)
+        improved = mean_embedding(chosen, rows)
+        random = isinstance(chosen, FourierMap)
+        fourier = None if random else mean_embedding(FourierMap.from_kernel(key, kernel, NUM_FEATURES, dim), rows)
+        points = proposal(10_000, dim, scale=_SCALE)[:NUM_POINTS]
+        subspace = mean_embedding(SubspaceMap.from_points(kernel, points), rows)
+        return cls(improved, improved if random else fourier, subspace)
+
+
+def prior(dim: int) -> NormalProposal:
+    """The published proposal."""
+    return NormalProposal.create(np.zeros(dim), _SCALE)
+
+
+def release(
+    reference: Reference, embedding: MeanEmbedding, budget: PrivacyBudget, keys: jax.Array, progress
+) -> tuple[PosteriorMean, dict[str, Any]]:
+    """One improved release with its own noise and sampler, and what it is like."""
+    private = perturb(keys[0], embedding, budget)
     started = time.perf_counter()
-    mean, report = posterior_mean(
-        solver_key, private, NormalProposal.create(np.zeros(dim), _SCALE), progress=lambda *done: progress(*done)
-    )
+    mean, report = posterior_mean(keys[1], private, prior(embedding.feature_map.dim), progress=progress)
     sample, _ = represent(mean, NUM_POINTS)
     seconds = time.perf_counter() - started
-    few, _ = represent(mean, _FEW_POINTS)
-    unweighted, _ = represent(mean, NUM_POINTS, weights="uniform")
-    other, _ = joint(joint_key, private, proposal(10_000, dim, scale=_SCALE), _FEW_POINTS)
-    measured: dict[str, WeightedSample] = {
-        "joint": other,
-        "improved": sample,
-        "few_points": few,
-        "resampled": uniform(sample.resample(_RESAMPLED_ROWS, seed=0)),
-        "unweighted": unweighted,
-    }
     truth = embedding.coordinates
-    return {
-        "distances": {name: distance(each.points, each.weights) for name, each in measured.items()},
+    return mean, {
+        "distances": {
+            "improved": _distance(reference, sample),
+            "resampled": _distance(reference, uniform(sample.resample(_RESAMPLED_ROWS, seed=0))),
+        },
         "denoised": float(np.linalg.norm(mean.coordinates - truth)),
         "noise": float(np.linalg.norm(private.coordinates - truth)),
+        "map": type(embedding.feature_map).__name__,
+        "num_features": embedding.feature_map.num_features,
         "sigma": private.mechanism.scale,
         "seconds": seconds,
         "converged": report.converged,
         "acceptance": report.acceptance,
         "width": float(np.mean(mean.widths)),
     }
+
+
+def _distance(reference: Reference, sample: WeightedSample) -> float:
+    return reference.distance(sample.points, sample.weights)
+
+
+def _comparisons(reference, embeddings: _Embeddings, mean: PosteriorMean, budget, keys) -> dict[str, float]:
+    """Other ways to the same end, at the same privacy."""
+    candidates = proposal(10_000, mean.feature_map.dim, scale=_SCALE)
+    samples = {
+        "joint": joint(keys[2], perturb(keys[0], embeddings.fourier, budget), candidates, _FEW_POINTS)[0],
+        "fixed_points": adaptive(perturb(keys[0], embeddings.subspace, budget))[0],
+        "few_points": represent(mean, _FEW_POINTS)[0],
+        "unweighted": represent(mean, NUM_POINTS, weights="uniform")[0],
+    }
+    return {name: _distance(reference, sample) for name, sample in samples.items()}
 
 
 def run(config: Any) -> dict[str, Any]:
@@ -88,30 +129,27 @@ def run(config: Any) -> dict[str, Any]:
     """
     stages = common.Stages("accuracy, proposal")
     path = common.check_output_dir(config.output_dir) / "accuracy_proposal.json"
-    result = config.begun(path, "accuracy_proposal")
-    before = result["wall_seconds"]
-    known = {(record["dim"], record["epsilon"], record["seed"]) for record in result["cells"]}
+    cells = common.Cells(path, "accuracy_proposal", config.settings(), ("dim", "epsilon", "seed"))
     for dim in config.dims:
-        todo = [(e, s) for s in range(config.num_releases) for e in config.epsilons if (dim, float(e), s) not in known]
+        todo = [(e, s) for s in range(config.num_releases) for e in config.epsilons if (dim, float(e), s) not in cells]
         if not todo:
             continue
         rows, kernel = mixture(config.num_rows, dim, seed=config.data_seed), Gaussian(config.gamma_scale * 1e-4 / dim)
         with stages.stage(f"D = {dim}: norm of the embedding") as progress:
             reference = Reference.from_rows(kernel, rows, progress=progress)
-        made: dict[int, Any] = {}
+        made: dict[int, _Embeddings] = {}
         for epsilon, seed in todo:
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), dim), 2)
             with stages.stage(f"D = {dim}, ε = {epsilon:g}, seed {seed}") as progress:
                 if seed not in made:
-                    fourier = FourierMap.from_kernel(keys[0], kernel, _NUM_FEATURES, dim)
-                    made = {seed: mean_embedding(fourier, rows)}
+                    made = {seed: _Embeddings.of(keys[0], kernel, rows)}
                 own = jax.random.split(jax.random.fold_in(keys[1], config.epsilons.index(epsilon)), 3)
-                record = {"dim": dim, "epsilon": float(epsilon), "seed": seed}
-                record |= _release(reference, made[seed], PrivacyBudget(epsilon, config.delta), own, progress)
-            result["cells"].append(record)
-            result["wall_seconds"] = before + stages.total_seconds
-            common.write_json(path, result)
-    return result
+                budget = PrivacyBudget(epsilon, config.delta)
+                mean, record = release(reference, made[seed].improved, budget, own, progress)
+                if seed < COMPARED:
+                    record["distances"] |= _comparisons(reference, made[seed], mean, budget, own)
+            cells.add({"dim": dim, "epsilon": float(epsilon), "seed": seed} | record)
+    return cells.result
 
 
 def _published() -> dict[tuple[int, float], float]:
@@ -136,9 +174,9 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
         groups.setdefault((record["dim"], record["epsilon"]), []).append(record)
     lines = []
     for (dim, epsilon), records in sorted(groups.items()):
-        means = {name: float(np.mean([r["distances"][name] for r in records])) for name in MEASURES}
         improved = [r["distances"]["improved"] for r in records]
         error = float(np.std(improved, ddof=1) / math.sqrt(len(improved))) if len(improved) > 1 else None
+        others = {name: [r for r in records if name in r["distances"]] for name in MEASURES}
         lines.append(
             {
                 "dim": dim,
@@ -148,24 +186,40 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
                 "standard_error": error,
                 "seconds": float(np.median([r["seconds"] for r in records])),
                 "converged": sum(r["converged"] for r in records),
-                **means,
+                "means": {n: float(np.mean([r["distances"][n] for r in some])) for n, some in others.items() if some},
+                # Beside the very same releases.
+                "ratios": {
+                    n: float(np.mean([r["distances"][n] / r["distances"]["improved"] for r in some]))
+                    for n, some in others.items()
+                    if some
+                },
             }
         )
     return lines
 
 
+def _number(values: dict[str, float], name: str, form: str) -> str:
+    """One that was not measured is a dash."""
+    sign, _, form = form.rpartition(" ")
+    return f"{sign} {values[name]:{form}}".strip() if name in values else "–"
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The summary as a table for the README."""
     lines = [
-        "| D | ε | published, best over M | joint, 100 points | improved, 1000 points | gain | 100 points | "
-        "10 000 rows | 1000 rows | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| D | ε | published, best over M | fixed points | locations: joint | posterior mean: improved | ± | gain "
+        "| 100 points | 10 000 rows | 1000 rows | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in summary(result):
         published, gain = "–", "–"
+        improved, means, ratios = row["means"]["improved"], row["means"], row["ratios"]
         if row["published"]:
-            published, gain = f"{row['published']:.3g}", f"{row['published'] / row['improved']:.1f}"
-        numbers = [row["joint"], row["improved"], gain, row["few_points"], row["resampled"], row["unweighted"]]
-        numbers = " | ".join(value if isinstance(value, str) else f"{value:.3g}" for value in numbers)
-        lines.append(f"| {row['dim']} | {row['epsilon']:g} | {published} | {numbers} | {row['seconds']:.0f} |")
+            published, gain = f"{row['published']:.3g}", f"{row['published'] / improved:.1f}"
+        error = "–" if row["standard_error"] is None else f"{row['standard_error']:.1g}"
+        numbers = [*(_number(means, name, ".3g") for name in ("fixed_points", "joint")), f"{improved:.3g}", error, gain]
+        numbers += [_number(ratios, name, "× .2f") for name in ("few_points", "resampled", "unweighted")]
+        lines.append(
+            f"| {row['dim']} | {row['epsilon']:g} | {published} | {' | '.join(numbers)} | {row['seconds']:.0f} |"
+        )
     return "\n".join(lines)

@@ -63,7 +63,8 @@ class MixtureConfig:
     num_features: int = 10_000
     joint_steps: int = 400
     improved_trajectories: int = 20
-    improved_max_points: int = 1000
+    improved_sizes: tuple[int, ...] = (10, 31, 100, 316, 1000, 10_000)
+    improved_draws: int = 5
     proposal_scale: float = 500.0
     dataset: str | None = None
     output_dir: str = "results"
@@ -82,10 +83,14 @@ class MixtureConfig:
             "num_repeats",
             "joint_steps",
             "improved_trajectories",
-            "improved_max_points",
+            "improved_draws",
         ):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if not self.improved_sizes or min(self.improved_sizes) < 1:
+            raise InputError(
+                f"--improved_sizes must be at least 1 each, got {','.join(map(str, self.improved_sizes))!r}"
+            )
         if self.num_features < 2 or self.num_features % 2:
             raise InputError(f"--num_features must be even and at least 2, got {self.num_features}")
         if self.num_rows is not None and self.num_rows < 1:
@@ -152,8 +157,13 @@ def define_mixture_flags() -> None:
         default.improved_trajectories,
         "Trajectories in each round of the sampler behind `improved` in figure 2.",
     )
+    flags.DEFINE_list(
+        "improved_sizes",
+        [str(m) for m in default.improved_sizes],
+        "M of `improved`, as far as there are points; up to 1000 in figure 2.",
+    )
     flags.DEFINE_integer(
-        "improved_max_points", default.improved_max_points, "The largest M of `improved` in figure 2, at most 1000."
+        "improved_draws", default.improved_draws, "Noise draws of `improved` in figure 1 (one beyond M = 1000)."
     )
     flags.DEFINE_float("proposal_scale", default.proposal_scale, "Standard deviation of the random public points.")
     flags.DEFINE_string(
@@ -169,13 +179,14 @@ def mixture_config_from_flags() -> MixtureConfig:
     """The configuration the flags say.
 
     Raises:
-      InputError: an ε that is not a number.
+      InputError: an ε or a size that is not a number.
     """
     values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(MixtureConfig)}
-    try:
-        values["epsilons"] = tuple(float(epsilon) for epsilon in values["epsilons"])
-    except ValueError as error:
-        raise InputError(f"--epsilons must be numbers separated by commas: {error}") from error
+    for name, kind in (("epsilons", float), ("improved_sizes", int)):
+        try:
+            values[name] = tuple(kind(value) for value in values[name])
+        except ValueError as error:
+            raise InputError(f"--{name} must be numbers separated by commas: {error}") from error
     return MixtureConfig(**values)
 
 
@@ -318,6 +329,41 @@ class Stages:
     def total_seconds(self) -> float:
         """Wall seconds since the start."""
         return time.perf_counter() - self._started
+
+
+class Cells:
+    """Records of a long run, kept in a JSON file as they come: a run with the same settings, by the same commit and
+    machine, goes on where an earlier one was.
+
+    Args:
+      path: the file.
+      experiment: name of the experiment.
+      settings: what has to be the same.
+      names: the fields that tell one record from another.
+
+    Attributes:
+      result: what is in the file.
+    """
+
+    def __init__(self, path: pathlib.Path, experiment: str, settings: dict[str, Any], names: tuple[str, ...]):
+        self._path, self._names, self._started = path, names, time.perf_counter()
+        begun = {"experiment": experiment, "config": settings, "environment": environment()}
+        begun = json.loads(json.dumps(begun))
+        self.result = begun | {"wall_seconds": 0.0, "cells": []}
+        with contextlib.suppress(OSError, ValueError):
+            earlier = json.loads(path.read_text())
+            if all(earlier.get(name) == value for name, value in begun.items()):
+                self.result = earlier
+        self._before = self.result["wall_seconds"]
+
+    def __contains__(self, key: tuple) -> bool:
+        return any(tuple(cell[name] for name in self._names) == key for cell in self.result["cells"])
+
+    def add(self, cell: dict[str, Any]) -> None:
+        """Keeps one more record."""
+        self.result["cells"].append(cell)
+        self.result["wall_seconds"] = self._before + time.perf_counter() - self._started
+        write_json(self._path, self.result)
 
 
 def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from kme_jax import (
     perturb,
     posterior_mean,
     represent,
+    spectral_map,
 )
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
@@ -39,8 +40,7 @@ from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
 _LEARNING_RATE = 100.0  # published, for the greedy points
-_IMPROVED_GRID = (10, 31, 100, 316, 1000, 10_000)
-_IMPROVED_DRAWS, _IMPROVED_LARGE_DRAWS = 5, 1  # in figure 1, up to 1000 points and beyond
+_IMPROVED_LARGE = 1000  # points, beyond which `improved` has one draw in figure 1, and is not drawn in figure 2
 _JOINT_MAX_POINTS = 100  # the joint curve stops here: it is flat, and costs M · J per step
 
 
@@ -137,6 +137,11 @@ def algorithm2_curves(
     }
 
 
+def _improved_grid(config: common.MixtureConfig, largest: int) -> list[int]:
+    """The sizes asked for, as far as there are points; at least one."""
+    return sorted({m for m in config.improved_sizes if m <= largest}) or [largest]
+
+
 def improved_from_points(
     config: common.MixtureConfig, reference: Reference, alpha: MeanEmbedding, stages: common.Stages
 ) -> dict[str, Any]:
@@ -152,8 +157,8 @@ def improved_from_points(
       Entries for "curves".
     """
     points = alpha.feature_map.points
-    grid = [m for m in _IMPROVED_GRID if m <= len(points)] or [len(points)]
-    draws = [_IMPROVED_DRAWS if m <= 1000 else _IMPROVED_LARGE_DRAWS for m in grid]
+    grid = _improved_grid(config, len(points))
+    draws = [config.improved_draws if m <= _IMPROVED_LARGE else 1 for m in grid]
     cross = reference.kernel_mean(points[: grid[-1]])
     found: dict[str, list[np.ndarray]] = {}
     key = jax.random.fold_in(jax.random.key(config.seed), 4)
@@ -195,13 +200,13 @@ def improved_from_proposal(
     """
     reference = Reference(config.kernel, rows, squared_norm)
     prior = NormalProposal.create(np.zeros(config.dim), config.proposal_scale)
-    largest = min(config.max_points, config.improved_max_points)
-    grid = [m for m in _IMPROVED_GRID if m <= largest] or [largest]
+    grid = _improved_grid(config, min(config.max_points, _IMPROVED_LARGE))
     found: dict[str, list[np.ndarray]] = {}
     keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 5), 1 + 2 * len(config.epsilons))
     with stages.stage("improved") as progress:
-        fourier = FourierMap.from_kernel(keys[0], config.kernel, config.num_features, config.dim)
-        embedding = mean_embedding(fourier, rows)
+        with common.input_errors("--proposal_scale: "):
+            features = spectral_map(keys[0], config.kernel, prior, config.num_features)
+        embedding = mean_embedding(features, rows)
         for i, epsilon in enumerate(config.epsilons):
             private = perturb(keys[1 + 2 * i], embedding, PrivacyBudget(epsilon, config.delta))
 

@@ -45,7 +45,7 @@ def run(output_dir: str, *, quick: bool = False) -> dict[str, list[pathlib.Path]
     config = common.MixtureConfig(output_dir=output_dir)
     if quick:
         small = {"num_rows": 10_000, "max_points": 1000, "num_noise_draws": 100, "num_repeats": 1, "num_features": 1000}
-        small |= {"joint_steps": 100, "improved_trajectories": 1, "improved_max_points": 100}
+        small |= {"joint_steps": 30, "improved_trajectories": 1, "improved_sizes": (100,), "improved_draws": 1}
         config = dataclasses.replace(config, **small)
     panels = [(name, dim) for name in _EXPERIMENTS for dim in _DIMS]
     paths: dict[str, list[pathlib.Path]] = {name: [] for name in _EXPERIMENTS}

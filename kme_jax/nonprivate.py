@@ -39,7 +39,6 @@ class Reference:
         """μ̂_X(z_m) for every point: [M, d] -> [M] in float64."""
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 
-    @in_float64
     def distance(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> float:
         """Δ = ‖μ̂_X − Σ_m w_m k(z_m, ·)‖ in the RKHS of the exact kernel ([B] B.1), from its definition in float64.
 
@@ -51,23 +50,31 @@ class Reference:
         Raises:
           ValueError: Δ² comes out negative by more than the rounding of sums of this size.
         """
+        return float(self.distances(points, np.asarray(weights)[None, :], kernel_mean)[0])
+
+    @in_float64
+    def distances(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> np.ndarray:
+        """:meth:`distance` for each of several weights [r, M] of the same points, [r]."""
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
-        used = weights != 0
-        points, weights = points[used], weights[used]
-        if not len(weights):
-            return float(np.sqrt(self.squared_norm))
+        used = np.any(weights != 0, axis=0)
+        points, weights = points[used], weights[:, used]
+        if not len(points):
+            return np.full(len(weights), np.sqrt(self.squared_norm))
         cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
-        own = 0.0
+        own = np.zeros(len(weights))
         # Filled up with weights of zero, so that few shapes are compiled.
         size = len(points)
         size = max(64, 1 << (size - 1).bit_length()) if size <= 1024 else -(-size // 1024) * 1024
         points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")
-        weights = np.pad(weights, (0, size - len(weights)))
+        columns = np.pad(weights.T, [(0, size - weights.shape[1]), (0, 0)])
         for start in range(0, size, 1024):
             block = gram.gram(self.kernel, jnp.asarray(points[start : start + 1024]), jnp.asarray(points))
-            own += float(weights[start : start + 1024] @ np.asarray(block @ weights))
+            own += np.sum(columns[start : start + 1024] * (np.asarray(block) @ columns), axis=0)
         squared = self.squared_norm - 2 * cross + own
-        rounding = 1e-13 * self.kernel.diagonal_bound * (1 + float(np.abs(weights).sum())) ** 2
-        if squared < -rounding:
-            raise ValueError(f"squared distance {squared} is below 0 by more than rounding, {rounding:.1g}")
-        return float(np.sqrt(max(squared, 0.0)))
+        rounding = 1e-13 * self.kernel.diagonal_bound * np.square(1 + np.abs(weights).sum(axis=1))
+        if np.any(squared < -rounding):
+            worst = int(np.argmin(squared + rounding))
+            raise ValueError(
+                f"squared distance {squared[worst]} is below 0 by more than rounding, {rounding[worst]:.1g}"
+            )
+        return np.sqrt(np.maximum(squared, 0.0))

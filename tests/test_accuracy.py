@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import accuracy, accuracy_proposal, common, plots, published
+from experiments import accuracy, accuracy_proposal, accuracy_robustness, accuracy_subset, common, plots, published
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def tiny(tmp_path):
 
 
 def test_a_small_run_and_its_picture(tiny, tmp_path):
-    result = accuracy.run(tiny)
+    result = accuracy_subset.run(tiny)
     assert json.loads((tmp_path / "accuracy.json").read_text()) == result
     assert [(cell["num_points"], cell["epsilon"]) for cell in result["cells"]] == [
         (5, 0.1),
@@ -31,30 +31,31 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
         better = min(cell["uniform"], steps["diameter"])
         assert cell["ratio_to_better"] == pytest.approx(steps["improved"] / better)
         assert cell["ratio_to_published"] == pytest.approx(steps["published"] / steps["improved"])
-    text = accuracy.table(result)
+    text = accuracy_subset.table(result)
     assert len(text.splitlines()) == 6
     assert f"{result['cells'][0]['steps']['improved']['mean']:.3g}" in text
     assert plots.draw_accuracy(tmp_path / "accuracy.json", tmp_path / "a.png").stat().st_size > 10_000
 
 
 def test_an_interrupted_run_goes_on(tiny, tmp_path):
-    first = accuracy.run(tiny)
+    first = accuracy_subset.run(tiny)
     kept = dict(first, cells=[dict(first["cells"][0], uniform=-1.0)])
     common.write_json(tmp_path / "accuracy.json", kept)
-    again = accuracy.run(tiny)
+    again = accuracy_subset.run(tiny)
     assert again["cells"][0]["uniform"] == -1.0  # not computed again
     np.testing.assert_allclose(
         [c["distances"]["improved"] for c in again["cells"]],
         [c["distances"]["improved"] for c in first["cells"]],
         rtol=1e-6,
     )
-    other = accuracy.run(dataclasses.replace(tiny, sizes=(5,), epsilons=(0.1,), num_draws=1))
+    other = accuracy_subset.run(dataclasses.replace(tiny, sizes=(5,), epsilons=(0.1,), num_draws=1))
     assert other["cells"][0]["uniform"] > 0  # other flags: from the start
     assert other["cells"][0]["never_worse"] is None
 
 
 def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(accuracy_proposal, "_NUM_FEATURES", 200)
+    monkeypatch.setattr(accuracy_proposal, "NUM_FEATURES", 200)
+    monkeypatch.setattr(accuracy_proposal, "COMPARED", 1)
     short = functools.partial(accuracy_proposal.posterior_mean, num_atoms=5, num_trajectories=2, num_leaps=3)
     monkeypatch.setattr(accuracy_proposal, "posterior_mean", short)
     brief = functools.partial(accuracy_proposal.represent, num_steps=3)
@@ -67,17 +68,47 @@ def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch
     settings = [(record["epsilon"], record["seed"]) for record in result["cells"]]
     assert settings == [(0.1, 0), (1.0, 0), (0.1, 1), (1.0, 1)]
     for record in result["cells"]:
-        assert set(record["distances"]) == set(accuracy_proposal.MEASURES)
+        few = {"improved", "resampled"}
+        assert set(record["distances"]) == (few if record["seed"] else set(accuracy_proposal.MEASURES))
         assert all(0 < value < 2 for value in record["distances"].values())
         assert record["denoised"] < record["noise"]
     rows = accuracy_proposal.summary(result)
     assert [row["num_seeds"] for row in rows] == [2, 2]
     assert all(row["published"] is None for row in rows)  # other settings
     mean = np.mean([record["distances"]["improved"] for record in result["cells"][::2]])
-    assert rows[0]["improved"] == pytest.approx(mean)
+    assert rows[0]["means"]["improved"] == pytest.approx(mean)
+    first = result["cells"][0]["distances"]
+    assert rows[0]["means"]["joint"] == first["joint"]
+    assert rows[0]["ratios"]["unweighted"] == first["unweighted"] / first["improved"]
     assert f"{mean:.3g}" in accuracy_proposal.markdown(result)
     common.write_json(tmp_path / "accuracy_proposal.json", dict(result, cells=result["cells"][:1]))
     assert accuracy_proposal.run(config)["cells"][0] == result["cells"][0]
+
+
+def test_gains_on_other_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(accuracy_proposal, "NUM_FEATURES", 200)
+    short = functools.partial(accuracy_proposal.posterior_mean, num_atoms=5, num_trajectories=2, num_leaps=3)
+    monkeypatch.setattr(accuracy_proposal, "posterior_mean", short)
+    monkeypatch.setattr(accuracy_robustness, "SETTINGS", ((300, 1, 1.0), (300, 1, 4.0)))
+    monkeypatch.setattr(accuracy_robustness, "SEEDS", (0, 1))
+    monkeypatch.setattr(accuracy_robustness, "_NUM_POINTS", 20)
+    monkeypatch.setattr(accuracy_robustness, "_DRAWS", 2)
+    config = accuracy.AccuracyConfig(epsilons=(0.1, 1.0), output_dir=str(tmp_path))
+    result = accuracy_robustness.run(config)
+    assert json.loads((tmp_path / "accuracy_robustness.json").read_text()) == result
+    rows = accuracy_robustness.summary(result)
+    assert [(row["gamma_scale"], row["public"], row["epsilon"]) for row in rows] == [
+        (scale, public, epsilon)
+        for scale in (1.0, 4.0)
+        for public, epsilon in (("subset", 0.1), ("subset", 1.0), ("proposal", 0.1))
+    ]
+    means = result["cells"][1]["subset"][1]
+    assert rows[1]["gains"][1] == means["published"] / means["improved"]
+    distances = result["cells"][0]["proposal"]["distances"]
+    assert rows[2]["gains"][0] == distances["published"] / distances["improved"]
+    lines = accuracy_robustness.markdown(result).splitlines()
+    assert len(lines) == 8
+    assert f"{rows[1]['gains'][0]:.1f}, {rows[1]['gains'][1]:.1f}" in lines[3]
 
 
 def test_the_published_best_is_the_least_of_both_algorithms():
@@ -90,7 +121,7 @@ def test_the_published_best_is_the_least_of_both_algorithms():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"parts": ("subset", "other")}, "--parts must be of subset and proposal"),
+        ({"parts": ("subset", "other")}, "--parts must be of subset, proposal, robustness"),
         ({"num_releases": 0}, "--num_releases must be at least 1"),
         ({"sizes": ()}, "--sizes must be positive"),
         ({"dims": (2, 2)}, "--dims must be positive and different"),
@@ -104,11 +135,11 @@ def test_the_published_best_is_the_least_of_both_algorithms():
 )
 def test_bad_flags_are_one_line(tiny, change, message):
     with pytest.raises(common.InputError, match=message) as error:
-        accuracy.run(dataclasses.replace(tiny, **change))
+        dataclasses.replace(tiny, **change).validate()
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "module"), [("accuracy", accuracy), ("accuracy_proposal", accuracy_proposal)])
+@pytest.mark.parametrize(("name", "module"), [("accuracy", accuracy_subset), ("accuracy_proposal", accuracy_proposal)])
 def test_the_readme_shows_the_committed_table(name, module):
     result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
     assert module.markdown(result) in (common.REPOSITORY / "README.md").read_text()

@@ -138,7 +138,8 @@ def test_a_single_public_point(copies, rng):
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
     assert np.isfinite(sample.weights).all()
     assert report.chosen.kind == "signed"  # the length of the embedding is not 1
-    assert sample.weights.sum() == pytest.approx(private.coordinates[0], rel=1e-9)
+    assert report.chosen.share == 1
+    assert sample.weights.sum() == pytest.approx(private.coordinates[0], rel=1e-3)
 
 
 def test_weights_that_did_not_converge_are_no_candidates(rng, monkeypatch):
@@ -157,6 +158,11 @@ def test_adaptive_reports_what_it_tried(rng):
     sample, report = adaptive(private, progress=lambda *done: calls.append(done))
     assert report.chosen in report.candidates
     assert report.chosen.risk == min(candidate.risk for candidate in report.candidates)
+    assert report.chosen.share == max(candidate.share for candidate in report.candidates)
+    assert sum(candidate.share for candidate in report.candidates) == pytest.approx(1)
+    larger = [candidate for candidate in report.candidates if candidate.share]
+    ratio = larger[0].share / larger[-1].share
+    assert ratio == pytest.approx(np.exp((larger[-1].risk - larger[0].risk) / (4 * private.mechanism.variance)))
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed", "probability"}
     assert calls[-1][0] == calls[-1][1]
     assert sample.mechanism is private.mechanism

@@ -20,6 +20,7 @@ _PENALTY_RATIO = 2.0
 _MAX_PENALTIES = 60
 _RISES_TO_STOP = 3
 _SMALLEST_PENALTY = 1e-3  # of σ²
+_TEMPERATURE = 4.0  # of the aggregate, in σ²
 _RELATIVE_GAP = 1e-10  # of F σ²: the fit is then within 1.5e-5 of the noise's norm of the best one
 
 
@@ -95,6 +96,7 @@ class Candidate:
       degrees_of_freedom: Σ_f ∂fit_f / ∂β_f, estimated.
       risk: unbiased estimate of E‖fit − α‖², α the coordinates of μ̂. It may be negative.
       gap: duality gap (probability), else 0.
+      share: of these weights in the mean of all.
     """
 
     kind: Literal["uniform", "signed", "probability"]
@@ -102,6 +104,7 @@ class Candidate:
     degrees_of_freedom: float
     risk: float
     gap: float = 0.0
+    share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +112,7 @@ class RiskReport:
     """What :func:`adaptive` tried.
 
     Attributes:
-      chosen: the candidate of least risk.
+      chosen: the candidate of least risk, whose share is the largest.
       candidates: all of them, in the order of trial.
     """
 
@@ -119,22 +122,24 @@ class RiskReport:
 
 @in_float64
 def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -> tuple[WeightedSample, RiskReport]:
-    """Weights of least estimated risk, among probability vectors shrunk towards uniform ones and signed weights.
+    """Weights of little estimated risk, from probability vectors shrunk towards uniform ones and signed weights.
 
     The families: argmin ½‖μ̃ − Σ w_m k(z_m, ·)‖² + τ KL(w ‖ uniform) over probability vectors, for τ from where w is
     all but uniform down to where it is all but the projection of μ̃ onto mixtures of the points (Nikolov, Talwar &
     Zhang 2013); and the closed form ([B] algorithm 1, line 8), shrunk towards the uniform embedding by James & Stein's
     factor (positive part; Efron & Morris 1973).
 
-    Stein's unbiased risk estimate chooses: for a fit v(β) that is weakly differentiable, β ~ N(α, σ² I_F),
+    Stein's unbiased risk estimate judges: for a fit v(β) that is weakly differentiable, β ~ N(α, σ² I_F),
 
         E‖v(β) − α‖² = E[‖v(β) − β‖² − F σ² + 2 σ² Σ_f ∂v_f/∂β_f]   (Stein 1981),
 
     where σ is public. So nothing but μ̃, the points and the mechanism is looked at: post-processing, of no privacy
     cost. As the error outside of the span of the basis is the same for all (up to its drop rule's tolerance), the least
     risk is the least distance to μ̂. The estimate's own noise is that of ‖β − α‖², about σ² √(2F), most of which all
-    candidates share; the rest makes the choice cost about σ² more than the best candidate's risk. So where σ is as
-    large as the error of uniform weights, these can be better.
+    candidates share; the rest is about σ². So where the least risk is that of signed weights they are taken, and else
+    the mean of all probability vectors with weights ∝ exp(−risk / 4σ²) (Leung & Barron 2006, who prove for
+    least-squares fits that it costs little): where risks differ by far more than σ² it is the one of least risk, and
+    where they do not, a mean is better than a choice.
 
     Consistency: with N → ∞ the noise vanishes, and the family holds the projection (τ → 0) and the closed form, so the
     limit is that of [B] theorem 4.
@@ -144,7 +149,7 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
       progress: called with (penalties tried, penalties at most).
 
     Returns:
-      The sample, and what was tried.
+      The sample, and what was tried. Its weights are a probability vector unless signed ones have the least risk.
     """
     subspace, beta, variance = _subspace_map(embedding), embedding.coordinates, embedding.mechanism.variance
     num_features = len(beta)
@@ -157,14 +162,12 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
     share = max(0.0, 1 - max(num_features - 2, 0) * variance / away) if away else 0.0
     signed_risk = noise - (max(num_features - 2, 0) * variance) ** 2 / away if share else away - noise
     signed = (1 - share) * uniform_weights + share * subspace.expand(beta)
-    best = Candidate("uniform", np.inf, 0.0, away - noise), uniform_weights
-    candidates = [best[0]]
+    candidates = [Candidate("uniform", np.inf, 0.0, away - noise)]
+    found = [uniform_weights]
 
     def consider(candidate: Candidate, weights: np.ndarray) -> None:
-        nonlocal best
         candidates.append(candidate)
-        if candidate.risk < best[0].risk:
-            best = candidate, weights
+        found.append(weights)
 
     size = float(jnp.sum(jnp.square(problem.features)) / len(subspace.points))
     penalty = size - float(mean @ mean)  # tr C of uniform weights: at most one degree of freedom is left
@@ -190,4 +193,12 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
     degrees = (signed_risk + noise - (1 - share) ** 2 * away) / (2 * variance)
     consider(Candidate("signed", share, degrees, signed_risk), signed)
-    return WeightedSample(subspace.points, best[1], embedding.mechanism), RiskReport(best[0], tuple(candidates))
+    risks = np.asarray([candidate.risk for candidate in candidates])
+    shares = np.exp((risks.min() - risks) / (_TEMPERATURE * variance))
+    best = int(np.argmin(risks))
+    signed_is_best = candidates[best].kind == "signed"
+    shares[[(candidate.kind == "signed") != signed_is_best for candidate in candidates]] = 0
+    shares /= shares.sum()
+    candidates = [dataclasses.replace(c, share=float(share)) for c, share in zip(candidates, shares, strict=True)]
+    sample = WeightedSample(subspace.points, shares @ np.stack(found), embedding.mechanism)
+    return sample, RiskReport(candidates[best], tuple(candidates))

@@ -1,0 +1,201 @@
+"""How far the improved release goes where some of the rows are public (figure 1): a part of experiments.accuracy.
+
+Every M and ε has its own draws of the noise, the same for all methods.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import common
+from experiments.mixture import mixture
+from kme_jax import (
+    Gaussian,
+    MeanEmbedding,
+    PrivacyBudget,
+    PrivateEmbedding,
+    SubspaceMap,
+    adaptive,
+    closed_form,
+    mean_embedding,
+    perturb,
+)
+from kme_jax.nonprivate import Reference
+from kme_jax.numerics import Progress, in_float64
+from kme_jax.synthesis import EntropicLeastSquares
+
+# Steps from the published algorithm 1 to `improved`: (name, calibration, diameter, weights).
+STEPS = (
+    ("published", "classical", "published", "closed_form"),
+    ("calibration", "analytic", "published", "closed_form"),
+    ("diameter", "analytic", "proved", "closed_form"),
+    ("projection", "analytic", "proved", "projection"),
+    ("improved", "analytic", "proved", "adaptive"),
+)
+_LARGE = 1000  # points above which there are fewer draws, and no projection, which takes minutes there
+_PROJECTION_DRAWS = 5
+_PROJECTION_PENALTY = 1e-3  # of σ²: no shrinkage to speak of
+
+
+@in_float64
+def _projection(private: PrivateEmbedding) -> np.ndarray:
+    """Probability weights whose embedding is closest to μ̃ (Nikolov, Talwar & Zhang 2013): no shrinkage."""
+    features = private.feature_map(jnp.asarray(private.feature_map.points))
+    variance = private.mechanism.variance
+    problem = EntropicLeastSquares(features, private.coordinates)
+    fit, penalty = None, float(jnp.sum(jnp.square(features))) / len(features)
+    while fit is None or fit.penalty > _PROJECTION_PENALTY * variance:  # from one penalty to the next, as `adaptive`
+        penalty = max(penalty / 4, _PROJECTION_PENALTY * variance)
+        fit = problem.solve(penalty, 1e-3 * variance, start=fit)
+    return fit.weights
+
+
+def measure(
+    reference: Reference,
+    embedding: MeanEmbedding,
+    kernel_mean: np.ndarray,
+    epsilon: float,
+    delta: float,
+    draws: int,
+    *,
+    steps: tuple[str, ...] = tuple(name for name, *_ in STEPS),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Δ of every step and draw (the noise is the same for all steps); of `improved` also the seconds and its choice."""
+    points = embedding.feature_map.points
+    used = [step for step in STEPS if step[0] in steps]
+    weights: dict[str, list[np.ndarray]] = {name: [] for name, *_ in used}
+    seconds, chosen = [], []
+    for seed in range(draws):
+        for name, calibration, diameter, method in used:
+            private = perturb(
+                jax.random.key(seed),
+                embedding,
+                PrivacyBudget(epsilon, delta),
+                calibration=calibration,
+                diameter=diameter,
+            )
+            if method == "adaptive":
+                started = time.perf_counter()
+                sample, report = adaptive(private)
+                seconds.append(time.perf_counter() - started)
+                weights[name].append(sample.weights)
+                best = report.chosen
+                share = best.penalty / private.mechanism.variance if best.kind == "probability" else None
+                freedom = best.degrees_of_freedom
+                chosen.append({"kind": best.kind, "penalty_over_variance": share, "degrees_of_freedom": freedom})
+            elif method == "closed_form":
+                weights[name].append(closed_form(private).weights)
+            elif seed < _PROJECTION_DRAWS and len(points) <= _LARGE:
+                weights[name].append(_projection(private))
+        if progress:
+            progress(seed + 1, draws)
+    everything = reference.distances(points, np.stack([w for each in weights.values() for w in each]), kernel_mean)
+    parts = np.split(everything, np.cumsum([len(each) for each in weights.values()])[:-1])
+    distances = {name: part.tolist() for name, part in zip(weights, parts, strict=True) if len(part)}
+    return {"distances": distances, "seconds": seconds, "chosen": chosen}
+
+
+def _summary(distances: list[float]) -> dict[str, float | None]:
+    mean = float(np.mean(distances))
+    error = float(np.std(distances, ddof=1) / math.sqrt(len(distances))) if len(distances) > 1 else None
+    return {"mean": mean, "standard_error": error}
+
+
+def _compare(cell: dict[str, Any]) -> dict[str, Any]:
+    """Means over draws, and `improved` beside the better of tight algorithm 1 and uniform weights."""
+    distances = {name: np.asarray(values) for name, values in cell["distances"].items()}
+    better = "diameter" if distances["diameter"].mean() < cell["uniform"] else "uniform"
+    other = distances["diameter"] if better == "diameter" else np.full_like(distances["improved"], cell["uniform"])
+    excess = distances["improved"] - 1.02 * other
+    enough = len(excess) > 1
+    return {
+        "steps": {name: _summary(values) for name, values in cell["distances"].items()},
+        "better_of_two": better,
+        "ratio_to_better": float(distances["improved"].mean() / other.mean()),
+        "never_worse": bool(excess.mean() <= 2 * excess.std(ddof=1) / math.sqrt(len(excess))) if enough else None,
+        "ratio_to_published": float(distances["published"].mean() / distances["improved"].mean()),
+    }
+
+
+def run(config: Any) -> dict[str, Any]:
+    """All cells, kept in <output_dir>/accuracy.json as they come.
+
+    Args:
+      config: an ``experiments.accuracy.AccuracyConfig``.
+    """
+    stages = common.Stages("accuracy")
+    path = common.check_output_dir(config.output_dir) / "accuracy.json"
+    cells = common.Cells(path, "accuracy", config.settings(), ("dim", "num_points", "epsilon"))
+    for dim in config.dims:
+        if all((dim, m, e) in cells for m in config.sizes for e in config.epsilons):
+            continue
+        rows, kernel = mixture(config.num_rows, dim, seed=config.data_seed), Gaussian(config.gamma_scale * 1e-4 / dim)
+        with stages.stage(f"D = {dim}: norm of the embedding") as progress:
+            reference = Reference.from_rows(kernel, rows, progress=progress)
+        public = rows[: max(config.sizes)]
+        kernel_means = reference.kernel_mean(public)
+        subspace = SubspaceMap.from_points(kernel, public)
+        whole = mean_embedding(subspace, rows)
+        for num_points in config.sizes:
+            prefix = subspace.prefix(num_points)
+            # A leading part of the basis, so a leading part of the coordinates.
+            embedding = MeanEmbedding(prefix, whole.coordinates[: prefix.num_features], whole.num_rows)
+            means = kernel_means[:num_points]
+            uniform = reference.distance(public[:num_points], np.full(num_points, 1 / num_points), means)
+            for epsilon in config.epsilons:
+                if (dim, num_points, epsilon) in cells:
+                    continue
+                draws = config.num_draws if num_points <= _LARGE else config.num_draws_large
+                cell = {"dim": dim, "num_points": num_points, "epsilon": epsilon, "uniform": uniform}
+                with stages.stage(f"D = {dim}, M = {num_points}, ε = {epsilon:g}") as progress:
+                    cell |= measure(reference, embedding, means, epsilon, config.delta, draws, progress=progress)
+                cells.add(cell | _compare(cell))
+    return cells.result
+
+
+def _mean_of(cell: dict[str, Any], step: str, form: str) -> str:
+    width = form.partition(".")[0]
+    return format(cell["steps"][step]["mean"], form) if step in cell["steps"] else format("–", width)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Mean Δ of every cell and step."""
+    names = [name for name, *_ in STEPS]
+    lines = [
+        "mean Δ; `published` is algorithm 1 as published, and every column adds to the one before",
+        f"{'D':>2} {'M':>6} {'ε':>5} {'uniform':>9} "
+        + " ".join(f"{name:>11}" for name in names)
+        + "  gain  / better of two  seconds",
+    ]
+    for cell in result["cells"]:
+        means = " ".join(_mean_of(cell, name, ">11.3g") for name in names)
+        worse = "" if cell["never_worse"] in (True, None) else "  WORSE"
+        lines.append(
+            f"{cell['dim']:>2} {cell['num_points']:>6} {cell['epsilon']:>5g} {cell['uniform']:>9.3g} {means}"
+            f" {cell['ratio_to_published']:>5.1f} {cell['ratio_to_better']:>10.3f} {cell['better_of_two']:<9}"
+            f" {np.median(cell['seconds']):.2g}{worse}"
+        )
+    return "\n".join(lines)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The steps from the published algorithm 1 to `improved` at M = 1000 and 10 000, as a table for the README."""
+    lines = [
+        "| D | M | ε | published | + exact σ | + √2/N | + probability weights | + shrinkage: improved | gain |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in result["cells"]:
+        if cell["num_points"] in (1000, 10_000):
+            means = " | ".join(_mean_of(cell, name, ".3g") for name, *_ in STEPS)
+            lines.append(
+                f"| {cell['dim']} | {cell['num_points']} | {cell['epsilon']:g} | {means} | "
+                f"{cell['ratio_to_published']:.1f} |"
+            )
+    return "\n".join(lines)
