@@ -54,6 +54,7 @@ def _private_points(rows: Any) -> np.ndarray:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
+@np.errstate(all="ignore")  # no warning may depend on values
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
     rows = _private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
@@ -79,8 +80,8 @@ def mean_embedding(
     Formal guarantee: replacing one row moves μ̂ by at most ``feature_map.diameter / N`` in L2, because the sums
     differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. (In exact arithmetic: sums
     of floats, those of float32 features above all, add rounding errors that this does not cover.) A row that the
-    map does not cover (``FeatureMap.covers``: an entry that is NaN, infinite or too large) contributes the zero vector
-    and still counts in N, so that neither an error nor the divisor depends on values.
+    map does not cover (``FeatureMap.covers``: an entry that is NaN, infinite, too large, or outside of a box)
+    contributes the zero vector and still counts in N, so that neither an error nor the divisor depends on values.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.

@@ -6,6 +6,7 @@ from kme_jax import (
     FourierMap,
     Gaussian,
     Laplacian,
+    LatticeMap,
     Matern32,
     Matern52,
     SubspaceMap,
@@ -87,3 +88,16 @@ def test_bad_rows_are_refused_by_structure_alone(subspace):
         mean_embedding_of_batches(subspace, [])
     batches = mean_embedding_of_batches(subspace, [np.ones((0, 2)), np.ones((3, 2))])
     assert batches.num_rows == 3
+
+
+def test_no_warning_depends_on_values():
+    signalling = np.array([0x7FF0000000000001], np.uint64).view(np.float64)[0]
+    rows = np.array([[0.1], [np.nan], [np.inf], [signalling], [1e-300], [1.7e308], [-1.7e308]])
+    kernel = Gaussian(0.5)
+    maps = [SubspaceMap.from_points(kernel, np.zeros((1, 1))), LatticeMap.from_box(kernel, [-1.0], [1.0])]
+    maps.append(FourierMap.from_kernel(jax.random.key(0), kernel, 10, 1))
+    wide = np.array([[np.finfo(np.longdouble).max], [0.1]], np.longdouble)
+    with np.errstate(all="raise"):
+        for feature_map in maps:
+            assert np.isfinite(mean_embedding(feature_map, rows).coordinates).all()
+            assert np.isfinite(mean_embedding(feature_map, wide).coordinates).all()

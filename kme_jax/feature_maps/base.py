@@ -63,9 +63,9 @@ class FeatureMap(abc.ABC):
         """Entries up to this size give finite features."""
 
     def covers(self, rows: np.ndarray) -> np.ndarray:
-        """Which rows [n, d] have features, [n]. Any other, with an entry that is missing or beyond :attr:`row_bound`,
-        counts as the zero vector in every mean: a fixed rule for each row by itself, so nothing fails because of what a
-        private row holds."""
+        """Which rows [n, d] have features, [n]: here those without an entry that is missing or beyond
+        :attr:`row_bound`. Any other counts as the zero vector in every mean: a fixed rule for each row by itself, so
+        nothing fails because of what a private row holds."""
         bound = min(self.row_bound, float(np.finfo(rows.dtype).max))
         return np.all(np.abs(rows) <= bound, axis=1)
 
@@ -77,5 +77,5 @@ class FeatureMap(abc.ABC):
     def weighted_sum(
         self, rows: np.ndarray, weights: np.ndarray, *, devices=None, progress: Progress | None = None
     ) -> np.ndarray:
-        """Σ_n a_n ψ(x_n) for rows x [N, d] within :attr:`row_bound` and weights a [N]: [F] in float64. The one place
+        """Σ_n a_n ψ(x_n) for rows x [N, d] that the map :meth:`covers` and weights a [N]: [F] in float64. The one place
         where rows are summed."""

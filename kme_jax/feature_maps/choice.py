@@ -29,8 +29,9 @@ def spectral_map(key: jax.Array, kernel: Kernel, proposal: NormalProposal, num_f
         that random features of rows there would count as zero.
     """
     reach = _REACH * proposal.scale
-    if isinstance(kernel, Gaussian) and LatticeMap.fits(kernel, 2 * reach, num_features):
-        return LatticeMap.from_box(kernel, proposal.mean - reach, proposal.mean + reach, num_features)
+    lower, upper = proposal.mean - reach, proposal.mean + reach
+    if isinstance(kernel, Gaussian) and LatticeMap.fits(kernel, lower, upper, num_features):
+        return LatticeMap.from_box(kernel, lower, upper, num_features)
     fourier = FourierMap.from_kernel(key, kernel, num_features, proposal.dim)
     if not (np.abs(proposal.mean) + reach <= fourier.row_bound).all():
         raise ValueError(

@@ -25,7 +25,16 @@ _ENOUGH = 1e-6  # of the kernel's spectral mass may be left out,
 _TOO_MUCH = 1e-4  # but not as much as this
 _REACH = 8.0  # frequencies, in 1/ℓ, beyond which there is less than 1e-14 of a column's mass
 _MAX_TABLE = 2**22  # frequencies looked at
+_EDGE = 1e-6  # what a box is wider by, relative to its entries: decimals and float32 miss a bound by less
 _IMAGES = 3  # periods, of at least _MARGIN lengths each, after which the kernel is below 1e-70
+
+
+def _check(kernel: Gaussian, num_features: int) -> None:
+    if not isinstance(kernel, Gaussian):
+        raise ValueError(f"a LatticeMap needs a Gaussian kernel, got {type(kernel).__name__}; use a FourierMap")
+    num_features = operator.index(num_features)
+    if num_features < 2 or num_features % 2:
+        raise ValueError(f"num_features must be even and at least 2 (cos and sin are paired), got {num_features}")
 
 
 def _heaviest(
@@ -66,17 +75,18 @@ class LatticeMap(SpectralMap):
     """a_n [cos ω_nᵀ(x − c), ...; sin ω_nᵀ(x − c), ...] for the heaviest frequencies ω_n of a lattice, 2π n_i / L_i.
 
     By Poisson's summation formula the Fourier series of the kernel made periodic, P(δ) = Σ_n k(δ + n L), has the
-    coefficients p_n = κ (Π 1/L_i) k̂(n/L) > 0, where k̂ is the kernel's Fourier transform. With a_n² = 2 p_n (n and −n
-    share their features; p_0 has one) ⟨ψ(x), ψ(y)⟩ is P(x − y) but for the mass left out, at most 1e-4 and mostly 1e-6;
-    and P is k up to exp(−18) for x and y in the box. Such regular Fourier features have been used for Gaussian
-    processes (Hensman, Durrande & Solin 2018; Greengard, Rachh & Barnett 2022). Their number grows like
+    coefficients p_n = (Π 1/L_i) k̂(n/L) > 0, where k̂ is the kernel's Fourier transform. With a_n² = 2 p_n (n and −n
+    share their features) and a_0² = p_0, ⟨ψ(x), ψ(y)⟩ is P(x − y) but for the mass left out, at most 1e-4 and mostly
+    1e-6; and P is k up to about 2d exp(−18) for x and y in the box. Such regular Fourier features have been used for
+    Gaussian processes (Hensman, Durrande & Solin 2018; Greengard, Rachh & Barnett 2022). Their number grows like
     (box / length)^d: a box of 60 lengths takes about 100 features in one column, and 10 000 in two. Build one with
     :meth:`from_box`.
 
     Attributes:
       kernel: k.
       centre: c, of the box, [d].
-      half_widths: of the box, [d]. A row outside of it counts as the zero vector.
+      half_widths: of the box, [d], and a millionth, so that rows on a bound are in. A row outside of it counts as the
+        zero vector.
       periods: L, [d].
       indices: n, one of n and −n, the heaviest first, [J/2, d]; integers.
       amplitudes: a, [J/2]; the dtype is the one that features are computed in.
@@ -108,13 +118,10 @@ class LatticeMap(SpectralMap):
           ValueError: another kernel; J odd or below 2; another dtype; bounds that are not finite and in order; a box
             so large that J features leave out 1e-4 of the mass or more.
         """
-        if not isinstance(kernel, Gaussian):
-            raise ValueError(f"a LatticeMap needs a Gaussian kernel, got {type(kernel).__name__}; use a FourierMap")
-        num_features, dtype = operator.index(num_features), np.dtype(dtype)
+        _check(kernel, num_features)
+        dtype = np.dtype(dtype)
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype}")
-        if num_features < 2 or num_features % 2:
-            raise ValueError(f"num_features must be even and at least 2 (cos and sin are paired), got {num_features}")
         lower, upper = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
         if lower.ndim != 1 or not lower.size or lower.shape != upper.shape:
             raise ValueError(f"bounds: expected shapes [d] and [d], got {list(lower.shape)} and {list(upper.shape)}")
@@ -124,10 +131,12 @@ class LatticeMap(SpectralMap):
         if chosen is None:
             raise ValueError(f"the box is too large for a lattice of {num_features} features; use a FourierMap")
         indices, masses, total = chosen
+        centre, half_widths = (lower + upper) / 2, (upper - lower) / 2
         return cls(
             kernel=kernel,
-            centre=(lower + upper) / 2,
-            half_widths=(upper - lower) / 2,
+            centre=centre,
+            half_widths=half_widths
+            + np.minimum(_EDGE * (np.abs(centre) + half_widths), 1 / math.sqrt(2 * kernel.gamma)),
             periods=periods,
             indices=indices,
             amplitudes=np.sqrt(masses).astype(dtype),
@@ -135,9 +144,11 @@ class LatticeMap(SpectralMap):
         )
 
     @staticmethod
-    def fits(kernel: Gaussian, widths: np.ndarray, num_features: int) -> bool:
-        """Whether :meth:`from_box` has enough features for a box with sides ``widths`` [d]."""
-        return _heaviest(kernel, np.asarray(widths, np.float64), num_features)[1] is not None
+    def fits(kernel: Gaussian, lower: np.ndarray, upper: np.ndarray, num_features: int = 10_000) -> bool:
+        """Whether :meth:`from_box` has enough features for a box with bounds [d] that are finite and in order."""
+        _check(kernel, num_features)
+        widths = np.asarray(upper, np.float64) - np.asarray(lower, np.float64)
+        return bool((widths > 0).all()) and _heaviest(kernel, widths, num_features)[1] is not None
 
     @property
     def num_features(self) -> int:
@@ -156,17 +167,20 @@ class LatticeMap(SpectralMap):
     def diameter(self) -> float:
         """Just above √(2 P(0)) ≈ √2: nothing random, so nothing that may fail.
 
-        Formal guarantee: with m = Σ a_n² the mass that is used, ‖ψ(x)‖² = m for every x, and ⟨ψ(x), ψ(y)⟩ =
-        P(x − y) − T(x − y), where P ≥ 0 as a sum of values of k, and T, the rest of its Fourier series, is at most its
-        own mass: |T| ≤ P(0) − m. So ‖ψ(x) − ψ(y)‖² = 2m − 2P + 2T ≤ 2 P(0). Against the zero vector it is m ≤ P(0).
+        Formal guarantee, for the features of each row (sums of float32 features add errors of their own, see
+        ``mean_embedding``): with θ_n = ω_nᵀ(x − x′), ‖ψ(x) − ψ(x′)‖² = Σ 2 a_n² (1 − cos θ_n) over the frequencies in
+        use. No term is negative, so it is at most the same sum over the whole lattice, which is 2 P(0) − 2 P(x − x′) ≤
+        2 P(0), as P > 0 is a sum of values of k. Against the zero vector it is Σ a_n² ≤ P(0).
+
         Rounding (x − c)/L is as good as another row. Rounding a product and a sum with n, |(x − c)/L| ≤ ½, moves an
         angle by no more than π (d + 1) u ‖n‖₁, u the unit roundoff, and an inner product by twice that, weighted.
+        Rounding of the amplitudes, and of sines and cosines, is covered by a factor 1 + 32u.
         """
         roundoff = float(np.finfo(self.amplitudes.dtype).eps) / 2
         sizes = np.sum(np.abs(np.asarray(self.indices, np.float64)), axis=1)
         moved = np.minimum(2, 2 * math.pi * (self.dim + 1) * roundoff * sizes)
         slack = float(np.sum(np.square(np.asarray(self.amplitudes, np.float64)) * moved))
-        return math.sqrt(2 * (self.total_mass + slack))
+        return math.sqrt(2 * (self.total_mass + slack)) * (1 + 32 * roundoff)
 
     @property
     def published_diameter(self) -> float:
@@ -183,7 +197,8 @@ class LatticeMap(SpectralMap):
 
     def __call__(self, x: Array) -> Array:
         """ψ(x_n) in the map's precision, continued periodically beyond the box: [n, d] -> [n, J]. A float64 map must be
-        called within ``numerics.float64()``.
+        called within ``numerics.float64()``. For public points: x − c is taken in the map's precision, so for float32 c
+        should not be many lengths from the origin. (:meth:`weighted_sum` takes it in float64.)
 
         Raises:
           ValueError: a float64 map outside of it.
