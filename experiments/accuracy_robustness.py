@@ -17,7 +17,7 @@ from experiments.mixture import mixture, proposal
 from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb, spectral_map
 from kme_jax.nonprivate import Reference
 
-SETTINGS = ((100_000, 2, 1.0), (20_000, 2, 1.0), (20_000, 3, 1.0), (20_000, 3, 4.0), (20_000, 3, 0.25))  # N, D, γ scale
+SETTINGS = ((100_000, 2, 1.0), (20_000, 3, 1.0), (20_000, 3, 4.0), (20_000, 3, 0.25))  # N, D, γ scale
 SEEDS = (0, 1, 2, 3)
 _NUM_POINTS = 1000
 _DRAWS = 10
