@@ -155,7 +155,7 @@ def summary(results: list[dict[str, Any]]) -> str:
 
 
 def _define_flags() -> None:
-    flags.DEFINE_bool("quick", False, "A tenth of the published size, in under a minute, never into figures/.")
+    flags.DEFINE_bool("quick", False, "A tenth of the published size, in a minute or two, never into figures/.")
     flags.DEFINE_string("output_dir", None, "Where to write. Default: figures/, or results/quick/ with --quick.")
 
 

@@ -129,3 +129,14 @@ def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
         exact = truth.distance(sample.points, sample.weights)
         assert exact == pytest.approx(by_coordinates, abs=1e-6)
         assert exact == pytest.approx(reference.distance(mixture_rows, points, sample.weights, kernel.gamma), abs=1e-6)
+
+
+def test_distances_of_several_weights_are_those_of_each(rng):
+    rows, points = rng.normal(size=(200, 2)), rng.normal(size=(30, 2))
+    truth = Reference.from_rows(Gaussian(0.5), rows)
+    weights = rng.normal(size=(3, 30))
+    weights[0, :10] = 0
+    weights[2] = 0
+    together = truth.distances(points, weights)
+    np.testing.assert_allclose(together, [truth.distance(points, w) for w in weights], rtol=1e-12)
+    assert together[2] == np.sqrt(truth.squared_norm)
