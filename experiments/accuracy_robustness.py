@@ -107,7 +107,7 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
 def markdown(result: dict[str, Any]) -> str:
     """The summary as a table for the README; the spread is that of the gains about their mean."""
     lines = [
-        "| N | D | γ | public | ε | gain, seeds 0 to 3 | furthest from their mean | Δ / Δ of uniform weights, worst |",
+        "| N | D | γ | public | ε | gain for each mixture | furthest from mean | Δ / Δ of uniform weights, worst |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in summary(result):

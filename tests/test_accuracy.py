@@ -139,7 +139,14 @@ def test_bad_flags_are_one_line(tiny, change, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "module"), [("accuracy", accuracy_subset), ("accuracy_proposal", accuracy_proposal)])
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("accuracy", accuracy_subset),
+        ("accuracy_proposal", accuracy_proposal),
+        ("accuracy_robustness", accuracy_robustness),
+    ],
+)
 def test_the_readme_shows_the_committed_table(name, module):
     result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
     assert module.markdown(result) in (common.REPOSITORY / "README.md").read_text()
