@@ -105,14 +105,20 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     lattice, dim = _map(box), len(box[0])
     centre, length = np.array(box[0]) + 0.7, 0.8
     waves = lattice.waves(centre, length)
-    z, weights = rng.uniform(0, 1, (3, dim)), np.array([0.2, 0.5, 0.3])
+    z, weights, widths = rng.uniform(0, 1, (4, dim)), np.array([0.2, 0.4, 0.3, 0.1]), np.array([0.4, 0.1])
     points = _features(lattice, centre + length * z)
     single = [jnp.asarray(value, jnp.float32) for value in (z, weights)]
     np.testing.assert_allclose(np.asarray(waves.mixture(*single)), weights @ points, atol=3e-6)
-    draws = (centre + length * z)[:, None] + length * 0.4 * rng.normal(size=(3, 20_000, dim))
-    means = [_features(lattice, some).mean(axis=0) for some in draws]
-    error = np.linalg.norm(np.asarray(waves.mixture(*single, jnp.float32(0.4))) - weights @ np.stack(means))
-    assert error < 3 / math.sqrt(20_000)
+    draws = (centre + length * z)[:, None] + length * np.repeat(widths, 2)[:, None, None] * rng.normal(
+        size=(4, 20_000, dim)
+    )
+    means = np.stack([_features(lattice, some).mean(axis=0) for some in draws])
+    found = np.asarray(waves.mixtures(*single, jnp.asarray(widths, jnp.float32)))
+    together = np.asarray(waves.mixture_of_normals(*single, jnp.asarray(widths, jnp.float32)))
+    np.testing.assert_allclose(together, found.sum(axis=0), atol=3e-6)
+    for group in (0, 1):  # the first two centres, and the others
+        members = slice(2 * group, 2 * group + 2)
+        assert np.linalg.norm(found[group] - weights[members] @ means[members]) < 3 / math.sqrt(20_000)
 
 
 def test_free_and_lattice_waves_agree_for_the_same_frequencies(rng):

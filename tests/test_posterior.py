@@ -69,13 +69,40 @@ def test_draws_are_distributions_and_their_mean_has_the_coordinates(released):
     omega = 2 * np.pi * np.asarray(mean.feature_map.turns, np.float64)
     squares = np.sum(omega**2, axis=1)
     total = 0
-    for centres, weights, width in zip(mean.centres, mean.weights, mean.widths, strict=True):
-        damping = np.tile(np.exp(-0.5 * width**2 * squares), 2)
+    for centres, weights, widths in zip(mean.centres, mean.weights, mean.widths, strict=True):
+        damping = np.tile(np.exp(-0.5 * widths[:, None] ** 2 * squares), 2)
         angles = centres @ omega.T
         features = mean.feature_map.scale * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-        total = total + damping * (weights @ features) / len(mean.widths)
+        total = total + weights @ (damping * features) / len(mean.widths)
     spread = np.linalg.norm(mean.coordinates)
     assert np.linalg.norm(total - mean.coordinates) < 0.02 * spread
+
+
+def test_rows_that_one_wide_atom_fits_roughly_get_more_of_them(rng):
+    """A uniform distribution on a cube: a single normal distribution is a trap."""
+    rows = rng.uniform(-1, 1, (20_000, 3))
+    embedding = mean_embedding(FourierMap.from_kernel(jax.random.key(1), Gaussian(1.0), 1000, 3), rows)
+    private = perturb(jax.random.key(2), embedding, PrivacyBudget(1.0, 1e-6))
+    mean, _ = posterior_mean(
+        jax.random.key(3), private, NormalProposal.create(np.zeros(3), 2.0), num_atoms=50, num_trajectories=8
+    )
+    assert np.square(mean.weights).sum(axis=1).mean() < 0.5
+    noise = np.linalg.norm(private.coordinates - embedding.coordinates)
+    assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 0.8 * noise
+
+
+def test_a_posterior_that_does_not_explain_the_embedding_is_corrected(released):
+    """One atom for three clusters: the error is the noise's, not the much larger one of the fit."""
+    _, embedding, _, _, explained = released
+    assert explained.kept == 0
+    private = perturb(jax.random.key(2), embedding, PrivacyBudget(1.0, 1e-6))
+    mean, report = posterior_mean(jax.random.key(3), private, PROPOSAL, num_atoms=1, num_trajectories=4, num_leaps=10)
+    assert not report.converged
+    assert 0.9 < report.kept < 1
+    noise = np.linalg.norm(private.coordinates - embedding.coordinates)
+    uncorrected = private.coordinates + (mean.coordinates - private.coordinates) / (1 - report.kept)
+    assert np.linalg.norm(uncorrected - embedding.coordinates) > 3 * noise
+    assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 1.05 * noise
 
 
 def test_the_model_is_the_formula(rng):
@@ -89,15 +116,15 @@ def test_the_model_is_the_formula(rng):
         precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
     )
     parameters = {
-        "centres": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32),
-        "log_gammas": jnp.asarray(rng.normal(size=3), jnp.float32),
-        "log_width": jnp.float32(-0.7),
+        "centres": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32),
+        "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
+        "log_widths": jnp.asarray([-0.7, 0.4], jnp.float32),  # of the first two atoms, and of the others
         "log_concentration": jnp.float32(1.1),
     }
     gammas = np.exp(np.asarray(parameters["log_gammas"], np.float64))
-    atoms = rng.choice(3, 200_000, p=gammas / gammas.sum())
+    atoms = rng.choice(4, 200_000, p=gammas / gammas.sum())
     centres = proposal.mean + length * np.asarray(parameters["centres"], np.float64)
-    draws = centres[atoms] + length * np.exp(-0.7) * rng.normal(size=(200_000, 2))
+    draws = centres[atoms] + length * np.exp([-0.7, -0.7, 0.4, 0.4])[atoms, None] * rng.normal(size=(200_000, 2))
     expected = np.asarray(fourier(jnp.asarray(draws, jnp.float32))).mean(axis=0)
     features = np.asarray(model.features(parameters))
     np.testing.assert_allclose(features, expected, atol=5 * fourier.scale / np.sqrt(200_000))
@@ -106,10 +133,10 @@ def test_the_model_is_the_formula(rng):
         residual = np.asarray(model.target) - np.asarray(model.features(parameters))
         logs = np.asarray(parameters["log_gammas"], np.float64)
         offsets = length * np.asarray(parameters["centres"], np.float64) / proposal.scale
-        width = float(parameters["log_width"]) - np.log(0.2)
+        widths = np.asarray(parameters["log_widths"], np.float64) - np.log(0.2)
         concentration = float(parameters["log_concentration"])
-        shape = np.exp(concentration) / 3
-        prior = -0.5 * np.sum(offsets**2) - width**2 / 2 - (concentration - np.log(10)) ** 2 / 2
+        shape = np.exp(concentration) / 4
+        prior = -0.5 * np.sum(offsets**2) - np.sum(widths**2) / 2 - (concentration - np.log(10)) ** 2 / 2
         gammas = np.sum(shape * logs - np.exp(logs) - scipy.special.gammaln(shape))
         return -(residual @ residual) / 1.4 + prior + gammas
 
@@ -133,12 +160,12 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
     parameters = {
         "centres": jnp.asarray(10 * rng.normal(size=(4, 2)), jnp.float32),
         "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
-        "log_width": jnp.float32(-1.0),
+        "log_widths": jnp.asarray([-1.0, 0.0], jnp.float32),
         "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
     }
     jacobian = jax.jacfwd(model.features)(parameters)
     found = model.curvature(parameters)
-    for name, prior in (("centres", 1.0), ("log_width", 1.0)):
+    for name, prior in (("centres", 1.0), ("log_widths", 1.0)):
         columns = np.sum(np.square(np.asarray(jacobian[name])), axis=0) / 1e-3
         np.testing.assert_allclose(np.asarray(found[name]), columns + prior, rtol=0.01)
     # Logits: the mean that the softmax subtracts is left out, which makes it an upper bound of a factor below 4.
@@ -153,7 +180,7 @@ def test_the_sampler_draws_from_the_posterior_it_says():
     rows = np.zeros((2, 1))  # two rows: noise far beyond any signal
     private = perturb(jax.random.key(2), mean_embedding(fourier, rows), PrivacyBudget(1e-3, 1e-6))
     proposal = NormalProposal.create(np.array([5.0]), 2.0)
-    mean, _ = posterior_mean(jax.random.key(3), private, proposal, num_atoms=40, num_trajectories=10, num_leaps=20)
+    mean, _ = posterior_mean(jax.random.key(3), private, proposal, num_atoms=40, num_trajectories=40, num_leaps=20)
     centres = mean.centres.ravel()
     assert centres.mean() == pytest.approx(5, abs=0.5)
     assert centres.std() == pytest.approx(2, rel=0.15)

@@ -45,11 +45,22 @@ class Waves(abc.ABC):
         """‖ℓ ω‖², [n]."""
         return (2 * math.pi) ** 2 * jnp.sum(jnp.square(self.turns), axis=1)
 
-    def mixture(self, centres: Array, weights: Array, width: Array | float = 0.0) -> Array:
-        """ψ of the mixture of N(z_k, s² I), [J]: z [K, d], w [K], s []; s = 0 for points. Traceable."""
+    def mixture(self, centres: Array, weights: Array) -> Array:
+        """ψ of weighted points, [J]: z [K, d], w [K]. Traceable."""
         cosines, sines = self.sums(centres, weights)
-        damping = self.amplitudes * jnp.exp(-0.5 * jnp.square(width) * self.squares())
-        return jnp.concatenate([damping * cosines, damping * sines])
+        return jnp.concatenate([self.amplitudes * cosines, self.amplitudes * sines])
+
+    def mixtures(self, centres: Array, weights: Array, widths: Array) -> Array:
+        """ψ of Σ_k w_k N(z_k, s_g² I) over k in group g, for every group, [G, J]: z [K, d], w [K], and s [G], one for
+        each of the G groups of K/G centres that follow one another. Traceable."""
+        groups = widths.shape[0], weights.shape[0] // widths.shape[0]
+        cosines, sines = jax.vmap(self.sums)(centres.reshape(*groups, -1), weights.reshape(groups))
+        damping = self.amplitudes[None, :] * jnp.exp(-0.5 * jnp.square(widths)[:, None] * self.squares()[None, :])
+        return jnp.concatenate([damping * cosines, damping * sines], axis=1)
+
+    def mixture_of_normals(self, centres: Array, weights: Array, widths: Array) -> Array:
+        """The sum of ``mixtures`` over the groups, [J]."""
+        return jnp.sum(self.mixtures(centres, weights, widths), axis=0)
 
 
 @pytree_dataclass
@@ -95,14 +106,18 @@ class LatticeWaves(Waves):
     places: Array
     reach: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
-    def sums(self, centres, weights):
+    def sums(self, centres, weights, widths=None):
+        """As in the base class; of the characteristic functions of N(z_k, s_k² I) for widths s [K]."""
         columns = centres * self.spacing[None, :] + self.phases[None, :]
 
         def powers(i):
             """(cos, sin) of 2π n_i u_i for all n_i, [K, ·] each."""
             steps = np.arange(0 if i == 0 else -self.reach[i], self.reach[i] + 1, dtype=columns.dtype)
             sin, cos = sincos_turns(columns[:, i, None] * steps[None, :])
-            return cos, sin
+            if widths is None:
+                return cos, sin
+            damping = jnp.exp(-0.5 * jnp.square(2 * math.pi * self.spacing[i] * widths[:, None] * steps[None, :]))
+            return damping * cos, damping * sin
 
         def times(left, right):
             """(cos, sin) of all sums of two angles."""
@@ -119,6 +134,11 @@ class LatticeWaves(Waves):
         table = table.reshape(2, first[0].shape[1], 2, rest[0].shape[1])
         cosines, sines = table[0, :, 0] - table[1, :, 1], table[1, :, 0] + table[0, :, 1]
         return cosines.reshape(-1)[self.places], sines.reshape(-1)[self.places]
+
+    def mixture_of_normals(self, centres, weights, widths):
+        # Damped column by column, so that one table does for all groups.
+        cosines, sines = self.sums(centres, weights, jnp.repeat(widths, weights.shape[0] // widths.shape[0]))
+        return jnp.concatenate([self.amplitudes * cosines, self.amplitudes * sines])
 
 
 class SpectralMap(FeatureMap):

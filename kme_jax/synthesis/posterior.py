@@ -2,19 +2,29 @@
 
 The prior over distributions is a finite Dirichlet process mixture (Ishwaran & Zarepour 2002) on public quantities:
 
-    ν = Σ_k w_k N(z_k, s² I),   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ proposal,   log(s/ℓ) ~ N(log 0.2, 1),
-    log α ~ N(log 10, 1),
+    ν = Σ_k w_k N(z_k, s_g² I) for k in group g,   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ proposal,
+    log(s_g/ℓ) ~ N(log 0.2, 1),   log α ~ N(log 10, 1),
 
-with ℓ a length of the kernel; K atoms with a common width s, which may get as small as it likes, and a concentration α
-of the weights, from a few atoms that matter to all of them. What is observed is
-β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal
-ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates, and is itself the
+with ℓ a length of the kernel; K atoms in G groups of equal size, each with a width of its own, which may get as small
+as it likes, and a concentration α of the weights, from a few atoms that matter to all of them. (With one width for
+all, a few wide atoms that fit roughly keep the others, as wide, from helping.) What is observed is
+β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal ξ.
+The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates, and is itself the
 embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference after a private release is from
 Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is post-processing, of no privacy cost: where
 the prior is a bad description of the rows the answer is less accurate, never less private.
 
 Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
 log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own.
+
+Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
+noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
+the excess says,
+
+    m + max(0, 1 − F′σ²/‖β − m‖²) (β − m),   F′ = F (1 + 5 √(2/F)),
+
+so that the error is at most about that of the noise, however wrong the prior is; F′ is five standard deviations of
+the noise's own misfit above F, so that a posterior that explains β is left alone.
 """
 
 from __future__ import annotations
@@ -39,6 +49,7 @@ Array = jax.Array
 # centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width [], log_concentration []
 Parameters = dict[str, Array]
 
+_NUM_WIDTHS = 5  # G
 _WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
 _CONCENTRATION_MEDIAN, _CONCENTRATION_SD = 10.0, 1.0  # of α, and of its logarithm
 _ACCEPTANCE = 0.75
@@ -46,7 +57,8 @@ _ACCEPTANCE = 0.75
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
 # Rounds of trajectories: annealed; at temperature 1, while the metric is learnt; while the step for it is; with
-# everything fixed, so that the draws used are those of a Markov chain with the posterior as its stationary law.
+# the metric fixed and the step adapted by less and less, which leaves the posterior the chain's limit (Roberts &
+# Rosenthal 2007).
 _ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 30, 20, 10, 50
 _WARMING = _ANNEALED + _LEARNT + _STEPPED
 
@@ -71,37 +83,41 @@ class _Model:
     def features(self, parameters: Parameters) -> Array:
         """ψ(ν), [J]."""
         weights = jax.nn.softmax(parameters["log_gammas"])
-        return self.waves.mixture(parameters["centres"], weights, jnp.exp(parameters["log_width"]))
+        return self.waves.mixture_of_normals(parameters["centres"], weights, jnp.exp(parameters["log_widths"]))
 
     def log_density(self, parameters: Parameters) -> Array:
         """Of the parameters given β, up to a constant."""
         residual = self.target - self.features(parameters)
         log_gammas = parameters["log_gammas"]
         shape = _shape(parameters)
-        width = (parameters["log_width"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
+        width = (parameters["log_widths"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
         concentration = (parameters["log_concentration"] - math.log(_CONCENTRATION_MEDIAN)) / _CONCENTRATION_SD
         return (
             -0.5 * jnp.sum(jnp.square(residual)) / self.variance
             - 0.5 * jnp.sum(self.precision[None, :] * jnp.square(parameters["centres"]))
             + jnp.sum(shape * log_gammas - jnp.exp(log_gammas) - jax.scipy.special.gammaln(shape))
-            - 0.5 * jnp.square(width)
+            - 0.5 * jnp.sum(jnp.square(width))
             - 0.5 * jnp.square(concentration)
         )
 
     def curvature(self, parameters: Parameters) -> Parameters:
         """The diagonal of about −∇² log density: squared derivatives of ψ(ν) over σ², and the prior's."""
-        squares, width = self.waves.squares(), jnp.exp(parameters["log_width"])
-        energies = jnp.square(self.waves.amplitudes) * jnp.exp(-jnp.square(width) * squares)
+        squares, widths = self.waves.squares(), jnp.exp(parameters["log_widths"])
         weights = jax.nn.softmax(parameters["log_gammas"])
-        strength = jnp.sum(energies) / self.variance
+        # Of one atom of each group, [G, n].
+        damping = jnp.exp(-jnp.square(widths)[:, None] * squares[None, :])
+        energies = jnp.square(self.waves.amplitudes)[None, :] * damping / self.variance
         columns = jnp.square(2 * math.pi * self.waves.turns)
-        moves = jnp.sum(energies[:, None] * columns, axis=0) / self.variance
+        size = weights.shape[0] // widths.shape[0]
+        strength = jnp.repeat(jnp.sum(energies, axis=1), size)
+        moves = jnp.repeat(energies @ columns, size, axis=0)
         shape = _shape(parameters)
-        slope = self.features(parameters) * jnp.square(width) * jnp.concatenate([squares, squares])
+        fourth = jnp.square(jnp.concatenate([squares, squares]))
+        slopes = jnp.square(self.waves.mixtures(parameters["centres"], weights, widths)) @ fourth
         return {
-            "centres": jnp.square(weights)[:, None] * moves[None, :] + self.precision[None, :],
+            "centres": jnp.square(weights)[:, None] * moves + self.precision[None, :],
             "log_gammas": jnp.square(weights) * strength + shape + jnp.exp(parameters["log_gammas"]),
-            "log_width": jnp.sum(jnp.square(slope)) / self.variance + 1 / _WIDTH_SD**2,
+            "log_widths": widths**4 * slopes / self.variance + 1 / _WIDTH_SD**2,
             # a² ψ′(a) is between 1 and 1 + a.
             "log_concentration": weights.shape[0] * (1 + shape) + 1 / _CONCENTRATION_SD**2,
         }
@@ -112,8 +128,8 @@ def _shape(parameters: Parameters) -> Array:
     return jnp.exp(parameters["log_concentration"]) / parameters["log_gammas"].shape[0]
 
 
-@functools.partial(jax.jit, static_argnames=("num_trajectories", "num_leaps", "adapt"))
-def _run(model, key, parameters, curvature, log_step, *, num_trajectories: int, num_leaps: int, adapt: bool):
+@functools.partial(jax.jit, static_argnames=("num_trajectories", "num_leaps"))
+def _run(model, key, parameters, curvature, log_step, gain, *, num_trajectories: int, num_leaps: int):
     """Trajectories of HMC.
 
     Returns:
@@ -136,7 +152,7 @@ def _run(model, key, parameters, curvature, log_step, *, num_trajectories: int, 
         features = model.features(unravel(state.position))
         misfit = jnp.sum(jnp.square(model.target - features))
         total = total + features / num_trajectories
-        return (state, log_step + _GAIN * (rate - _ACCEPTANCE) if adapt else log_step, total), (misfit, rate, log_step)
+        return (state, log_step + gain * (rate - _ACCEPTANCE), total), (misfit, rate, log_step)
 
     with jax.numpy_dtype_promotion("standard"):
         start = blackjax.hmc.init(ravel_pytree(parameters)[0], log_density)
@@ -158,11 +174,13 @@ class PosteriorReport:
       acceptance: mean acceptance rate of the trajectories whose draws are used.
       converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
         noise's own: the sampler has found distributions that explain β.
+      kept: the share of β − E[ψ(ν) | β] that the result keeps, in [0, 1): 0 unless the misfit is as large.
     """
 
     misfits: np.ndarray
     acceptance: float
     converged: bool
+    kept: float
 
 
 @pytree_dataclass
@@ -172,10 +190,11 @@ class PosteriorMean:
 
     Attributes:
       feature_map: ψ.
-      coordinates: E[ψ(ν) | β], the mean over all trajectories, [F]: the noisy coordinates, denoised.
+      coordinates: E[ψ(ν) | β], the mean over all trajectories, [F]: the noisy coordinates, denoised. With the
+        correction of the module's text where no ν explains them.
       centres: z, [S, K, d].
       weights: w, [S, K], positive, each row summing to 1.
-      widths: s, standard deviations, [S].
+      widths: s, standard deviations, [S, K].
       mechanism: the mechanism behind it.
     """
 
@@ -202,9 +221,7 @@ class PosteriorMean:
         cumulative = np.cumsum(self.weights.reshape(-1)[order])
         picks = np.searchsorted(cumulative, (np.arange(num_pairs) + rng.uniform()) / num_pairs * cumulative[-1])
         atoms = order[np.minimum(picks, len(order) - 1)]
-        shifts = (
-            rng.normal(size=(num_pairs, centres.shape[1])) * np.repeat(self.widths, self.weights.shape[1])[atoms, None]
-        )
+        shifts = rng.normal(size=(num_pairs, centres.shape[1])) * self.widths.reshape(-1)[atoms, None]
         pairs = np.concatenate([centres[atoms] + shifts, centres[atoms] - shifts])
         return pairs[:num_points]
 
@@ -225,7 +242,7 @@ def posterior_mean(
       key: a JAX random key of the sampler's own, independent of the noise and of the rows.
       embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
       proposal: public: the prior of the atoms.
-      num_atoms: K.
+      num_atoms: K, with five different widths, or with one if K is not a multiple of five.
       num_trajectories: in each of 110 rounds, of which the last 50 are used.
       num_leaps: leapfrog steps of a trajectory, each one gradient.
       progress: called with (rounds done, rounds in all).
@@ -247,6 +264,7 @@ def posterior_mean(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     start_key, run_key = jax.random.split(key)
+    num_widths = math.gcd(num_atoms, _NUM_WIDTHS)
     num_features, length = feature_map.num_features, feature_map.length_scale
 
     def single(value):
@@ -262,7 +280,7 @@ def posterior_mean(
     parameters = {
         "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * spread[None, :],
         "log_gammas": jnp.full(num_atoms, math.log(_CONCENTRATION_MEDIAN / num_atoms), jnp.float32),
-        "log_width": single(math.log(_WIDTH_MEDIAN)),
+        "log_widths": jnp.full(num_widths, math.log(_WIDTH_MEDIAN), jnp.float32),
         "log_concentration": single(math.log(_CONCENTRATION_MEDIAN)),
     }
     hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
@@ -287,9 +305,9 @@ def posterior_mean(
             parameters,
             curvature,
             log_step,
+            single(_GAIN / max(1, round_ - _WARMING + 1)),
             num_trajectories=num_trajectories,
             num_leaps=num_leaps,
-            adapt=round_ < _WARMING,
         )
         if _WARMING - _STEPPED // 2 <= round_ < _WARMING:
             log_steps.append(mean_log_step)
@@ -300,17 +318,23 @@ def posterior_mean(
             snapshots.append({name: np.asarray(value, np.float64) for name, value in parameters.items()})
         if progress:
             progress(round_ + 1, len(temperatures))
-    misfits = np.concatenate(misfits) / (num_features * mechanism.variance)
-    log_gammas = np.stack([snapshot["log_gammas"] for snapshot in snapshots])
+    misfits, allowed = (
+        np.concatenate(misfits) / (num_features * mechanism.variance),
+        1 + 5 * math.sqrt(2 / num_features),
+    )
+    residual = np.asarray(embedding.coordinates, np.float64) - mean
+    kept = max(0.0, 1 - allowed * num_features * mechanism.variance / float(residual @ residual))
+    log_gammas, log_widths = (
+        np.stack([snapshot[name] for snapshot in snapshots]) for name in ("log_gammas", "log_widths")
+    )
     weights = np.exp(log_gammas - log_gammas.max(axis=1, keepdims=True))
     result = PosteriorMean(
         feature_map=feature_map,
-        coordinates=mean,
+        coordinates=mean + kept * residual,
         centres=proposal.mean + length * np.stack([snapshot["centres"] for snapshot in snapshots]),
         weights=weights / weights.sum(axis=1, keepdims=True),
-        widths=length * np.exp(np.stack([snapshot["log_width"] for snapshot in snapshots])),
+        widths=length * np.repeat(np.exp(log_widths), num_atoms // num_widths, axis=1),
         mechanism=mechanism,
     )
     late = misfits[-(_SAMPLED // 2) * num_trajectories :]
-    converged = bool(late.mean() <= 1 + 5 * math.sqrt(2 / num_features))
-    return result, PosteriorReport(misfits, float(np.mean(rates)), converged)
+    return result, PosteriorReport(misfits, float(np.mean(rates)), bool(late.mean() <= allowed), kept)
