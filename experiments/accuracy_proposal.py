@@ -5,7 +5,7 @@ Every ε and seed is one release with frequencies, noise and sampler of its own;
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from experiments import common
-from experiments.mixture import mixture, proposal
+from experiments.accuracy_subset import mixture_reference
+from experiments.mixture import proposal
 from kme_jax import (
     FourierMap,
     Gaussian,
@@ -52,24 +53,26 @@ MEASURES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Embeddings:
-    """Of the private rows, under the three maps that are compared."""
+    """Of the private rows, under the three maps that are compared, as they are needed."""
 
-    improved: MeanEmbedding
-    fourier: MeanEmbedding
-    subspace: MeanEmbedding
+    def __init__(self, key: jax.Array, kernel: Gaussian, rows: np.ndarray):
+        self._key, self._kernel, self._rows, self._dim = key, kernel, rows, rows.shape[1]
 
-    @classmethod
-    def of(cls, key: jax.Array, kernel: Gaussian, rows: np.ndarray) -> _Embeddings:
-        dim = rows.shape[1]
-        chosen = spectral_map(key, kernel, prior(dim), NUM_FEATURES)
-        improved = mean_embedding(chosen, rows)
-        random = isinstance(chosen, FourierMap)
-        fourier = None if random else mean_embedding(FourierMap.from_kernel(key, kernel, NUM_FEATURES, dim), rows)
-        points = proposal(10_000, dim, scale=_SCALE)[:NUM_POINTS]
-        subspace = mean_embedding(SubspaceMap.from_points(kernel, points), rows)
-        return cls(improved, improved if random else fourier, subspace)
+    @functools.cached_property
+    def improved(self) -> MeanEmbedding:
+        return mean_embedding(spectral_map(self._key, self._kernel, prior(self._dim), NUM_FEATURES), self._rows)
+
+    @functools.cached_property
+    def fourier(self) -> MeanEmbedding:
+        if isinstance(self.improved.feature_map, FourierMap):
+            return self.improved
+        return mean_embedding(FourierMap.from_kernel(self._key, self._kernel, NUM_FEATURES, self._dim), self._rows)
+
+    @functools.cached_property
+    def subspace(self) -> MeanEmbedding:
+        points = proposal(10_000, self._dim, scale=_SCALE)[:NUM_POINTS]
+        return mean_embedding(SubspaceMap.from_points(self._kernel, points), self._rows)
 
 
 def prior(dim: int) -> NormalProposal:
@@ -102,6 +105,7 @@ def release(
         "converged": report.converged,
         "acceptance": report.acceptance,
         "width": float(np.mean(mean.widths)),
+        "kept": report.kept,
     }
 
 
@@ -134,15 +138,13 @@ def run(config: Any) -> dict[str, Any]:
         todo = [(e, s) for s in range(config.num_releases) for e in config.epsilons if (dim, float(e), s) not in cells]
         if not todo:
             continue
-        rows, kernel = mixture(config.num_rows, dim, seed=config.data_seed), Gaussian(config.gamma_scale * 1e-4 / dim)
-        with stages.stage(f"D = {dim}: norm of the embedding") as progress:
-            reference = Reference.from_rows(kernel, rows, progress=progress)
+        reference = mixture_reference(config, dim, stages)
         made: dict[int, _Embeddings] = {}
         for epsilon, seed in todo:
             keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), dim), 2)
             with stages.stage(f"D = {dim}, ε = {epsilon:g}, seed {seed}") as progress:
                 if seed not in made:
-                    made = {seed: _Embeddings.of(keys[0], kernel, rows)}
+                    made = {seed: _Embeddings(keys[0], reference.kernel, reference.rows)}
                 own = jax.random.split(jax.random.fold_in(keys[1], config.epsilons.index(epsilon)), 3)
                 budget = PrivacyBudget(epsilon, config.delta)
                 mean, record = release(reference, made[seed].improved, budget, own, progress)

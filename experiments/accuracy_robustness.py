@@ -20,7 +20,7 @@ from kme_jax.nonprivate import Reference
 SETTINGS = ((100_000, 2, 1.0), (20_000, 3, 1.0), (20_000, 3, 4.0), (20_000, 3, 0.25))  # N, D, γ scale
 SEEDS = (0, 1, 2, 3)
 _NUM_POINTS = 1000
-_DRAWS = 10
+_DRAWS = 5
 _PROPOSAL_EPSILON = 0.1  # one release of each data set
 
 

@@ -43,6 +43,13 @@ _PROJECTION_DRAWS = 5
 _PROJECTION_PENALTY = 1e-3  # of σ²: no shrinkage to speak of
 
 
+def mixture_reference(config: Any, dim: int, stages: common.Stages) -> Reference:
+    """The private mixture of an ``experiments.accuracy.AccuracyConfig``, for exact distances to it."""
+    rows, kernel = mixture(config.num_rows, dim, seed=config.data_seed), Gaussian(config.gamma_scale * 1e-4 / dim)
+    with stages.stage(f"D = {dim}: norm of the embedding") as progress:
+        return Reference.from_rows(kernel, rows, progress=progress)
+
+
 @in_float64
 def _projection(private: PrivateEmbedding) -> np.ndarray:
     """Probability weights whose embedding is closest to μ̃ (Nikolov, Talwar & Zhang 2013): no shrinkage."""
@@ -136,13 +143,11 @@ def run(config: Any) -> dict[str, Any]:
     for dim in config.dims:
         if all((dim, m, e) in cells for m in config.sizes for e in config.epsilons):
             continue
-        rows, kernel = mixture(config.num_rows, dim, seed=config.data_seed), Gaussian(config.gamma_scale * 1e-4 / dim)
-        with stages.stage(f"D = {dim}: norm of the embedding") as progress:
-            reference = Reference.from_rows(kernel, rows, progress=progress)
-        public = rows[: max(config.sizes)]
+        reference = mixture_reference(config, dim, stages)
+        public = reference.rows[: max(config.sizes)]
         kernel_means = reference.kernel_mean(public)
-        subspace = SubspaceMap.from_points(kernel, public)
-        whole = mean_embedding(subspace, rows)
+        subspace = SubspaceMap.from_points(reference.kernel, public)
+        whole = mean_embedding(subspace, reference.rows)
         for num_points in config.sizes:
             prefix = subspace.prefix(num_points)
             # A leading part of the basis, so a leading part of the coordinates.
