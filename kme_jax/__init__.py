@@ -7,10 +7,17 @@ The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the 
 
 from kme_jax._version import __version__
 from kme_jax.algorithms import algorithm1, algorithm2, improved
-from kme_jax.embedding import MeanEmbedding, mean_embedding, mean_embedding_of_batches
+from kme_jax.embedding import (
+    IntegerEmbedding,
+    MeanEmbedding,
+    integer_embedding,
+    integer_embedding_of_batches,
+    mean_embedding,
+    mean_embedding_of_batches,
+)
 from kme_jax.feature_maps import FeatureMap, FourierMap, LatticeMap, SubspaceMap, spectral_map
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
-from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb
+from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb, perturb_securely
 from kme_jax.proposals import NormalProposal
 from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
 
@@ -18,6 +25,7 @@ __all__ = [
     "FeatureMap",
     "FourierMap",
     "Gaussian",
+    "IntegerEmbedding",
     "Kernel",
     "Laplacian",
     "LatticeMap",
@@ -35,10 +43,13 @@ __all__ = [
     "algorithm2",
     "closed_form",
     "improved",
+    "integer_embedding",
+    "integer_embedding_of_batches",
     "l1_ball",
     "mean_embedding",
     "mean_embedding_of_batches",
     "perturb",
+    "perturb_securely",
     "posterior_mean",
     "represent",
     "spectral_map",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.integer import IntegerMap, integer_map
 from kme_jax.numerics import Progress, check_columns
 from kme_jax.pytrees import pytree_dataclass
 
@@ -54,16 +55,42 @@ def _private_points(rows: Any) -> np.ndarray:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntegerEmbedding:
+    """Σ_n q(x_n), in integers. SENSITIVE: it must go through ``kme_jax.privacy.perturb_securely``.
+
+    Attributes:
+      integer_map: q, public.
+      total: the sum, int64.
+      num_rows: N, public.
+    """
+
+    integer_map: IntegerMap = dataclasses.field(metadata={"static": True})
+    total: np.ndarray
+    num_rows: int = dataclasses.field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        shape = list(np.shape(self.total))
+        return f"IntegerEmbedding(SENSITIVE, total: {shape}, num_rows={self.num_rows})"
+
+
 @np.errstate(all="ignore")  # no warning may depend on values
-def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
+def _usable(feature_map: FeatureMap, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [n, d] of which those that are not usable, [n], are replaced by a public constant, so that they raise no
+    error and take no other route. Their weight is to be 0."""
     rows = _private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
-    if not len(rows):
-        return np.zeros(feature_map.num_features), 0
     usable = feature_map.covers(rows)
-    # A public constant takes the place of a row that is not, and its weight is 0: no error, no other route.
-    safe = np.where(usable[:, None], rows, 0)
-    return feature_map.weighted_sum(safe, usable.astype(rows.dtype), devices=devices, progress=progress), len(rows)
+    return np.where(usable[:, None], rows, 0), usable
+
+
+@np.errstate(all="ignore")
+def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
+    safe, usable = _usable(feature_map, rows)
+    if not len(safe):
+        return np.zeros(feature_map.num_features), 0
+    return feature_map.weighted_sum(safe, usable.astype(safe.dtype), devices=devices, progress=progress), len(safe)
 
 
 def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
@@ -106,3 +133,55 @@ def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndar
         batch_total, batch_rows = _sum_of(feature_map, batch, devices, None)
         total, num_rows = total + batch_total, num_rows + batch_rows
     return _mean(feature_map, total, num_rows)
+
+
+def integer_embedding(
+    feature_map: FeatureMap, rows: np.ndarray, *, devices=None, progress: Progress | None = None
+) -> IntegerEmbedding:
+    """Σ_n q(x_n) of ``kme_jax.feature_maps.integer``, for secure noise.
+
+    Formal guarantee: replacing one row moves what is released of the sum by at most ``integer_map.diameter`` in L2,
+    with all rounding included, since sums of integers have none. Rows that the map does not cover count as in
+    :func:`mean_embedding`.
+
+    Args:
+      feature_map: ψ, chosen without looking at the rows.
+      rows: private rows x, [N, d].
+      devices: JAX devices to spread the rows over; all local devices if None.
+      progress: called with (work done, work in all).
+
+    Raises:
+      ValueError: rows that are not an [N, d] array, N ≥ 1; as ``integer_map``.
+    """
+    rows = np.asarray(rows)
+    num_rows = len(rows) if rows.ndim else 0
+    return integer_embedding_of_batches(feature_map, [rows], num_rows, devices=devices, progress=progress)
+
+
+@np.errstate(all="ignore")
+def integer_embedding_of_batches(
+    feature_map: FeatureMap,
+    batches: Iterable[np.ndarray],
+    num_rows: int,
+    *,
+    devices=None,
+    progress: Progress | None = None,
+) -> IntegerEmbedding:
+    """:func:`integer_embedding` of N rows that arrive in batches [n_i, d]: bit for bit the same, however they are cut.
+
+    Raises:
+      ValueError: as :func:`integer_embedding`; another number of rows.
+    """
+    integers, total, found = None, None, 0
+    for batch in batches:
+        safe, usable = _usable(feature_map, batch)
+        integers = integers or integer_map(feature_map, num_rows)
+        found += len(safe)
+        if len(safe):
+            some = integers.sum(safe, usable, devices=devices, progress=progress)
+            total = some if total is None else total + some
+    if not found:
+        raise ValueError("rows: there are none")
+    if found != num_rows:
+        raise ValueError(f"rows: expected {num_rows}, got {found}")
+    return IntegerEmbedding(integers, total, num_rows)

@@ -32,6 +32,9 @@ _CHUNK_POINTS = 16384
 # up to.
 _UNROLLED_ROWS = 8
 _LOOP_POINTS = 256
+# Where sums must be exact: 2^15 values below 2^16 fit an int32, and up to 2^38 float64's integers, on up to 32 devices.
+_EXACT_TILE_ROWS = 1024
+_EXACT_CHUNK_ROWS = 2**15
 
 
 class PairFunctions(Protocol):
@@ -63,7 +66,7 @@ def _add(totals: list[Array], terms) -> list[Array]:
 def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
     """Σ_n a_n f(z_m, x_n) of one tile, from all its values."""
     values = functions(points, rows)
-    if functions.is_elementwise(rows.shape[1]):
+    if functions.is_elementwise(rows.shape[1]) or weights.dtype == jnp.int32:
         # A product and a row sum fuse with the function; a select for a mask would keep it from being vectorised.
         return [jnp.sum(value * weights[None, :], axis=1) for value in values]
     # The values come from a matrix product and are in memory anyway: the sum is another one.
@@ -72,7 +75,7 @@ def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
 
 def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
     """The same, _UNROLLED_ROWS at a time in one loop over the points; n is a multiple of that."""
-    zeros = [jnp.zeros(points.shape[0], rows.dtype)] * functions.num_values
+    zeros = [jnp.zeros(points.shape[0], weights.dtype)] * functions.num_values
 
     def add_rows(totals, group):
         some = zeros
@@ -86,7 +89,7 @@ def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
 
 @functools.partial(jax.jit, static_argnames=("tile_rows", "tile_points", "loop"))
 def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_points: int, loop: bool) -> Array:
-    """Σ_n a_n f(z_m, x_n): points by columns [d, m], rows [n, d], weights a [n] -> [c, m]; m and n are whole tiles."""
+    """Σ_n a_n f(z_m, x_n): points by columns [d or more, m], rows [n, d], weights a [n] -> [c, m]; whole tiles."""
     dim = rows.shape[1]
     row_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
     sums_of = _loop_sums if loop else _tile_sums
@@ -95,10 +98,10 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
         def add_rows(totals, tile):
             return _add(totals, sums_of(functions, some_columns.T, *tile)), None
 
-        zeros = [jnp.zeros(tile_points, rows.dtype)] * functions.num_values
+        zeros = [jnp.zeros(tile_points, weights.dtype)] * functions.num_values
         return jnp.stack(jax.lax.scan(add_rows, zeros, row_tiles)[0])
 
-    sums = jax.lax.map(for_points, jnp.moveaxis(columns.reshape(dim, -1, tile_points), 1, 0))
+    sums = jax.lax.map(for_points, jnp.moveaxis(columns.reshape(columns.shape[0], -1, tile_points), 1, 0))
     return jnp.moveaxis(sums, 1, 0).reshape(functions.num_values, -1)
 
 
@@ -129,12 +132,21 @@ def _whole_tiles(size: int, tile: int, chunk: int) -> tuple[int, int]:
     return tile, -(-size // (num_chunks * tile)) * tile
 
 
+def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
+    """As ``_whole_tiles``, of one tile for all sizes: by how many tiles are in a chunk no value is changed."""
+    tiles = 1
+    while tiles * _EXACT_TILE_ROWS < size and 2 * tiles * _EXACT_TILE_ROWS <= chunk:
+        tiles *= 2
+    return _EXACT_TILE_ROWS, tiles * _EXACT_TILE_ROWS
+
+
 def pair_sums(
     functions: PairFunctions,
     points: np.ndarray,
     rows: np.ndarray,
     weights: np.ndarray,
     *,
+    exact: bool = False,
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
@@ -144,12 +156,14 @@ def pair_sums(
       functions: the functions. Tiles are filled up with zero rows of weight 0.
       points: z, [M, d], of the dtype to compute in.
       rows: x, [N, d], finite, of the same dtype.
-      weights: a, [N], of the same dtype.
+      weights: a, [N], of the same dtype; of int32 if the functions' values are.
+      exact: for functions with integer values, below 2^16 in int32 or up to 2^38 in float64, and weights 0 and 1: no
+        sum is ever rounded, and a value does not depend on what else is summed.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: called with (pairs of chunks done, pairs of chunks in all).
 
     Returns:
-      [c, M] in float64, on the host: sums within a chunk have the inputs' dtype, chunks are added in float64.
+      [c, M] on the host: sums within a chunk have the weights' dtype, chunks are added in float64; in int64 if exact.
     """
     dtype = rows.dtype
     with precision_of(rows):
@@ -159,7 +173,11 @@ def pair_sums(
         platform = devices[0].platform
         tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
         loop = platform == "cpu" and functions.is_elementwise(rows.shape[1])
-        tile_rows, chunk_rows = _whole_tiles(-(-len(rows) // len(devices)), tile_rows, _CHUNK_ROWS)
+        share = -(-len(rows) // len(devices))
+        if exact:
+            tile_rows, chunk_rows = _exact_tiles(share, _EXACT_CHUNK_ROWS // len(devices))
+        else:
+            tile_rows, chunk_rows = _whole_tiles(share, tile_rows, _CHUNK_ROWS)
         tile_points, chunk_points = _whole_tiles(len(points), _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
         tile_points = chunk_points if loop else tile_points
         chunk_rows *= len(devices)
@@ -169,7 +187,7 @@ def pair_sums(
             sums_of, place = _sharded_chunk_sums(devices, **options)
         else:
             sums_of, place = functools.partial(_chunk_sums, **options), devices[0]
-        sums = np.zeros((functions.num_values, columns.shape[1]), np.float64)
+        sums = np.zeros((functions.num_values, columns.shape[1]), np.int64 if exact else np.float64)
         row_starts, point_starts = range(0, len(rows), chunk_rows), range(0, columns.shape[1], chunk_points)
         total, done = len(row_starts) * len(point_starts), 0
         for row_start in row_starts:
@@ -179,7 +197,7 @@ def pair_sums(
             for start in point_starts:
                 part = slice(start, start + chunk_points)
                 some = sums_of(functions, columns[:, part], row_chunk, weight_chunk)
-                sums[:, part] += np.asarray(some, np.float64)
+                sums[:, part] += np.asarray(some).astype(sums.dtype)
                 done += 1
                 if progress:
                     progress(done, total)

@@ -3,8 +3,18 @@
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.integer import IntegerMap, integer_map
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import SpectralMap
 
-__all__ = ["FeatureMap", "FourierMap", "LatticeMap", "SpectralMap", "SubspaceMap", "spectral_map"]
+__all__ = [
+    "FeatureMap",
+    "FourierMap",
+    "IntegerMap",
+    "LatticeMap",
+    "SpectralMap",
+    "SubspaceMap",
+    "integer_map",
+    "spectral_map",
+]

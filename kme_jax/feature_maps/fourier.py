@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import operator
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import tiles
 from kme_jax.feature_maps.waves import FreeWaves, SpectralMap
 from kme_jax.kernels import Kernel, orthogonal_normal
 from kme_jax.numerics import float64
@@ -26,29 +23,6 @@ _GRID_BITS = 20
 _FAILURE_PROBABILITY = 1e-10
 _NUM_EXPONENTS = 2100  # of float64
 _SLACK = 0.01
-
-# Up to this many, products of columns are as fast as a matrix product that has to be stored.
-_ELEMENTWISE_COLUMNS = 8
-
-
-@pytree_dataclass
-@dataclasses.dataclass(frozen=True)
-class CosSin:
-    """cos and sin of 2π times the inner product of turns and rows, for ``tiles.pair_sums``."""
-
-    num_values: ClassVar[int] = 2
-
-    def __call__(self, turns, rows):
-        if self.is_elementwise(rows.shape[1]):
-            columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
-            angle = functools.reduce(operator.add, columns)
-        else:
-            angle = jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST)
-        sin, cos = sincos_turns(angle)
-        return cos, sin
-
-    def is_elementwise(self, dim):
-        return dim <= _ELEMENTWISE_COLUMNS
 
 
 def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple[float, float]:
@@ -221,17 +195,13 @@ class FourierMap(SpectralMap):
         sin, cos = sincos_turns(angle)
         return self.scale * jnp.concatenate([cos, sin], axis=1)
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
-        dtype = self.turns.dtype
-        sums = tiles.pair_sums(
-            CosSin(),
-            np.asarray(self.turns),
-            np.asarray(rows, dtype),
-            np.asarray(weights, dtype),
-            devices=devices,
-            progress=progress,
-        )
-        return self.scale * sums.reshape(-1)
+    @property
+    def amplitudes(self) -> np.ndarray:
+        """:attr:`scale` for each frequency, [J/2]."""
+        return np.full(self.turns.shape[0], self.scale)
+
+    def angles(self, rows):
+        return np.asarray(self.turns), np.asarray(rows, self.turns.dtype)
 
     def waves(self, centre, length):
         turns = np.asarray(self.turns, np.float64)

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import tiles
-from kme_jax.feature_maps.fourier import CosSin
 from kme_jax.feature_maps.waves import LatticeWaves, SpectralMap
 from kme_jax.kernels import Gaussian
 from kme_jax.pytrees import pytree_dataclass
@@ -214,17 +212,10 @@ class LatticeMap(SpectralMap):
         sin, cos = sincos_turns(turns)
         return jnp.concatenate([amplitudes * cos, amplitudes * sin], axis=1)
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+    def angles(self, rows):
         dtype = self.amplitudes.dtype
-        sums = tiles.pair_sums(
-            CosSin(),
-            np.asarray(self.indices, dtype),
-            ((np.asarray(rows, np.float64) - self.centre) / self.periods).astype(dtype),
-            np.asarray(weights, dtype),
-            devices=devices,
-            progress=progress,
-        )
-        return (np.asarray(self.amplitudes, np.float64) * sums).reshape(-1)
+        local = (np.asarray(rows, np.float64) - self.centre) / self.periods
+        return np.asarray(self.indices, dtype), local.astype(dtype)
 
     def waves(self, centre, length):
         reach = np.max(np.abs(self.indices), axis=0)

@@ -14,11 +14,14 @@ import abc
 import dataclasses
 import functools
 import math
+import operator
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax import tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
@@ -141,8 +144,49 @@ class LatticeWaves(Waves):
         return jnp.concatenate([self.amplitudes * cosines, self.amplitudes * sines])
 
 
+# Up to this many, products of columns are as fast as a matrix product that has to be stored.
+_ELEMENTWISE_COLUMNS = 8
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class CosSin:
+    """cos and sin of 2π times the inner products of frequencies and rows, for ``tiles.pair_sums``."""
+
+    num_values: ClassVar[int] = 2
+
+    def __call__(self, turns, rows):
+        if self.is_elementwise(rows.shape[1]):
+            columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
+            angle = functools.reduce(operator.add, columns)
+        else:
+            angle = jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST)
+        sin, cos = sincos_turns(angle)
+        return cos, sin
+
+    def is_elementwise(self, dim):
+        return dim <= _ELEMENTWISE_COLUMNS
+
+
 class SpectralMap(FeatureMap):
-    """A feature map of cosines and sines: [cosines, sines], so that E ψ(z + sξ) is known for normal ξ."""
+    """A feature map of cosines and sines: [cosines, sines], so that E ψ(z + sξ) is known for normal ξ.
+
+    Attributes:
+      amplitudes: a, what the cosine and the sine of each frequency are multiplied by, [J/2].
+    """
+
+    amplitudes: np.ndarray
+
+    @abc.abstractmethod
+    def angles(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns; both of the dtype that
+        features are computed in."""
+
+    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+        frequencies, rows = self.angles(rows)
+        weights = np.asarray(weights, rows.dtype)
+        sums = tiles.pair_sums(CosSin(), frequencies, rows, weights, devices=devices, progress=progress)
+        return (np.asarray(self.amplitudes, np.float64) * sums).reshape(-1)
 
     @property
     @abc.abstractmethod

@@ -1,7 +1,13 @@
 """Step 2: budget, calibration and mechanisms."""
 
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.privacy.calibration import gaussian_delta, gaussian_noise_multiplier
+from kme_jax.privacy.calibration import (
+    gaussian_delta,
+    gaussian_noise_multiplier,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from kme_jax.privacy.mechanisms import (
     Mechanism,
     PrivateEmbedding,
@@ -9,6 +15,8 @@ from kme_jax.privacy.mechanisms import (
     gaussian_mechanism,
     laplace_mechanism,
     perturb,
+    perturb_securely,
+    secure_mechanism,
 )
 
 __all__ = [
@@ -21,4 +29,9 @@ __all__ = [
     "gaussian_noise_multiplier",
     "laplace_mechanism",
     "perturb",
+    "perturb_securely",
+    "secure_mechanism",
+    "zcdp_delta",
+    "zcdp_epsilon",
+    "zcdp_rho",
 ]

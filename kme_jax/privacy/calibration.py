@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 import dp_accounting
+from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
 from kme_jax.privacy.budget import PrivacyBudget
@@ -59,3 +60,51 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
     if classical < analytic:  # not known to happen for epsilon <= 1; the guard keeps it so
         raise AssertionError(f"classical calibration is too small at epsilon={epsilon}, delta={delta}")
     return classical
+
+
+def zcdp_delta(rho: float, epsilon: float) -> float:
+    """A δ for which ρ-zero-concentrated differential privacy implies (ε, δ)-differential privacy.
+
+    The least over orders α > 1 of exp((α − 1)(αρ − ε)) (1 − 1/α)^α / (α − 1) (Canonne, Kamath & Steinke 2020,
+    proposition 12, with the Rényi divergences αρ); every α gives a valid one. Rounded up.
+    """
+    if rho == 0:
+        return 0.0
+
+    def log_delta(log_excess):
+        excess = math.exp(log_excess)
+        alpha = 1 + excess
+        return excess * (alpha * rho - epsilon) + alpha * math.log1p(-1 / alpha) - log_excess
+
+    # The exponent is least near α = (1 + ε/ρ)/2; δ has one minimum between the extremes.
+    found = minimize_scalar(log_delta, bounds=(math.log(1e-6), math.log(2 + epsilon / rho)), method="bounded")
+    return min(1.0, math.exp(min(0.0, found.fun)) * (1 + _ENLARGEMENT))
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The least ε with ``zcdp_delta(ρ, ε)`` ≤ δ, rounded up."""
+    if rho == 0:
+        return 0.0
+    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta))  # Bun & Steinke 2016, proposition 1.3
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if zcdp_delta(rho, middle) > delta else (low, middle)
+    return high * (1 + _ENLARGEMENT)
+
+
+def zcdp_rho(budget: PrivacyBudget) -> float:
+    """The largest ρ for which ρ-zCDP implies (ε, δ)-differential privacy, rounded down.
+
+    Raises:
+      ValueError: δ = 0, for which there is none.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    if delta == 0:
+        raise ValueError("delta = 0 is not possible with Gaussian noise: give delta > 0 or use the Laplace mechanism")
+    low, high = 0.0, epsilon
+    while zcdp_delta(high, epsilon) <= delta:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if zcdp_delta(middle, epsilon) <= delta else (low, middle)
+    return low * (1 - _ENLARGEMENT)

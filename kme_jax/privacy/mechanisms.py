@@ -1,7 +1,8 @@
-"""Step 2: noise for the mean embedding. Simulated noise: reproducible, for experiments.
+"""Step 2: noise for the mean embedding. Simulated noise for experiments, secure noise for what is published.
 
-Noise from ``jax.random`` in floating point is not private against an adversary who can look at the low bits
-(Mironov 2012) or who knows the key. What is released here is marked accordingly.
+Noise from ``jax.random`` in floating point is reproducible, and not private against an adversary who can look at the
+low bits (Mironov 2012) or who knows the key. What :func:`perturb` makes is marked accordingly. :func:`perturb_securely`
+adds integer noise from a cryptographic generator to exact integer sums.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.embedding import MeanEmbedding
+from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.integer import IntegerMap
 from kme_jax.numerics import in_float64
+from kme_jax.privacy import secure
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier
+from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier, zcdp_delta, zcdp_rho
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -40,9 +43,12 @@ class Mechanism:
       sensitivity: the L2 (Gaussian) or L1 (Laplace) sensitivity it was calibrated to.
       epsilon: ε.
       delta: δ.
-      calibration: "analytic" or "classical" for Gaussian noise, "exact" for Laplace.
+      calibration: "analytic", "classical" or (discrete) "zcdp" for Gaussian noise, "exact" for Laplace.
       num_rows: N.
-      private: False here: simulated noise must not leave the building.
+      private: whether the noise is secure. What simulated noise made must not leave the building.
+      noise_source: where the noise comes from.
+      rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
+      grid: what the released coordinates are integer multiples of, for secure noise.
     """
 
     noise: Literal["gaussian", "laplace"] = _static()
@@ -53,16 +59,14 @@ class Mechanism:
     calibration: str = _static()
     num_rows: int = _static()
     private: bool = dataclasses.field(default=False, metadata={"static": True})
+    noise_source: str = dataclasses.field(default="simulated (jax.random)", metadata={"static": True})
+    rho: float | None = None
+    grid: float | None = None
 
     @property
     def variance(self) -> float:
         """Of the noise, per coordinate: σ², or 2b²."""
         return self.scale**2 if self.noise == "gaussian" else 2 * self.scale**2
-
-    @property
-    def noise_source(self) -> str:
-        """Where the noise comes from."""
-        return "simulated (jax.random)"
 
 
 @pytree_dataclass
@@ -84,12 +88,14 @@ class PrivateEmbedding:
 def _diameter(feature_map: FeatureMap, diameter: Diameter, delta: float) -> tuple[float, float]:
     """The diameter to calibrate to, and the δ that is left when it may fail."""
     check_diameter(diameter)
-    if diameter == "published":
-        return feature_map.published_diameter, delta
-    failure = feature_map.failure_probability
+    return (feature_map.published_diameter, delta) if diameter == "published" else _proved(feature_map, delta)
+
+
+def _proved(measured: FeatureMap | IntegerMap, delta: float) -> tuple[float, float]:
+    failure = measured.failure_probability
     if delta < 10 * failure:
-        return feature_map.certain_diameter, delta
-    return feature_map.diameter, delta - failure
+        return measured.certain_diameter, delta
+    return measured.diameter, delta - failure
 
 
 def check_diameter(diameter: str) -> None:
@@ -199,8 +205,11 @@ def perturb(
       diameter: see ``gaussian_mechanism``.
 
     Raises:
+      TypeError: another kind of embedding.
       ValueError: as ``gaussian_mechanism`` or ``laplace_mechanism``; an unknown noise.
     """
+    if not isinstance(embedding, MeanEmbedding):
+        raise TypeError(f"simulated noise is for the mean of mean_embedding, got {type(embedding).__name__}")
     feature_map, num_rows = embedding.feature_map, embedding.num_rows
     if noise == "gaussian":
         mechanism = gaussian_mechanism(feature_map, num_rows, budget, calibration=calibration, diameter=diameter)
@@ -213,3 +222,55 @@ def perturb(
     coordinates = np.pad(np.asarray(embedding.coordinates, np.float64), (0, -num_features % _NOISE_BLOCK))
     noisy = _add_noise(key, coordinates, mechanism.scale, noise=noise)
     return PrivateEmbedding(feature_map, np.asarray(noisy)[:num_features], mechanism)
+
+
+def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget) -> Mechanism:
+    """The mechanism of :func:`perturb_securely`, without any rows: discrete Gaussian noise, or discrete Laplace noise
+    for δ = 0. Units are those of ψ.
+
+    Raises:
+      ValueError: N < 1; noise that integers have no room for.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    largest, delta = _proved(integer_map, budget.delta)
+    grid = 1 / (integer_map.units * num_rows)
+    common = {"num_rows": num_rows, "private": True, "noise_source": secure.source(), "grid": grid}
+    if delta == 0:
+        sensitivity = math.ceil(math.sqrt(integer_map.feature_map.num_features) * largest)  # in L1, by Cauchy–Schwarz
+        scale = secure.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))
+        return Mechanism("laplace", scale * grid, sensitivity * grid, budget.epsilon, budget.delta, "exact", **common)
+    scale = secure.check_scale(largest / math.sqrt(2 * zcdp_rho(PrivacyBudget(budget.epsilon, delta))))
+    rho = secure.gaussian_rho(scale, largest)
+    while zcdp_delta(rho, budget.epsilon) > delta:  # rounding
+        scale *= 1 + 1e-9
+        rho = secure.gaussian_rho(scale, largest)
+    return Mechanism("gaussian", scale * grid, largest * grid, budget.epsilon, budget.delta, "zcdp", rho=rho, **common)
+
+
+def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget) -> PrivateEmbedding:
+    """μ̃ = (Σ_n q(x_n) + noise) / (s N), with noise that may be published: integer, exact, from a cryptographic
+    generator that cannot be seeded (OpenDP). One draw per call; a second call on the same rows is a second release.
+
+    Formal guarantee: neighbours' integers differ by at most Δ = ``integer_map.diameter`` in L2 (see
+    ``IntegerMap``). The discrete Gaussian of parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any
+    dimension (Canonne, Kamath & Steinke 2020, theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is
+    lowered by the probability that the diameter fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is
+    (ε, 0). Nothing but integers is computed from rows to noise; division by s N is post-processing.
+
+    Args:
+      embedding: Σ_n q(x_n).
+      budget: (ε, δ).
+
+    Raises:
+      TypeError: another kind of embedding.
+      ValueError: as :func:`secure_mechanism`.
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    if not isinstance(embedding, IntegerEmbedding):
+        raise TypeError(f"secure noise is for the sums of integer_embedding, got {type(embedding).__name__}")
+    integers = embedding.integer_map
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget)
+    draw = secure.add_gaussian if mechanism.noise == "gaussian" else secure.add_laplace
+    noisy = draw(integers.released(embedding.total), mechanism.scale / mechanism.grid)
+    return PrivateEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)

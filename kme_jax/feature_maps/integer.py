@@ -1,0 +1,299 @@
+"""ψ(x) in integers, so that sums over private rows are exact: what secure noise is added to.
+
+Sums of floats depend on the order of the rows, and can differ between neighbours by more than the terms do
+(Casacuberta, Shoemate, Vadhan & Wagaman 2022); noise added in floats leaks (Mironov 2012). Here every row becomes a
+vector of integers q(x) ≈ s ψ(x), by itself; integers are summed without rounding; the sum gets integer noise.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from kme_jax import gram, tiles
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.waves import CosSin, SpectralMap
+from kme_jax.kernels import Kernel
+from kme_jax.numerics import Progress
+from kme_jax.pytrees import pytree_dataclass
+
+_MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
+
+
+class IntegerMap(abc.ABC):
+    """q: rows -> integers, and what follows from Σ_n q(x_n). Holds nothing that is not public.
+
+    Attributes:
+      feature_map: ψ.
+      units: s, integers per 1 of ψ.
+    """
+
+    feature_map: FeatureMap
+    units: float
+
+    @property
+    @abc.abstractmethod
+    def diameter(self) -> float:
+        """A proved upper bound of the L2 distance by which ``released`` sums of neighbours differ, in integers."""
+
+    @property
+    @abc.abstractmethod
+    def certain_diameter(self) -> float:
+        """One that cannot fail; see ``FeatureMap.certain_diameter``."""
+
+    @property
+    def failure_probability(self) -> float:
+        """See ``FeatureMap.failure_probability``."""
+        return self.feature_map.failure_probability
+
+    @abc.abstractmethod
+    def sum(
+        self, rows: np.ndarray, usable: np.ndarray, *, devices=None, progress: Progress | None = None
+    ) -> np.ndarray:
+        """Σ_n q(x_n) over the usable rows [N], int64: the same for any order, batches and number of devices of one
+        kind. SENSITIVE.
+
+        Args:
+          rows: [N, d], with finite entries that the map covers.
+          usable: which of them count, [N].
+        """
+
+    @abc.abstractmethod
+    def released(self, total: np.ndarray) -> np.ndarray:
+        """The integers [F], int64, close to s Σ_n ψ(x_n), that noise is added to, from ``sum`` over all rows."""
+
+
+def integer_map(feature_map: FeatureMap, num_rows: int) -> IntegerMap:
+    """The map in integers, for sums over N rows; N and the map are all it depends on.
+
+    Raises:
+      ValueError: a map that has none (a FourierMap or LatticeMap in float64; another class); too many rows.
+    """
+    if isinstance(feature_map, SpectralMap):
+        return SpectralIntegers.create(feature_map, num_rows)
+    if isinstance(feature_map, SubspaceMap):
+        return SubspaceIntegers.create(feature_map, num_rows)
+    raise ValueError(f"there are no integer features for a {type(feature_map).__name__}")
+
+
+# -- Fourier features
+
+
+_LEVEL = 32000  # q of the largest amplitude: a chunk of 2^15 rows fits an int32 sum, and two squares an int32
+_LARGEST = 32767
+# |q − s ψ| for each coordinate: rounding to an integer; and 32000 times an error of 1.2e-7 of sines and cosines, 6e-8
+# of the level and 6e-8 of their product.
+_COORDINATE_ERROR = 0.51
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class IntegerCosSin:
+    """Rounded multiples of cos and sin, for ``tiles.pair_sums``: points are frequencies and, last, the level."""
+
+    num_values: ClassVar[int] = 2
+
+    def __call__(self, points, rows):
+        level = points[:, -1, None]
+        cos, sin = (
+            jnp.clip(jnp.rint(level * value), -_LARGEST, _LARGEST).astype(jnp.int32)
+            for value in CosSin()(points[:, :-1], rows)
+        )
+        # The bound that makes the sensitivity certain, whatever computed the cosine.
+        largest = level.astype(jnp.int32) + 2
+        valid = (cos * cos + sin * sin <= largest * largest).astype(jnp.int32)
+        return cos * valid, sin * valid
+
+    def is_elementwise(self, dim):
+        return CosSin().is_elementwise(dim)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpectralIntegers(IntegerMap):
+    """Fourier features: q = round(l_j cos), round(l_j sin), in int32, with levels l_j = 32000 a_j / max a.
+
+    Attributes:
+      feature_map: a FourierMap or LatticeMap in float32.
+      units: s = 32000 / max a.
+      levels: l, float32 [J/2].
+    """
+
+    feature_map: SpectralMap
+    units: float
+    levels: np.ndarray
+
+    @classmethod
+    def create(cls, feature_map: SpectralMap, num_rows: int) -> SpectralIntegers:
+        """See ``integer_map``."""
+        if num_rows * (_LEVEL + 2) >= 2**_MAX_SUM_BITS:
+            raise ValueError(f"num_rows: at most {2**_MAX_SUM_BITS // (_LEVEL + 2)} rows can be summed, got {num_rows}")
+        if feature_map.angles(np.zeros((1, feature_map.dim)))[0].dtype != np.float32:
+            raise ValueError("integer features need a map in float32")
+        amplitudes = np.asarray(feature_map.amplitudes, np.float64)
+        units = _LEVEL / float(amplitudes.max())
+        return cls(feature_map, units, (units * amplitudes).astype(np.float32))
+
+    @property
+    def diameter(self) -> float:
+        """s · diameter(ψ) + 1.02 √J.
+
+        Formal guarantee: ‖q(x) − s ψ(x)‖_∞ ≤ 0.51, with ψ of the angles as they are rounded, which the diameter of ψ
+        covers; so ‖q(x) − q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ + 2 · 0.51 √J, and no more than :attr:`certain_diameter`.
+        """
+        rounding = 2 * _COORDINATE_ERROR * math.sqrt(self.feature_map.num_features)
+        return min(self.units * self.feature_map.diameter + rounding, self.certain_diameter)
+
+    @property
+    def certain_diameter(self) -> float:
+        """2 √(Σ_j (⌊l_j⌋ + 2)²): of vectors no longer than that, as is enforced in integers."""
+        return 2 * math.sqrt(sum((int(level) + 2) ** 2 for level in self.levels)) * (1 + 1e-12)
+
+    def sum(self, rows, usable, *, devices=None, progress=None):
+        frequencies, local = self.feature_map.angles(rows)
+        sums = tiles.pair_sums(
+            IntegerCosSin(),
+            np.concatenate([frequencies, self.levels[:, None]], axis=1),
+            local,
+            np.asarray(usable, np.int32),
+            exact=True,
+            devices=devices,
+            progress=progress,
+        )
+        return sums.reshape(-1)
+
+    def released(self, total):
+        return total
+
+
+# -- coordinates in a subspace
+
+
+_KERNEL_BITS = 38  # a chunk of 2^15 rows sums up to 2^53: exact in float64
+_BASIS_BITS = 40  # of B after the point
+_DIGIT_BITS, _TOTAL_DIGIT_BITS = 14, 16
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class IntegerKernelValues:
+    """Integers round(s k(z, x)) between 0 (or −sκ) and sκ, as float64, for ``tiles.pair_sums``.
+
+    Attributes:
+      kernel: k.
+      units: s.
+    """
+
+    kernel: Kernel
+    units: float
+    num_values: ClassVar[int] = 1
+
+    def __call__(self, points, rows):
+        (value,) = gram.KernelValues(self.kernel, expand=False)(points, rows)
+        most = jnp.floor(self.units * self.kernel.diagonal_bound)
+        least = 0 if self.kernel.is_nonnegative else -most
+        return (jnp.clip(jnp.rint(self.units * value), least, most),)
+
+    def is_elementwise(self, dim):
+        return gram.KernelValues(self.kernel, expand=False).is_elementwise(dim)
+
+
+def _digits(values: np.ndarray, bits: int) -> list[np.ndarray]:
+    """Integers in float64 or int64 as Σ_i digit_i 2^(i bits), with digits of absolute value at most 2^(bits−1)."""
+    found = []
+    while values.any():
+        if values.dtype == np.int64:
+            upper = (values + (1 << (bits - 1))) >> bits
+            found.append((values - (upper << bits)).astype(np.float64))
+        else:
+            upper = np.rint(np.ldexp(values, -bits))
+            found.append(values - np.ldexp(upper, bits))
+        values = upper
+    return found or [np.zeros(values.shape)]
+
+
+def exact_product(matrix: np.ndarray, vector: np.ndarray, bits: int) -> np.ndarray:
+    """round(A v) for A = round(2^bits matrix) / 2^bits, without any rounding before: products of digits, whose sums are
+    exact in float64 in any order.
+
+    Args:
+      matrix: [F, M], M < 2^20.
+      vector: int64 [M].
+
+    Returns:
+      [F], Python integers.
+    """
+    total = np.zeros(len(matrix), object)
+    digits = _digits(vector, _TOTAL_DIGIT_BITS)
+    for start in range(0, len(matrix), 512):
+        some = slice(start, start + 512)
+        for i, left in enumerate(_digits(np.rint(np.ldexp(matrix[some], bits)), _DIGIT_BITS)):
+            for j, right in enumerate(digits):
+                product = (left @ right).astype(np.int64).astype(object)
+                total[some] += product * (1 << (i * _DIGIT_BITS + j * _TOTAL_DIGIT_BITS))
+    return (total + (1 << (bits - 1))) // (1 << bits)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SubspaceIntegers(IntegerMap):
+    """q(x) = round(s k_S(x)), and B applied once to the sum, exactly.
+
+    Attributes:
+      feature_map: a SubspaceMap.
+      units: s, a power of two.
+    """
+
+    feature_map: SubspaceMap
+    units: float
+
+    @classmethod
+    def create(cls, feature_map: SubspaceMap, num_rows: int) -> SubspaceIntegers:
+        """See ``integer_map``."""
+        most = math.ceil(math.log2(max(num_rows, 2)))
+        kappa = math.ceil(max(0.0, math.log2(feature_map.kernel.diagonal_bound)))
+        bits = min(_KERNEL_BITS, _MAX_SUM_BITS - most) - kappa
+        if bits < 20:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, float(2**bits))
+
+    @property
+    def diameter(self) -> float:
+        """s · diameter(ψ) + ‖B‖ √F (1 + 2 s e) + √F, and what rounding B to multiples of 2^-40 moves.
+
+        Formal guarantee: with q(x) = s k_S(x) + r, |r_i| ≤ ½ + s e, where e bounds the error of k in float64,
+        ‖B q(x) − B q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ + 2 ‖B‖ √F (½ + s e); rounding the product to integers moves each of two
+        neighbours' coordinates by at most ½, √F in all; and B′ − B, which is known, moves ‖B k_S‖ by no more than
+        ‖B′ − B‖ times the norm of a difference of k_S, at most 2κ√F. Clamping to what k can be moves q towards s k_S.
+        """
+        subspace, size = self.feature_map, self.feature_map.num_features
+        error = 64 * (subspace.dim + 8) * 2.0**-53 * subspace.kernel.diagonal_bound
+        basis_norm = subspace.basis_norm + size * 2.0 ** -(_BASIS_BITS + 1)
+        kernel_rounding = basis_norm * math.sqrt(size) * (1 + 2 * self.units * error)
+        basis_rounding = size * 2.0 ** -(_BASIS_BITS + 1) * 2 * subspace.kernel.diagonal_bound * math.sqrt(size)
+        exact = self.units * (subspace.diameter + basis_rounding)
+        return (exact + kernel_rounding + math.sqrt(size)) * (1 + 1e-12)
+
+    @property
+    def certain_diameter(self) -> float:
+        """The same."""
+        return self.diameter
+
+    def sum(self, rows, usable, *, devices=None, progress=None):
+        sums = tiles.pair_sums(
+            IntegerKernelValues(self.feature_map.kernel, self.units),
+            self.feature_map.pivot_points,
+            np.asarray(rows, np.float64),
+            np.asarray(usable, np.float64),
+            exact=True,
+            devices=devices,
+            progress=progress,
+        )
+        return sums[0].astype(np.int64)
+
+    def released(self, total):
+        return exact_product(self.feature_map.basis, total, _BASIS_BITS).astype(np.int64)

@@ -1,0 +1,197 @@
+import subprocess
+import sys
+from fractions import Fraction
+
+import jax
+import numpy as np
+import pytest
+
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Laplacian,
+    LatticeMap,
+    SubspaceMap,
+    integer_embedding,
+    integer_embedding_of_batches,
+    mean_embedding,
+)
+from kme_jax.feature_maps import integer_map
+from kme_jax.feature_maps.integer import exact_product
+from kme_jax.numerics import float64
+
+NUM_ROWS = 5000
+
+
+def _fourier(dim=3):
+    return FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 600, dim)
+
+
+def _lattice():
+    return LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0])
+
+
+def _subspace(kernel=None):
+    points = np.random.default_rng(1).normal(0, 2, (150, 3))
+    return SubspaceMap.from_points(kernel or Gaussian(0.5), points)
+
+
+MAPS = {
+    "fourier": _fourier,
+    "fourier, 10 columns": lambda: _fourier(10),
+    "lattice": _lattice,
+    "subspace": _subspace,
+    "subspace, Laplacian": lambda: _subspace(Laplacian(0.5)),
+}
+
+
+@pytest.fixture(params=MAPS.values(), ids=MAPS.keys())
+def feature_map(request):
+    return request.param()
+
+
+def _rows(dim, num_rows=NUM_ROWS):
+    rows = np.random.default_rng(2).normal(0, 1.5, (num_rows, dim))
+    rows[::97] = np.nan  # counts as the zero vector
+    return rows
+
+
+def _features(feature_map, rows):
+    with float64():
+        dtype = np.float64 if isinstance(feature_map, SubspaceMap) else np.float32
+        return np.asarray(feature_map(jax.numpy.asarray(rows, dtype)), np.float64)
+
+
+def _one(feature_map, row):
+    """What is released of one row."""
+    embedding = integer_embedding(feature_map, row[None, :])
+    return embedding.integer_map.released(embedding.total)
+
+
+def test_integers_are_the_features_in_units(feature_map):
+    rows = _rows(feature_map.dim)
+    embedding = integer_embedding(feature_map, rows)
+    integers = embedding.integer_map
+    released = integers.released(embedding.total)
+    assert released.dtype == np.int64
+    assert released.shape == (feature_map.num_features,)
+    mean = mean_embedding(feature_map, rows)
+    found = released / (integers.units * NUM_ROWS)
+    # Roundings of single rows average out, so this is far below the share of rounding in the diameter.
+    assert np.linalg.norm(found - mean.coordinates) < 1e-4
+    assert embedding.num_rows == NUM_ROWS
+    assert "SENSITIVE" in repr(embedding)
+    assert str(embedding.total[0]) not in repr(embedding)
+
+
+def test_sums_do_not_depend_on_order_or_batches(feature_map):
+    rows = _rows(feature_map.dim)
+    expected = integer_embedding(feature_map, rows).total
+    rng = np.random.default_rng(3)
+    for size in (1, 7, 500, 1024, 1025, 4999):
+        shuffled = rows[rng.permutation(NUM_ROWS)]
+        head = shuffled[: min(NUM_ROWS, 40 * size)]  # in batches of one row, not all of them
+        batches = [head[i : i + size] for i in range(0, len(head), size)] + [shuffled[len(head) :]]
+        found = integer_embedding_of_batches(feature_map, batches, NUM_ROWS)
+        np.testing.assert_array_equal(found.total, expected, err_msg=f"batches of {size}")
+
+
+def test_a_float32_sum_of_the_same_rows_depends_on_their_order():
+    """Which is why there are integers."""
+    fourier, rows = _fourier(), _rows(3)
+    shuffled = rows[np.random.default_rng(3).permutation(NUM_ROWS)]
+    first, second = (mean_embedding(fourier, some).coordinates for some in (rows, shuffled))
+    assert (first != second).mean() > 0.5
+
+
+def test_sums_do_not_depend_on_the_number_of_devices():
+    code = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, numpy as np
+from kme_jax import integer_embedding
+from tests.test_integer import MAPS, _rows
+for name, make in MAPS.items():
+    feature_map = make()
+    rows = _rows(feature_map.dim)
+    totals = [integer_embedding(feature_map, rows, devices=jax.devices()[:n]).total for n in (1, 2, 3, 4)]
+    print(name, all((total == totals[0]).all() for total in totals), totals[0].any())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [f"{name} True True" for name in MAPS]
+
+
+def test_neighbours_are_within_the_diameter_and_some_attain_it(feature_map):
+    """Pairs of rows far from each other, and a row that counts as zero."""
+    integers = integer_map(feature_map, 1)
+    rng = np.random.default_rng(4)
+    if isinstance(feature_map, SubspaceMap):
+        far = feature_map.points[rng.permutation(len(feature_map.points))[:60]]
+    else:
+        far = rng.uniform(-5.9, 5.9, (60, feature_map.dim))
+    vectors = [_one(feature_map, row) for row in [*far, np.full(feature_map.dim, np.nan)]]
+    distances = [np.linalg.norm((a - b).astype(float)) for a in vectors for b in vectors]
+    assert max(distances) <= integers.diameter <= integers.certain_diameter
+    # Random frequencies: the proof is for all pairs of rows, and a few draws do not find the worst.
+    assert max(distances) > (0.75 if isinstance(feature_map, FourierMap) else 0.99) * integers.diameter
+    # Rounding costs next to nothing.
+    assert integers.diameter <= 1.0002 * integers.units * feature_map.diameter
+
+
+def test_no_row_is_longer_than_is_enforced():
+    fourier = _fourier()
+    integers = integer_map(fourier, 1)
+    norms = [np.linalg.norm(_one(fourier, row).astype(float)) for row in _rows(3, 50)[1:]]
+    assert 0.999 * integers.certain_diameter / 2 < max(norms) <= integers.certain_diameter / 2
+
+
+def test_features_that_were_computed_wrongly_count_as_zero(monkeypatch):
+    """A cosine of 2, of which no device is safe: the sensitivity holds all the same."""
+    from kme_jax.feature_maps import integer
+
+    class Broken(integer.CosSin):
+        def __call__(self, turns, rows):
+            cos, sin = super().__call__(turns, rows)
+            return jax.numpy.where(cos > 0.9, 2 * cos, cos), sin
+
+    monkeypatch.setattr(integer, "CosSin", Broken)
+    cos, sin = integer.IntegerCosSin()(
+        np.array([[0.0, 32000.0], [0.25, 32000.0]], np.float32), np.array([[1.0]], np.float32)
+    )
+    np.testing.assert_array_equal(cos, [[0], [0]])
+    np.testing.assert_array_equal(sin, [[0], [32000]])
+
+
+@pytest.mark.parametrize("size", [1, 700])
+def test_exact_product_is_the_rational_one(size, rng):
+    matrix = np.tril(rng.normal(size=(size, size)) * 10.0 ** rng.integers(-8, 5, (size, size)))
+    vector = rng.integers(-(2**61), 2**61, size)
+    found = exact_product(matrix, vector, 40)
+    for row in range(0, size, 97):
+        exact = sum(
+            Fraction(round(Fraction(a) * 2**40), 2**40) * int(v) for a, v in zip(matrix[row], vector, strict=True)
+        )
+        assert abs(found[row] - exact) <= Fraction(1, 2)
+    assert exact_product(np.zeros((2, 2)), np.array([1, -1]), 40).tolist() == [0, 0]
+
+
+def test_what_cannot_be_summed_is_refused():
+    with pytest.raises(ValueError, match="rows can be summed"):
+        integer_map(_fourier(), 2**50)
+    with pytest.raises(ValueError, match="more than can be summed exactly"):
+        integer_map(_subspace(), 2**50)
+    with pytest.raises(ValueError, match="float32"):
+        integer_map(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20, 2, dtype=np.float64), 10)
+    with pytest.raises(ValueError, match="there are none"):
+        integer_embedding(_fourier(), np.zeros((0, 3)))
+    with pytest.raises(ValueError, match="expected 12, got 10"):
+        integer_embedding_of_batches(_fourier(), [np.zeros((10, 3))], 12)
+    with pytest.raises(ValueError, match="expected 3 columns, got 2"):
+        integer_embedding(_fourier(), np.zeros((10, 2)))
+
+
+def test_more_rows_than_fit_an_int32():
+    """2^17 rows of the largest feature, 32000."""
+    fourier = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 4, 1)
+    embedding = integer_embedding(fourier, np.zeros((2**17, 1)))
+    assert embedding.total.tolist() == [32000 * 2**17] * 2 + [0, 0]
