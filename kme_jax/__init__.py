@@ -17,8 +17,10 @@ from kme_jax.embedding import (
 )
 from kme_jax.feature_maps import FeatureMap, FourierMap, LatticeMap, SubspaceMap, spectral_map
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
+from kme_jax.ledger import Ledger
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb, perturb_securely
 from kme_jax.proposals import NormalProposal
+from kme_jax.release import Release, release
 from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
 
 __all__ = [
@@ -29,12 +31,14 @@ __all__ = [
     "Kernel",
     "Laplacian",
     "LatticeMap",
+    "Ledger",
     "Matern32",
     "Matern52",
     "MeanEmbedding",
     "NormalProposal",
     "PrivacyBudget",
     "PrivateEmbedding",
+    "Release",
     "SubspaceMap",
     "WeightedSample",
     "__version__",
@@ -51,6 +55,7 @@ __all__ = [
     "perturb",
     "perturb_securely",
     "posterior_mean",
+    "release",
     "represent",
     "spectral_map",
     "uniform",

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from kme_jax.embedding import mean_embedding
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
@@ -16,7 +17,7 @@ from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
 from kme_jax.privacy.calibration import Calibration
-from kme_jax.privacy.mechanisms import Diameter, check_diameter
+from kme_jax.privacy.mechanisms import Diameter, PrivateEmbedding, check_diameter
 from kme_jax.proposals import NormalProposal
 from kme_jax.synthesis import (
     WeightedSample,
@@ -71,7 +72,7 @@ def algorithm1(
     if weights not in ("closed_form", "l1_ball"):
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
     budget = PrivacyBudget(epsilon, delta)
-    _check_before_long_work(rows, points, budget, calibration, diameter)
+    check_before_long_work(rows, points, budget, calibration, diameter)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
@@ -135,17 +136,50 @@ def improved(
         there are inaccurate.
     """
     budget = PrivacyBudget(epsilon, delta)
-    if not isinstance(public, NormalProposal):
-        _check_before_long_work(rows, public, budget, "analytic", "proved")
-        subspace = SubspaceMap.from_points(kernel, public, tolerance=tolerance)
-        return adaptive(perturb(key, mean_embedding(subspace, rows), budget), progress=progress)[0]
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
-    _check_before_long_work(rows, public.mean[None, :], budget, "analytic", "proved")
+    check_before_long_work(rows, public, budget)
     feature_key, noise_key, solver_key = jax.random.split(key, 3)
-    features = spectral_map(feature_key, kernel, public, num_features)
+    features = public_feature_map(feature_key, kernel, public, num_features=num_features, tolerance=tolerance)
     private = perturb(noise_key, mean_embedding(features, rows), budget)
-    mean, report = posterior_mean(solver_key, private, public, progress=progress)
+    proposal = public if isinstance(public, NormalProposal) else None
+    return synthesise(solver_key, private, proposal, num_points, progress=progress)
+
+
+def public_feature_map(
+    key: jax.Array,
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal,
+    *,
+    num_features: int = 10_000,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> FeatureMap:
+    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal."""
+    if isinstance(public, NormalProposal):
+        return spectral_map(key, kernel, public, num_features)
+    return SubspaceMap.from_points(kernel, public, tolerance=tolerance)
+
+
+def synthesise(
+    key: jax.Array,
+    private: PrivateEmbedding,
+    proposal: NormalProposal | None,
+    num_points: int = 1000,
+    *,
+    progress: Progress | None = None,
+) -> WeightedSample:
+    """Step 3 of :func:`improved`: post-processing, as often as one likes.
+
+    Args:
+      key: a JAX random key for the sampler.
+      private: μ̃, of the map of public points, or for a proposal.
+      proposal: None for points.
+      num_points: M, for a proposal.
+      progress: called with (work done, work at most).
+    """
+    if proposal is None:
+        return adaptive(private, progress=progress)[0]
+    mean, report = posterior_mean(key, private, proposal, progress=progress)
     if not report.converged:
         warnings.warn(
             "the posterior sampler has not reached distributions that explain the noisy embedding to within its noise; "
@@ -198,7 +232,7 @@ def algorithm2(
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
     budget = PrivacyBudget(epsilon, delta)
-    _check_before_long_work(rows, candidates, budget, calibration, "proved")
+    check_before_long_work(rows, candidates, budget, calibration)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
         raise ValueError(
@@ -216,8 +250,20 @@ def algorithm2(
     return next(lasso_weights(private, points))[0]
 
 
-def _check_before_long_work(rows, points, budget, calibration, diameter) -> None:
-    """Refuses what shapes and options alone can show to be wrong."""
+def check_before_long_work(rows, public, budget, calibration="analytic", diameter="proved") -> None:
+    """Refuses what shapes and options alone can show to be wrong.
+
+    Args:
+      rows: private rows.
+      public: points or a proposal.
+      budget: (ε, δ).
+      calibration: see ``gaussian_noise_multiplier``.
+      diameter: see ``gaussian_mechanism``.
+
+    Raises:
+      ValueError: it is wrong.
+    """
+    points = public.mean[None, :] if isinstance(public, NormalProposal) else public
     gaussian_noise_multiplier(budget, calibration)
     check_diameter(diameter)
     row_shape, point_shape = np.shape(rows), np.shape(points)

@@ -24,6 +24,9 @@ LAYERS = [
     "privacy",
     "synthesis",
     "algorithms",
+    "serialisation",
+    "ledger",
+    "release",
 ]
 ALLOWED = {*LAYERS, "_version"}
 FORBIDDEN_ANYWHERE = {"nonprivate", "experiments", "tests"}

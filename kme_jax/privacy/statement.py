@@ -1,0 +1,131 @@
+"""The privacy statement of a release: what was done, in numbers that a reader can check, and what is not covered."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pathlib
+from typing import Any
+
+from kme_jax._version import __version__
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.privacy.calibration import gaussian_delta, zcdp_epsilon
+from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
+
+STATEMENT_VERSION = 1
+GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
+
+_NOT_COVERED = (
+    "timing, memory use, logs and partial sums of the computation",
+    "the number of rows, the schema and the budget, which are public",
+    "other releases about the same people",
+    "the choice of kernel, bounds or proposal, if it was made by looking at the rows",
+)
+_PUBLIC_ROWS = "rows that were used as public points: they are published as they are"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a statement."""
+    path = pathlib.Path(__file__).parent.parent / "schemas" / f"privacy-{STATEMENT_VERSION}.schema.json"
+    return json.loads(path.read_text())
+
+
+def _simulated_epsilon(multiplier: float, delta: float) -> float:
+    """The ε of exact continuous Gaussian noise at a δ."""
+    low, high = 0.0, 1.0
+    while gaussian_delta(multiplier, high) > delta:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(multiplier, middle) > delta else (low, middle)
+    return high * (1 + 1e-9)
+
+
+def group_epsilon(mechanism: Mechanism, failure_probability: float, rows: int) -> float:
+    """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
+    if mechanism.noise == "laplace" or rows == 1:
+        return rows * mechanism.epsilon
+    delta = mechanism.delta - failure_probability
+    if mechanism.rho is not None:
+        return zcdp_epsilon(rows**2 * mechanism.rho, delta)
+    return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
+
+
+def used_failure_probability(feature_map: FeatureMap, mechanism: Mechanism) -> float:
+    """What was taken off δ for a diameter that may fail."""
+    failure = feature_map.failure_probability
+    return failure if mechanism.delta >= 10 * failure else 0.0
+
+
+def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | None = None) -> dict[str, Any]:
+    """The statement, of plain JSON values; see ``schema``.
+
+    Args:
+      private: what is released.
+      total: of all releases of the same rows, as ``Ledger.spend`` gives it.
+    """
+    feature_map, mechanism = private.feature_map, private.mechanism
+    failure = used_failure_probability(feature_map, mechanism)
+    points = isinstance(feature_map, SubspaceMap)
+    map_name, kernel = type(feature_map).__name__, feature_map.kernel
+    return {
+        "statement_version": STATEMENT_VERSION,
+        "private": mechanism.private,
+        "epsilon": mechanism.epsilon,
+        "delta": mechanism.delta,
+        "relation": "replace one row; the number of rows is public",
+        "unit": "one row",
+        "num_rows": mechanism.num_rows,
+        "groups": [{"rows": k, "epsilon": group_epsilon(mechanism, failure, k)} for k in GROUPS],
+        "mechanism": {
+            "noise": mechanism.noise,
+            "discrete": mechanism.private,
+            "source": mechanism.noise_source,
+            "calibration": mechanism.calibration,
+            "scale": mechanism.scale,
+            "sensitivity": mechanism.sensitivity,
+            "norm": "L2" if mechanism.noise == "gaussian" else "L1",
+            "rho": mechanism.rho,
+            "grid": mechanism.grid,
+            "failure_probability": failure,
+        },
+        "feature_map": {
+            "name": map_name,
+            "kernel": repr(kernel),
+            "num_features": feature_map.num_features,
+            "diameter": mechanism.sensitivity * mechanism.num_rows,
+            "proof": f"kme_jax.{map_name}.diameter"
+            + (f", kme_jax.feature_maps.integer ({'Subspace' if points else 'Spectral'}Integers.diameter)")
+            * mechanism.private,
+        },
+        "public_inputs": ["kernel", "public points" if points else "frequencies"],
+        "not_covered": [*_NOT_COVERED, *([_PUBLIC_ROWS] if points else [])],
+        "total": total,
+        "versions": {"kme_jax": __version__}
+        | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")},
+    }
+
+
+def describe(statement: dict[str, Any]) -> str:
+    """The statement in words, some lines."""
+    mechanism = statement["mechanism"]
+    if not statement["private"]:
+        lines = ["NOT PRIVATE: the noise was simulated. Of secure noise of this size one could say:"]
+    else:
+        lines = []
+    lines += [
+        f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for {statement['unit']} of "
+        f"{statement['num_rows']} ({statement['relation']}).",
+        f"Noise: {'discrete ' * mechanism['discrete']}{mechanism['noise']} of scale {mechanism['scale']:.4g} for "
+        f"each of {statement['feature_map']['num_features']} features, {mechanism['norm']} sensitivity "
+        f"{mechanism['sensitivity']:.4g}; {mechanism['source']}.",
+    ]
+    if mechanism["rho"] is not None:
+        lines.append(f"ρ = {mechanism['rho']:.6g} of zero-concentrated differential privacy.")
+    lines += [f"For a person with {g['rows']} rows ε is {g['epsilon']:.4g}." for g in statement["groups"][1:]]
+    if statement["total"]:
+        total = statement["total"]
+        lines.append(f"With {total['releases'] - 1} earlier releases of these rows ε is {total['epsilon']:.4g} in all.")
+    lines.append("Not covered: " + "; ".join(statement["not_covered"]) + ".")
+    return "\n".join(lines)

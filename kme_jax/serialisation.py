@@ -1,0 +1,76 @@
+"""Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.lattice import LatticeMap
+from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.kernels import Gaussian, Laplacian, Matern32, Matern52, Product, Sum
+from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.proposals import NormalProposal
+
+_CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        FourierMap,
+        Gaussian,
+        Laplacian,
+        LatticeMap,
+        Matern32,
+        Matern52,
+        Mechanism,
+        NormalProposal,
+        Product,
+        SubspaceMap,
+        Sum,
+    )
+}
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    """A value as plain JSON, with its arrays put into ``arrays`` under names that begin with ``name``.
+
+    Raises:
+      TypeError: a value of a kind that is not known to be public.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if dataclasses.is_dataclass(value) and type(value) is _CLASSES.get(type(value).__name__):
+        fields = {f.name: encode(getattr(value, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__, "fields": fields}
+    array = np.asarray(value) if hasattr(value, "dtype") else None
+    if array is None or array.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: {type(value).__name__} cannot be written")
+    if array.ndim == 0:
+        return encode(array.item(), arrays, name)
+    arrays[name] = array
+    return {"array": name}
+
+
+def decode(value: Any, arrays: Any) -> Any:
+    """The inverse of :func:`encode`.
+
+    Raises:
+      ValueError: not what :func:`encode` makes.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(f"unexpected {type(value).__name__}")
+    if set(value) == {"float"}:
+        return float.fromhex(value["float"])
+    if set(value) == {"array"}:
+        return arrays[value["array"]]
+    if set(value) != {"class", "fields"} or value["class"] not in _CLASSES:
+        raise ValueError(f"unknown kind of object: {value.get('class', sorted(value))}")
+    cls = _CLASSES[value["class"]]
+    if set(value["fields"]) != {field.name for field in dataclasses.fields(cls)}:
+        raise ValueError(f"{value['class']} has other fields")
+    return cls(**{name: decode(field, arrays) for name, field in value["fields"].items()})
