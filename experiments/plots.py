@@ -220,6 +220,37 @@ def draw_accuracy(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
     return _save(figure, outputs)
 
 
+def draw_audit(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws a result of experiments.audit: lower bounds found by attack, over what is claimed.
+
+    Args:
+      path: the JSON result.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    result = json.loads(pathlib.Path(path).read_text())
+    cells = result["cells"]
+    figure, axes = plt.subplots(figsize=(8, 0.24 * len(cells) + 1.4), layout="constrained")
+    for position, cell in enumerate(cells):
+        colour = _COLOURS[1] if cell["should_be_violated"] else _COLOURS[0]
+        bound, estimate = (cell[name] / cell["claim"] for name in ("lower_bound", "estimate"))
+        axes.plot(bound, position, ">", color=colour)
+        axes.plot([bound, estimate], [position, position], color=colour, linewidth=1)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.plot([], [], ">", color=_COLOURS[0], label="lower bound (99 %), and estimate")
+    axes.plot([], [], ">", color=_COLOURS[1], label="broken on purpose")
+    labels = [f"{cell['mechanism']}, {cell['map']}, ε = {cell['epsilon']:g}" for cell in cells]
+    axes.set_yticks(range(len(cells)), labels, fontsize=8)
+    axes.set_ylim(len(cells) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("found by attack / claimed (beyond 1 the claim is wrong)")
+    axes.grid(True, axis="x", alpha=0.3)
+    axes.legend(fontsize=8, loc="lower left")
+    return _save(figure, outputs)
+
+
 def _define_flags() -> None:
     flags.DEFINE_list("input", None, "JSON results of figure1 or figure2, one per panel.", required=True)
     flags.DEFINE_string("output", None, "Picture to write: .png, .pdf or .svg.", required=True)

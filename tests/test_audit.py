@@ -1,0 +1,56 @@
+import json
+
+import numpy as np
+import pytest
+
+from experiments import audit, common, plots
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audit")
+    config = audit.AuditConfig(epsilons=(10.0,), num_runs=3000, num_releases=20, output_dir=str(folder))
+    return audit.run(config), folder
+
+
+def test_claims_hold_and_broken_mechanisms_are_found(result):
+    cells = result[0]["cells"]
+    assert len(cells) == 14
+    for cell in cells:
+        assert cell["violated"] == cell["should_be_violated"], cell
+        if cell["mechanism"] in ("discrete Gaussian", "simulated Gaussian"):
+            # The attack is strong enough to find nearly all there is.
+            assert cell["share_of_diameter"] > 0.98
+            assert cell["lower_bound"] > 0.8 * cell["claim"]
+
+
+def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
+    found, folder = result
+    assert json.loads((folder / "audit.json").read_text()) == found
+    text = audit.markdown(found)
+    assert len(text.splitlines()) == 16
+    assert plots.draw_audit(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
+
+
+def test_the_bound_is_one(rng):
+    """Two normal distributions one apart: μ = 1. The bound is below it in all of 20 repetitions, and close."""
+    bounds = [
+        audit.lower_bound(lambda which, runs: rng.normal(float(which), 1, runs), 20_000, audit._mu)["lower_bound"]
+        for _ in range(20)
+    ]
+    assert max(bounds) < 1
+    assert min(bounds) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"epsilons": ()}, "epsilons"),
+        ({"epsilons": (-1.0,)}, "epsilons"),
+        ({"num_runs": 5}, "num_runs"),
+        ({"delta": 2.0}, "delta"),
+    ],
+)
+def test_what_cannot_be_run(change, match):
+    with pytest.raises(common.InputError, match=match):
+        audit.AuditConfig(**change).validate()
