@@ -1,3 +1,5 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,6 +119,8 @@ def test_the_model_is_the_formula(rng):
     )
     parameters = {
         "centres": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32),
+        "location": jnp.asarray([0.3, -0.2], jnp.float32),
+        "log_spread": jnp.asarray([-0.5, 0.1], jnp.float32),
         "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
         "log_widths": jnp.asarray([-0.7, 0.4], jnp.float32),  # of the first two atoms, and of the others
         "log_concentration": jnp.float32(1.1),
@@ -132,11 +136,18 @@ def test_the_model_is_the_formula(rng):
     def density(parameters):
         residual = np.asarray(model.target) - np.asarray(model.features(parameters))
         logs = np.asarray(parameters["log_gammas"], np.float64)
-        offsets = length * np.asarray(parameters["centres"], np.float64) / proposal.scale
+        location = length * np.asarray(parameters["location"], np.float64) / proposal.scale
+        spread = np.exp(np.asarray(parameters["log_spread"], np.float64))
+        offsets = length * np.asarray(parameters["centres"], np.float64) / proposal.scale - location
         widths = np.asarray(parameters["log_widths"], np.float64) - np.log(0.2)
         concentration = float(parameters["log_concentration"])
         shape = np.exp(concentration) / 4
-        prior = -0.5 * np.sum(offsets**2) - np.sum(widths**2) / 2 - (concentration - np.log(10)) ** 2 / 2
+        prior = np.sum(scipy.stats.norm.logpdf(offsets, 0, spread)) + np.sum(scipy.stats.norm.logpdf(location, 0, 0.7))
+        prior += (
+            np.sum(scipy.stats.norm.logpdf(np.log(spread), np.log(0.7), 0.5))
+            - np.sum(widths**2) / 2
+            - (concentration - np.log(10)) ** 2 / 2
+        )
         gammas = np.sum(shape * logs - np.exp(logs) - scipy.special.gammaln(shape))
         return -(residual @ residual) / 1.4 + prior + gammas
 
@@ -159,6 +170,8 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
     )
     parameters = {
         "centres": jnp.asarray(10 * rng.normal(size=(4, 2)), jnp.float32),
+        "location": jnp.zeros(2, jnp.float32),
+        "log_spread": jnp.zeros(2, jnp.float32),
         "log_gammas": jnp.asarray(rng.normal(size=4), jnp.float32),
         "log_widths": jnp.asarray([-1.0, 0.0], jnp.float32),
         "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
@@ -175,15 +188,18 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
 
 
 def test_the_sampler_draws_from_the_posterior_it_says():
-    """One atom of known width in one dimension: with a flat likelihood the centre has the proposal's own law."""
+    """In one dimension, with a flat likelihood: all parameters have the law of the prior."""
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 200, 1)
     rows = np.zeros((2, 1))  # two rows: noise far beyond any signal
     private = perturb(jax.random.key(2), mean_embedding(fourier, rows), PrivacyBudget(1e-3, 1e-6))
     proposal = NormalProposal.create(np.array([5.0]), 2.0)
     mean, _ = posterior_mean(jax.random.key(3), private, proposal, num_atoms=40, num_trajectories=40, num_leaps=20)
     centres = mean.centres.ravel()
-    assert centres.mean() == pytest.approx(5, abs=0.5)
-    assert centres.std() == pytest.approx(2, rel=0.15)
+    # About one location in each draw, N(5, 1.4²); together as wide as the proposal, or a little wider.
+    locations = mean.centres.mean(axis=(1, 2))
+    assert locations.mean() == pytest.approx(5, abs=3 * 1.4 / math.sqrt(10))
+    assert locations.std() == pytest.approx(1.4, rel=0.6)
+    assert centres.std() == pytest.approx(2 * math.sqrt(0.49 + 0.49 * math.exp(0.5)), rel=0.35)
     logs = np.log(mean.widths / fourier.length_scale)
     assert logs.mean() == pytest.approx(np.log(0.2), abs=0.6)
     # Dirichlet(α/K, ...): E Σ w² = (α/K + 1)/(α + 1), averaged over α.

@@ -2,17 +2,19 @@
 
 The prior over distributions is a finite Dirichlet process mixture (Ishwaran & Zarepour 2002) on public quantities:
 
-    ν = Σ_k w_k N(z_k, s_g² I) for k in group g,   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ proposal,
-    log(s_g/ℓ) ~ N(log 0.2, 1),   log α ~ N(log 10, 1),
+    ν = Σ_k w_k N(z_k, s_g² I) for k in group g,   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ N(c, diag(tS)²),
+    c ~ N(C, diag(0.7 S)²),   log t ~ N(log 0.7, 0.5² I),   log(s_g/ℓ) ~ N(log 0.2, 1),   log α ~ N(log 10, 1),
 
-with ℓ a length of the kernel; K atoms in G groups of equal size, each with a width of its own, which may get as small
-as it likes, and a concentration α of the weights, from a few atoms that matter to all of them. (With one width for
-all, a few wide atoms that fit roughly keep the others, as wide, from helping.) What is observed is
-β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal ξ.
-The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates, and is itself the
-embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference after a private release is from
-Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is post-processing, of no privacy cost: where
-the prior is a bad description of the rows the answer is less accurate, never less private.
+with N(C, diag(S)²) the proposal and ℓ a length of the kernel. Where the atoms are is learnt: about the proposal, and in
+part of its width, so that one that is wider than need be costs little. There are K atoms in G groups of equal size,
+each with a width of its own, which may get as small as it likes, and a concentration α of the weights, from a few atoms
+that matter to all of them. (With one width for all, a few wide atoms that fit roughly keep the others, as wide, from
+helping.) What is observed is β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) =
+exp(−s²‖ω‖²/2) ψ(z) for normal ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all
+estimates, and is itself the embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference
+after a private release is from Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is
+post-processing, of no privacy cost: where the prior is a bad description of the rows the answer is less accurate, never
+less private.
 
 Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
 log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own.
@@ -46,12 +48,15 @@ from kme_jax.proposals import NormalProposal
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
-# centres [K, d] in lengths from the proposal's mean, log_gammas [K], log_width [], log_concentration []
+# centres [K, d] and location [d] in lengths from the proposal's mean, log_spread [d], log_gammas [K], log_widths [G],
+# log_concentration []
 Parameters = dict[str, Array]
 
 _NUM_WIDTHS = 5  # G
 _WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
 _CONCENTRATION_MEDIAN, _CONCENTRATION_SD = 10.0, 1.0  # of α, and of its logarithm
+_LOCATION_SD = 0.7  # of c, in scales of the proposal
+_SPREAD_MEDIAN, _SPREAD_SD = 0.7, 0.5  # of t, and of its logarithm
 _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
@@ -90,15 +95,24 @@ class _Model:
         residual = self.target - self.features(parameters)
         log_gammas = parameters["log_gammas"]
         shape = _shape(parameters)
+        offsets = parameters["centres"] - parameters["location"][None, :]
+        spread = (parameters["log_spread"] - math.log(_SPREAD_MEDIAN)) / _SPREAD_SD
         width = (parameters["log_widths"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
         concentration = (parameters["log_concentration"] - math.log(_CONCENTRATION_MEDIAN)) / _CONCENTRATION_SD
         return (
             -0.5 * jnp.sum(jnp.square(residual)) / self.variance
-            - 0.5 * jnp.sum(self.precision[None, :] * jnp.square(parameters["centres"]))
+            - 0.5 * jnp.sum(self.precision_of(parameters)[None, :] * jnp.square(offsets))
+            - len(log_gammas) * jnp.sum(parameters["log_spread"])
+            - 0.5 * jnp.sum(self.precision * jnp.square(parameters["location"])) / _LOCATION_SD**2
+            - 0.5 * jnp.sum(jnp.square(spread))
             + jnp.sum(shape * log_gammas - jnp.exp(log_gammas) - jax.scipy.special.gammaln(shape))
             - 0.5 * jnp.sum(jnp.square(width))
             - 0.5 * jnp.square(concentration)
         )
+
+    def precision_of(self, parameters: Parameters) -> Array:
+        """1 / variance of the atoms' centres about their location, [d]."""
+        return self.precision * jnp.exp(-2 * parameters["log_spread"])
 
     def curvature(self, parameters: Parameters) -> Parameters:
         """The diagonal of about −∇² log density: squared derivatives of ψ(ν) over σ², and the prior's."""
@@ -115,7 +129,9 @@ class _Model:
         fourth = jnp.square(jnp.concatenate([squares, squares]))
         slopes = jnp.square(self.waves.mixtures(parameters["centres"], weights, widths)) @ fourth
         return {
-            "centres": jnp.square(weights)[:, None] * moves + self.precision[None, :],
+            "centres": jnp.square(weights)[:, None] * moves + self.precision_of(parameters)[None, :],
+            "location": weights.shape[0] * self.precision_of(parameters) + self.precision / _LOCATION_SD**2,
+            "log_spread": jnp.full_like(parameters["log_spread"], 2 * weights.shape[0] + 1 / _SPREAD_SD**2),
             "log_gammas": jnp.square(weights) * strength + shape + jnp.exp(parameters["log_gammas"]),
             "log_widths": widths**4 * slopes / self.variance + 1 / _WIDTH_SD**2,
             # a² ψ′(a) is between 1 and 1 + a.
@@ -277,8 +293,11 @@ def posterior_mean(
         precision=single(np.square(length / proposal.scale)),
     )
     spread = single(proposal.scale / length)
+    start = _SPREAD_MEDIAN * spread[None, :]
     parameters = {
-        "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * spread[None, :],
+        "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * start,
+        "location": jnp.zeros(proposal.dim, jnp.float32),
+        "log_spread": jnp.full(proposal.dim, math.log(_SPREAD_MEDIAN), jnp.float32),
         "log_gammas": jnp.full(num_atoms, math.log(_CONCENTRATION_MEDIAN / num_atoms), jnp.float32),
         "log_widths": jnp.full(num_widths, math.log(_WIDTH_MEDIAN), jnp.float32),
         "log_concentration": single(math.log(_CONCENTRATION_MEDIAN)),
