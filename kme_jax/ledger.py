@@ -24,6 +24,9 @@ from kme_jax.privacy.mechanisms import Mechanism
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
 
+_BEGINNING = b'{"database": "'
+_UNFINISHED = b" # not finished\n"
+
 
 class LedgerError(ValueError):
     """A ledger that cannot be used, or a budget that may not be spent."""
@@ -90,15 +93,12 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be read ({error.strerror})") from error
 
-    def spend(
-        self, database: str, mechanism: Mechanism, *, failure_probability: float = 0.0, again: bool = False
-    ) -> dict[str, Any]:
+    def spend(self, database: str, mechanism: Mechanism, *, again: bool = False) -> dict[str, Any]:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 
         Args:
           database: name of the private rows, of the curator's choice.
           mechanism: of the release.
-          failure_probability: what of δ is for a sensitivity that may fail.
           again: whether there may be an earlier release of the same rows.
 
         Raises:
@@ -110,7 +110,7 @@ class Ledger:
             raise LedgerError("database: a ledger needs a name for the private rows")
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, failure_probability))
+        numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, mechanism.failure_probability))
         new = Spending(database, time, *numbers)
         with self._locked() as file:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
@@ -123,7 +123,8 @@ class Ledger:
                 )
             line = json.dumps(dataclasses.asdict(new), allow_nan=False).encode() + b"\n"
             # What an interrupted run left of a line is closed off; its noise was never drawn.
-            self._append(file, b"\n" * bool(rest) + line)
+            self._append(file, (_UNFINISHED if rest else b"") + line)
+            self._flush_folder()
         return total([*earlier, new])
 
     @contextlib.contextmanager
@@ -150,24 +151,44 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{self.path}: could not be written ({error.strerror})") from error
 
+    def _flush_folder(self) -> None:
+        """So that a file that is new is found after a power failure."""
+        descriptor = os.open(self.path.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise LedgerError(f"{self.path}: could not be written ({error.strerror})") from error
+        finally:
+            os.close(descriptor)
+
     def _parse(self, content: bytes) -> tuple[list[Spending], bytes]:
-        """Entries, and a last line that was not finished."""
-        *lines, rest = content.split(b"\n")
-        entries = []
+        """Entries, and a last line that was not finished.
+
+        A line may be incomplete only where it is the file's last, or was closed off with a mark when the next one was
+        written. A complete record counts, whether or not a line break follows.
+        """
+        lines, entries, rest = content.split(b"\n"), [], b""
         for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-                valid = isinstance(record, dict) and set(record) == set(_FIELDS)
-                valid = valid and all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
-            except ValueError:
-                valid = False
-            if valid:
-                entries.append(Spending(**record))
-            elif not self._unfinished(line):
+            entry, last = _entry(line), number == len(lines)
+            if entry is not None:
+                entries.append(entry)
+                rest = line if last else rest
+            elif last and (_BEGINNING.startswith(line[: len(_BEGINNING)])):
+                rest = line
+            elif not line.endswith(_UNFINISHED.rstrip(b"\n")):
                 raise LedgerError(f"{self.path}: line {number} is not a ledger's; repair it or use another file")
         return entries, rest
 
-    @staticmethod
-    def _unfinished(line: bytes) -> bool:
-        """Whether this is the beginning of a line that an interrupted run left."""
-        return not line or (line.startswith(b'{"database"') and not line.endswith(b"}"))
+
+def _entry(line: bytes) -> Spending | None:
+    """A record, whatever there is of the mark after it, or None for anything else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        text = line.decode()
+        record, end = json.JSONDecoder().raw_decode(text)
+        marked = _UNFINISHED.decode().startswith(text[end:])
+        if marked and isinstance(record, dict) and set(record) == set(_FIELDS):
+            numbers = [value for value in record.values() if isinstance(value, float)]
+            kinds = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
+            if kinds and all(math.isfinite(number) and number >= 0 for number in numbers):
+                return Spending(**record)
+    return None

@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-import zipfile
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.mechanisms import PrivateEmbedding, perturb_securely, secure_mechanism
-from kme_jax.privacy.statement import privacy_statement, used_failure_probability
+from kme_jax.privacy.statement import privacy_statement
 from kme_jax.proposals import NormalProposal
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.sample import WeightedSample
@@ -98,12 +97,13 @@ class Release:
             for path in [temporary / name for name in _FILES] + [temporary]:
                 _flush(path)
             os.chmod(temporary, 0o755)
-            os.rename(temporary, folder)  # fails if somebody has put something there
-            _flush(folder.parent)
+            os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
         except OSError as error:
             raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is there, and complete, whether or not this can be flushed
+            _flush(folder.parent)
         return folder
 
     @classmethod
@@ -134,6 +134,9 @@ class Release:
             if private.coordinates.shape != (private.feature_map.num_features,):
                 raise ValueError("another number of coordinates than of features")
             proposal, statement, seed = decode(tree["proposal"], arrays), tree["statement"], tree["seed"]
+        with _damaged(folder / "privacy.json"):
+            if json.loads((folder / "privacy.json").read_text()) != statement:
+                raise ValueError("it is not the statement of this release")
         with _damaged(folder / "points.npz"):
             sample = WeightedSample(points["points"], points["weights"], private.mechanism)
             if sample.points.ndim != 2 or sample.weights.shape != sample.points.shape[:1]:
@@ -145,15 +148,15 @@ class Release:
 def _damaged(path: pathlib.Path):
     try:
         yield
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever damaged bytes lead to
         raise ReleaseError(f"{path}: is damaged ({error})") from error
 
 
 def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            return {name: file[name] for name in file.files}  # an AttributeError, if it is one array
+    except Exception as error:
         raise ReleaseError(f"{path}: is damaged ({error})") from error
 
 
@@ -184,7 +187,8 @@ def release(
 
     Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
     ``kme_jax.privacy.perturb_securely``. Rows enter through ``integer_embedding`` alone. The ledger, if there is one,
-    is written and flushed before noise is drawn.
+    is written and flushed before noise is drawn. A row that the map does not cover (``FeatureMap.covers``: an entry
+    that is NaN, infinite, or beyond what the proposal reaches) counts as the zero vector, and in N.
 
     Args:
       rows: the private database x, [N, d].
@@ -214,11 +218,9 @@ def release(
     feature_key, solver_key = jax.random.split(jax.random.key(seed))
     feature_map = public_feature_map(feature_key, kernel, public, num_features=num_features)
     mechanism = secure_mechanism(integer_map(feature_map, num_rows), num_rows, budget)
+    encode(feature_map, {}, "feature_map")  # a kernel that cannot be written is refused before anything is spent
     embedding = integer_embedding(feature_map, rows)
-    total = None
-    if ledger is not None:
-        failure = used_failure_probability(feature_map, mechanism)
-        total = ledger.spend(database, mechanism, failure_probability=failure, again=again)
+    total = None if ledger is None else ledger.spend(database, mechanism, again=again)
     private = perturb_securely(embedding, budget)
     proposal = public if isinstance(public, NormalProposal) else None
     sample = synthesise(solver_key, private, proposal, num_points, progress=progress)

@@ -68,7 +68,7 @@ def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
     values = functions(points, rows)
     if functions.is_elementwise(rows.shape[1]) or weights.dtype == jnp.int32:
         # A product and a row sum fuse with the function; a select for a mask would keep it from being vectorised.
-        return [jnp.sum(value * weights[None, :], axis=1) for value in values]
+        return [jnp.sum(value * weights[None, :], axis=1, dtype=weights.dtype) for value in values]
     # The values come from a matrix product and are in memory anyway: the sum is another one.
     return [jnp.matmul(value, weights, precision=jax.lax.Precision.HIGHEST) for value in values]
 
@@ -168,6 +168,8 @@ def pair_sums(
     dtype = rows.dtype
     with precision_of(rows):
         devices = tuple(jax.local_devices() if devices is None else devices)
+        if exact:  # so that a chunk, of one tile at least for each device, is no larger than it may be
+            devices = devices[: _EXACT_CHUNK_ROWS // _EXACT_TILE_ROWS]
         if dtype == np.float64 and jax.default_backend() == "tpu":
             devices = tuple(jax.local_devices(backend="cpu"))
         platform = devices[0].platform

@@ -206,12 +206,24 @@ def test_what_an_interrupted_run_left_of_a_line_is_closed_off(mechanism, tmp_pat
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.spend("people", mechanism)
     whole = ledger.path.read_bytes()
-    for length in (1, 12, 40, len(whole) - 2):
+    for length in (1, 5, 12, 40, len(whole) - 2):
         with open(ledger.path, "ab") as file:
-            file.write(whole[:length] if length > 11 else b'{"database"')
+            file.write(whole[:length])
         before = len(ledger.spent("people"))
         ledger.spend("people", mechanism, again=True)
         assert len(ledger.spent("people")) == before + 1
+
+
+def test_a_record_without_its_line_break_counts(mechanism, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.spend("people", mechanism)
+    for tail in (b" # not", b""):
+        ledger.path.write_bytes(ledger.path.read_bytes().split(b"}")[0] + b"}" + tail)
+        assert len(ledger.spent("people")) == 1
+    with pytest.raises(LedgerError, match="released before"):
+        ledger.spend("people", mechanism)
+    assert ledger.spend("people", mechanism, again=True)["releases"] == 2
+    assert len(ledger.spent("people")) == 2
 
 
 @pytest.mark.parametrize(
@@ -225,6 +237,16 @@ def test_what_an_interrupted_run_left_of_a_line_is_closed_off(mechanism, tmp_pat
             "1",
         ),
         (b"\xff\xfe\n", "line 1"),
+        (b"another file, without a line break", "line 1"),
+        (
+            b'{"database": "a", "time": "b", "epsilon": 1.0, "delta": 0.0, "rho": -0.5, "failure_probability": 0.0}\n',
+            "1",
+        ),
+        (
+            b'{"database": "a", "time": "b", "epsilon": 1.0, "delta": 0.0, "rho": NaN, "failure_probability": 0.0}\n',
+            "1",
+        ),
+        (b'{"database": "a", "time": "b", "epsilon": 1.0, "delta": 0.0, "rho": 0.5\n', "line 1"),
     ],
 )
 def test_another_file_is_no_ledger(content, match, mechanism, tmp_path):
@@ -342,6 +364,14 @@ def test_a_later_version_is_refused(made, tmp_path):
     arrays["json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
     np.savez(folder / "release.npz", **arrays)
     with pytest.raises(ReleaseError, match=r"version 2.*update"):
+        Release.load(folder)
+
+
+def test_an_altered_statement_is_refused(made, tmp_path):
+    folder = _copy(made[1], tmp_path / "copy")
+    text = (folder / "privacy.json").read_text()
+    (folder / "privacy.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.1', 1))
+    with pytest.raises(ReleaseError, match="not the statement of this release"):
         Release.load(folder)
 
 

@@ -19,8 +19,8 @@ from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import CosSin, SpectralMap
-from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress
+from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52, Product, Sum
+from kme_jax.numerics import Progress, float64
 from kme_jax.pytrees import pytree_dataclass
 
 _MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
@@ -195,12 +195,32 @@ class IntegerKernelValues:
 
     def __call__(self, points, rows):
         (value,) = gram.KernelValues(self.kernel, expand=False)(points, rows)
-        most = jnp.floor(self.units * self.kernel.diagonal_bound)
+        most = jnp.ceil(self.units * self.kernel.diagonal_bound)
         least = 0 if self.kernel.is_nonnegative else -most
         return (jnp.clip(jnp.rint(self.units * value), least, most),)
 
     def is_elementwise(self, dim):
         return gram.KernelValues(self.kernel, expand=False).is_elementwise(dim)
+
+
+def _evaluation_error(kernel: Kernel, dim: int) -> float:
+    """A bound of the error of k(x, y) in float64, for the kernels whose formulas are known here.
+
+    With u = 2^-53: differences are exact to u, a squared distance to (d + 2) u, its root to half of that; x e^-x ≤ 1/e
+    turns it into an absolute error of the exponential, itself good to a few u; a Matérn kernel has two more products.
+    4 (d + 8) u covers all four. Errors of sums and products of kernels add up, weighted.
+
+    Raises:
+      ValueError: a kernel of another class.
+    """
+    if isinstance(kernel, Sum | Product):
+        left, right = _evaluation_error(kernel.left, dim), _evaluation_error(kernel.right, dim)
+        sizes = kernel.left.diagonal_bound, kernel.right.diagonal_bound
+        both = left + right if isinstance(kernel, Sum) else sizes[1] * left + sizes[0] * right + left * right
+        return both + 2.0**-52 * kernel.diagonal_bound
+    if type(kernel) not in (Gaussian, Laplacian, Matern32, Matern52):
+        raise ValueError(f"{type(kernel).__name__}: how exactly it is computed is not known, so no exact sums of it")
+    return 4 * (dim + 8) * 2.0**-53
 
 
 def _digits(values: np.ndarray, bits: int) -> list[np.ndarray]:
@@ -255,6 +275,7 @@ class SubspaceIntegers(IntegerMap):
     def create(cls, feature_map: SubspaceMap, num_rows: int) -> SubspaceIntegers:
         """See ``integer_map``."""
         most = math.ceil(math.log2(max(num_rows, 2)))
+        _evaluation_error(feature_map.kernel, feature_map.dim)
         kappa = math.ceil(max(0.0, math.log2(feature_map.kernel.diagonal_bound)))
         bits = min(_KERNEL_BITS, _MAX_SUM_BITS - most) - kappa
         if bits < 20:
@@ -263,25 +284,41 @@ class SubspaceIntegers(IntegerMap):
 
     @property
     def diameter(self) -> float:
-        """s · diameter(ψ) + ‖B‖ √F (1 + 2 s e) + √F, and what rounding B to multiples of 2^-40 moves.
+        """s √(2κλ) + ‖B‖ √F (1 + 2 s e) + √F, and what rounding B to multiples of 2^-40 moves; e is the error of k in
+        float64, and λ = λmax + ‖B‖² F e.
 
-        Formal guarantee: with q(x) = s k_S(x) + r, |r_i| ≤ ½ + s e, where e bounds the error of k in float64,
-        ‖B q(x) − B q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ + 2 ‖B‖ √F (½ + s e); rounding the product to integers moves each of two
-        neighbours' coordinates by at most ½, √F in all; and B′ − B, which is known, moves ‖B k_S‖ by no more than
-        ‖B′ − B‖ times the norm of a difference of k_S, at most 2κ√F. Clamping to what k can be moves q towards s k_S.
+        Formal guarantee: with q(x) = s k_S(x) + r, |r_i| ≤ ½ + s e, ‖B q(x) − B q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ +
+        2 ‖B‖ √F (½ + s e); rounding the product to integers moves each of two neighbours' coordinates by at most ½, √F
+        in all; and B′ − B, which is known, moves ‖B k_S‖ by no more than ‖B′ − B‖ times the norm of a difference of
+        k_S, at most 2κ√F. ‖ψ(x) − ψ(x′)‖² ≤ 2κλ (``SubspaceMap.diameter``), where λmax was bounded for the Gram matrix
+        as computed, whose norm is off by at most F e. Clamping to what k can be moves q towards s k_S.
         """
-        subspace, size = self.feature_map, self.feature_map.num_features
-        error = 64 * (subspace.dim + 8) * 2.0**-53 * subspace.kernel.diagonal_bound
-        basis_norm = subspace.basis_norm + size * 2.0 ** -(_BASIS_BITS + 1)
-        kernel_rounding = basis_norm * math.sqrt(size) * (1 + 2 * self.units * error)
-        basis_rounding = size * 2.0 ** -(_BASIS_BITS + 1) * 2 * subspace.kernel.diagonal_bound * math.sqrt(size)
-        exact = self.units * (subspace.diameter + basis_rounding)
-        return (exact + kernel_rounding + math.sqrt(size)) * (1 + 1e-12)
+        return self._diameter(self.feature_map.lambda_max, self.feature_map.basis_norm)
+
+    @property
+    def failure_probability(self) -> float:
+        """2e-10: of λmax and of ‖B‖, each over ten random vectors."""
+        return 2e-10
 
     @property
     def certain_diameter(self) -> float:
-        """The same."""
-        return self.diameter
+        """The same with Frobenius norms, ‖B‖ ≤ ‖B‖_F and λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which takes F³ operations."""
+        subspace = self.feature_map
+        with float64():
+            product = np.asarray(gram.gram(subspace.kernel, jnp.asarray(subspace.pivot_points)))
+        deviation = subspace.basis @ product @ subspace.basis.T - np.eye(len(product))
+        # Twice: for rounding in the products, of the size of the deviation itself.
+        return self._diameter(1 + 2 * float(np.linalg.norm(deviation)), float(np.linalg.norm(subspace.basis)))
+
+    def _diameter(self, lambda_max: float, basis_norm: float) -> float:
+        subspace, size = self.feature_map, self.feature_map.num_features
+        kappa, error = subspace.kernel.diagonal_bound, _evaluation_error(subspace.kernel, subspace.dim)
+        factor = 2 if subspace.kernel.is_nonnegative else 4
+        exact = math.sqrt(factor * kappa * (lambda_max + basis_norm**2 * size * error))
+        moved = size * 2.0 ** -(_BASIS_BITS + 1)
+        exact += moved * 2 * kappa * math.sqrt(size)
+        kernel_rounding = (basis_norm + moved) * math.sqrt(size) * (1 + 2 * self.units * error)
+        return (self.units * exact + kernel_rounding + math.sqrt(size)) * (1 + 1e-12)
 
     def sum(self, rows, usable, *, devices=None, progress=None):
         sums = tiles.pair_sums(
@@ -296,4 +333,6 @@ class SubspaceIntegers(IntegerMap):
         return sums[0].astype(np.int64)
 
     def released(self, total):
-        return exact_product(self.feature_map.basis, total, _BASIS_BITS).astype(np.int64)
+        product = exact_product(self.feature_map.basis, total, _BASIS_BITS)
+        # Beyond 2^61 for no row of a kernel that is computed as said; and clipping brings neighbours no further apart.
+        return np.clip(product, -(2**_MAX_SUM_BITS), 2**_MAX_SUM_BITS).astype(np.int64)

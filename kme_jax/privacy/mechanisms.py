@@ -49,6 +49,7 @@ class Mechanism:
       noise_source: where the noise comes from.
       rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
       grid: what the released coordinates are integer multiples of, for secure noise.
+      failure_probability: the part of δ that is for a sensitivity that may fail, over public randomness.
     """
 
     noise: Literal["gaussian", "laplace"] = _static()
@@ -62,6 +63,7 @@ class Mechanism:
     noise_source: str = dataclasses.field(default="simulated (jax.random)", metadata={"static": True})
     rho: float | None = None
     grid: float | None = None
+    failure_probability: float = 0.0
 
     @property
     def variance(self) -> float:
@@ -135,7 +137,17 @@ def gaussian_mechanism(
     largest, delta = _diameter(feature_map, diameter, budget.delta)
     sensitivity = largest / num_rows
     scale = sensitivity * gaussian_noise_multiplier(PrivacyBudget(budget.epsilon, delta), calibration)
-    return Mechanism("gaussian", scale, sensitivity, budget.epsilon, budget.delta, calibration, num_rows)
+    failure = feature_map.failure_probability if delta < budget.delta else 0.0
+    return Mechanism(
+        "gaussian",
+        scale,
+        sensitivity,
+        budget.epsilon,
+        budget.delta,
+        calibration,
+        num_rows,
+        failure_probability=failure,
+    )
 
 
 def laplace_mechanism(
@@ -235,7 +247,9 @@ def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudg
         raise ValueError(f"num_rows must be at least 1, got {num_rows}")
     largest, delta = _proved(integer_map, budget.delta)
     grid = 1 / (integer_map.units * num_rows)
+    failure = integer_map.failure_probability if delta < budget.delta else 0.0
     common = {"num_rows": num_rows, "private": True, "noise_source": secure.source(), "grid": grid}
+    common["failure_probability"] = failure
     if delta == 0:
         sensitivity = math.ceil(math.sqrt(integer_map.feature_map.num_features) * largest)  # in L1, by Cauchy–Schwarz
         scale = secure.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))

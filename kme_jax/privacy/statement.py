@@ -8,7 +8,6 @@ import pathlib
 from typing import Any
 
 from kme_jax._version import __version__
-from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.calibration import gaussian_delta, zcdp_epsilon
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
@@ -42,20 +41,14 @@ def _simulated_epsilon(multiplier: float, delta: float) -> float:
     return high * (1 + 1e-9)
 
 
-def group_epsilon(mechanism: Mechanism, failure_probability: float, rows: int) -> float:
+def group_epsilon(mechanism: Mechanism, rows: int) -> float:
     """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
     if mechanism.noise == "laplace" or rows == 1:
         return rows * mechanism.epsilon
-    delta = mechanism.delta - failure_probability
+    delta = mechanism.delta - mechanism.failure_probability
     if mechanism.rho is not None:
         return zcdp_epsilon(rows**2 * mechanism.rho, delta)
     return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
-
-
-def used_failure_probability(feature_map: FeatureMap, mechanism: Mechanism) -> float:
-    """What was taken off δ for a diameter that may fail."""
-    failure = feature_map.failure_probability
-    return failure if mechanism.delta >= 10 * failure else 0.0
 
 
 def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | None = None) -> dict[str, Any]:
@@ -66,7 +59,6 @@ def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | No
       total: of all releases of the same rows, as ``Ledger.spend`` gives it.
     """
     feature_map, mechanism = private.feature_map, private.mechanism
-    failure = used_failure_probability(feature_map, mechanism)
     points = isinstance(feature_map, SubspaceMap)
     map_name, kernel = type(feature_map).__name__, feature_map.kernel
     return {
@@ -77,7 +69,7 @@ def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | No
         "relation": "replace one row; the number of rows is public",
         "unit": "one row",
         "num_rows": mechanism.num_rows,
-        "groups": [{"rows": k, "epsilon": group_epsilon(mechanism, failure, k)} for k in GROUPS],
+        "groups": [{"rows": k, "epsilon": group_epsilon(mechanism, k)} for k in GROUPS],
         "mechanism": {
             "noise": mechanism.noise,
             "discrete": mechanism.private,
@@ -88,7 +80,7 @@ def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | No
             "norm": "L2" if mechanism.noise == "gaussian" else "L1",
             "rho": mechanism.rho,
             "grid": mechanism.grid,
-            "failure_probability": failure,
+            "failure_probability": mechanism.failure_probability,
         },
         "feature_map": {
             "name": map_name,
