@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -296,6 +297,9 @@ def write_json(path: pathlib.Path, result: dict[str, Any]) -> None:
 # --- progress ------------------------------------------------------------------------------------------------------
 
 
+_interrupted: list[bool] = []  # not empty once the user has asked for an end
+
+
 class Stages:
     """A progress bar per stage of a run, and the seconds each took.
 
@@ -318,6 +322,8 @@ class Stages:
         with tqdm(desc=f"{label:<44}", total=1, bar_format=form, mininterval=interval, file=sys.stderr) as bar:
 
             def progress(done: int, total: int) -> None:
+                if _interrupted:
+                    raise KeyboardInterrupt
                 bar.total = total
                 bar.update(done - bar.n)
 
@@ -370,7 +376,14 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None
     """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line."""
     define_flags()
 
+    def interrupt(*_):
+        # An exception out of a signal handler is lost where compiled code calls back into Python and ignores it;
+        # progress raises it again.
+        _interrupted.append(True)
+        raise KeyboardInterrupt
+
     def guarded(argv):
+        signal.signal(signal.SIGINT, interrupt)
         try:
             if len(argv) > 1:
                 raise InputError(f"unknown word {argv[1]!r}: every option is a flag, see --help")

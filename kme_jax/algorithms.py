@@ -139,10 +139,11 @@ def improved(
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     check_before_long_work(rows, public, budget)
-    feature_key, noise_key, solver_key = jax.random.split(key, 3)
+    proposal = public if isinstance(public, NormalProposal) else None
+    # With points only the noise is random.
+    feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
     features = public_feature_map(feature_key, kernel, public, num_features=num_features, tolerance=tolerance)
     private = perturb(noise_key, mean_embedding(features, rows), budget)
-    proposal = public if isinstance(public, NormalProposal) else None
     return synthesise(solver_key, private, proposal, num_points, progress=progress)
 
 
