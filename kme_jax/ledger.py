@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import json
 import math
 import os
@@ -137,8 +136,12 @@ class Ledger:
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise LedgerError(f"{self.path}: is not a file")
+            import fcntl  # here, so that the rest of the library can be imported where there is none
+
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
+        except ModuleNotFoundError as error:
+            raise LedgerError("a ledger needs a system with POSIX file locks") from error
         finally:
             os.close(file)
 
