@@ -18,37 +18,32 @@ import math
 import pathlib
 from typing import Any
 
-from absl import flags
-
 from experiments import accuracy_proposal, accuracy_robustness, accuracy_subset, common, plots
+from experiments.common import flag
 from kme_jax import PrivacyBudget
 from kme_jax.privacy import gaussian_noise_multiplier
 
 _PARTS = ("subset", "proposal", "robustness")
 
 
-def _flag(default: Any, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text})
-
-
 @dataclasses.dataclass(frozen=True)
 class AccuracyConfig:
     """Configuration: one field per flag."""
 
-    parts: tuple[str, ...] = _flag(
+    parts: tuple[str, ...] = flag(
         _PARTS, "What to run: subset (figure 1), proposal (figure 2), robustness (other data)."
     )
-    dims: tuple[int, ...] = _flag((2, 5), "D, the numbers of columns.")
-    sizes: tuple[int, ...] = _flag((10, 31, 100, 316, 1000, 10_000), "M, the numbers of public points.")
-    epsilons: tuple[float, ...] = _flag((0.01, 0.1, 1.0), "Privacy levels ε; classical calibration needs ε <= 1.")
-    num_rows: int = _flag(100_000, "N, the number of private rows.")
-    delta: float = _flag(1e-6, "δ of (ε, δ)-differential privacy.")
-    gamma_scale: float = _flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.")
-    data_seed: int = _flag(0, "Seed of the mixture. Published: 0.")
-    num_draws: int = _flag(50, "Draws of the noise for M up to 1000.")
-    num_draws_large: int = _flag(5, "Draws of the noise for larger M.")
-    num_releases: int = _flag(5, "Releases for each ε, where only a proposal is public.")
-    output_dir: str = _flag("results", "Folder for the JSON results and the picture.")
+    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.")
+    sizes: tuple[int, ...] = flag((10, 31, 100, 316, 1000, 10_000), "M, the numbers of public points.")
+    epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε; classical calibration needs ε <= 1.")
+    num_rows: int = flag(100_000, "N, the number of private rows.")
+    delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
+    gamma_scale: float = flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.")
+    data_seed: int = flag(0, "Seed of the mixture. Published: 0.")
+    num_draws: int = flag(50, "Draws of the noise for M up to 1000.")
+    num_draws_large: int = flag(5, "Draws of the noise for larger M.")
+    num_releases: int = flag(5, "Releases for each ε, where only a proposal is public.")
+    output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
     def validate(self) -> None:
         """Raises InputError for what cannot be run."""
@@ -78,33 +73,8 @@ class AccuracyConfig:
         return settings
 
 
-def _define_flags() -> None:
-    for field in dataclasses.fields(AccuracyConfig):
-        text = field.metadata["help"]
-        if isinstance(field.default, tuple):
-            default = [value if isinstance(value, str) else f"{value:g}" for value in field.default]
-            flags.DEFINE_list(field.name, default, text)
-        elif isinstance(field.default, int):
-            flags.DEFINE_integer(field.name, field.default, text)
-        elif isinstance(field.default, float):
-            flags.DEFINE_float(field.name, field.default, text)
-        else:
-            flags.DEFINE_string(field.name, field.default, text)
-
-
-def _config_from_flags() -> AccuracyConfig:
-    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(AccuracyConfig)}
-    values["parts"] = tuple(values["parts"])
-    for name, kind in (("dims", int), ("sizes", int), ("epsilons", float)):
-        try:
-            values[name] = tuple(kind(value) for value in values[name])
-        except ValueError as error:
-            raise common.InputError(f"--{name} must be numbers separated by commas: {error}") from error
-    return AccuracyConfig(**values)
-
-
 def _main() -> None:
-    config = _config_from_flags()
+    config = common.config_from_flags(AccuracyConfig)
     config.validate()
     folder = pathlib.Path(config.output_dir)
     if "subset" in config.parts:
@@ -122,4 +92,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    common.run_main(_define_flags, _main)
+    common.run_main(lambda: common.define_flags(AccuracyConfig), _main)

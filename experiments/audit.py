@@ -13,27 +13,31 @@ audit.png.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import math
 import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import scipy.stats
-from absl import flags
 
 from experiments import common, plots
+from experiments.common import flag
 from kme_jax import (
+    Bounds,
     FourierMap,
     Gaussian,
     LatticeMap,
     PrivacyBudget,
     SubspaceMap,
+    cli,
     integer_embedding,
     mean_embedding,
-    release,
 )
 from kme_jax.feature_maps import FeatureMap
 from kme_jax.numerics import float64
@@ -43,8 +47,8 @@ from kme_jax.privacy import (
     gaussian_noise_multiplier,
     secure,
     secure_mechanism,
-    zcdp_rho,
 )
+from kme_jax.release import Measurement, plan_map
 
 _KERNEL = Gaussian(0.5)
 _NUM_ROWS = 20
@@ -57,12 +61,12 @@ _BLOCK = 5000  # runs drawn at once
 class AuditConfig:
     """Configuration: one field per flag."""
 
-    epsilons: tuple[float, ...] = (1.0, 10.0)
-    delta: float = 1e-6
-    num_runs: int = 100_000
-    num_releases: int = 200
-    seed: int = 0
-    output_dir: str = "results"
+    epsilons: tuple[float, ...] = flag((1.0, 10.0), "Privacy levels ε to attack.")
+    delta: float = flag(1e-6, "δ of the Gaussian mechanisms.")
+    num_runs: int = flag(100_000, "Noisy embeddings under each of two neighbouring databases.")
+    num_releases: int = flag(200, "Whole releases, by the command, under each; for the largest ε.")
+    seed: int = flag(0, "Of frequencies and simulated noise. Secure noise has none.")
+    output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
     def validate(self) -> None:
         """Raises InputError for what cannot be run."""
@@ -251,28 +255,42 @@ def _unpaired(budget: PrivacyBudget, runs: int, progress, seed: int):
     return found | {"measure": "mu", "claim": 1 / multiplier, "share_of_diameter": _share(totals, 2 / _NUM_ROWS)}
 
 
-def _whole_release(pair: _Pair, budget: PrivacyBudget, runs: int, progress):
-    """``kme_jax.release`` from rows to artifact, again and again."""
+def _whole_command(pair: _Pair, budget: PrivacyBudget, runs: int, progress):
+    """The command ``kme-jax release``, from a private file to a folder, again and again."""
+    bounds = Bounds.create([-8.0], [8.0])
     points, databases = pair.feature_map.points, pair.databases()
-    integers, totals = _secure_totals(pair)
+    length = 1 / math.sqrt(2 * _KERNEL.gamma) / 16
+    feature_map = plan_map(cli.KERNELS["gaussian"](length), bounds.to_unit(points), bounded=True)
+    embeddings = [integer_embedding(feature_map, rows, bounds=bounds) for rows in databases]
+    integers = embeddings[0].integer_map
+    totals = [embedding.integer_map.released(embedding.total) for embedding in embeddings]
     direction = (totals[1] - totals[0]) / np.linalg.norm((totals[1] - totals[0]).astype(np.float64))
-    grid = 1 / (integers.units * _NUM_ROWS)
+    mechanism = secure_mechanism(integers, _NUM_ROWS, budget)
     done = 0
 
     def sample(which, count):
         nonlocal done
         values = []
         for _ in range(count):
-            made = release(databases[which], _KERNEL, points, epsilon=budget.epsilon, delta=budget.delta)
-            values.append((made.private.coordinates / grid - totals[0]) @ direction)
+            with tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                np.save(folder / "rows.npy", databases[which])
+                np.save(folder / "points.npy", points)
+                words = ["release", f"{folder}/rows.npy", f"--points={folder}/points.npy", "--lower=-8", "--upper=8"]
+                words += [f"--length={length!r}", f"--epsilon={budget.epsilon!r}", f"--delta={budget.delta!r}"]
+                with contextlib.redirect_stdout(io.StringIO()):
+                    status = cli.main([*words, f"--output={folder}/out"])
+                if status:
+                    raise RuntimeError("the command failed")
+                coordinates = Measurement.load(folder / "out").private.coordinates
+            values.append((coordinates / mechanism.grid - totals[0]) @ direction)
             done += 1
             progress(done, 2 * (runs + max(20, runs // _PILOT)))
         return np.asarray(values)
 
     found = lower_bound(sample, runs, _mu)
-    claim = math.sqrt(2 * zcdp_rho(budget))
-    share = _share(totals, secure_mechanism(integers, _NUM_ROWS, budget).sensitivity / grid)
-    return found | {"measure": "mu", "claim": claim, "share_of_diameter": share}
+    share = _share(totals, mechanism.sensitivity / mechanism.grid)
+    return found | {"measure": "mu", "claim": math.sqrt(2 * mechanism.rho), "share_of_diameter": share}
 
 
 def run(config: AuditConfig) -> dict[str, Any]:
@@ -315,11 +333,11 @@ def run(config: AuditConfig) -> dict[str, Any]:
     budget = PrivacyBudget(max(config.epsilons), config.delta)
     subspace = all_pairs["subspace"]
     add(
-        "kme_jax.release",
+        "command kme-jax release",
         "subspace",
         budget.epsilon,
         False,
-        lambda p: _whole_release(subspace, budget, config.num_releases, p),
+        lambda p: _whole_command(subspace, budget, config.num_releases, p),
     )
     return cells.result
 
@@ -341,23 +359,8 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _define_flags() -> None:
-    defaults = AuditConfig()
-    flags.DEFINE_list("epsilons", [f"{e:g}" for e in defaults.epsilons], "Privacy levels ε to attack.")
-    flags.DEFINE_float("delta", defaults.delta, "δ of the Gaussian mechanisms.")
-    flags.DEFINE_integer("num_runs", defaults.num_runs, "Noisy embeddings under each of two neighbouring databases.")
-    flags.DEFINE_integer("num_releases", defaults.num_releases, "Whole releases under each, for the largest ε.")
-    flags.DEFINE_integer("seed", defaults.seed, "Of frequencies and simulated noise. Secure noise has none.")
-    flags.DEFINE_string("output_dir", defaults.output_dir, "Folder for the JSON results and the picture.")
-
-
 def _main() -> None:
-    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(AuditConfig)}
-    try:
-        values["epsilons"] = tuple(float(value) for value in values["epsilons"])
-    except ValueError as error:
-        raise common.InputError(f"--epsilons must be numbers separated by commas: {error}") from error
-    config = AuditConfig(**values)
+    config = common.config_from_flags(AuditConfig)
     config.validate()
     result = run(config)
     path = pathlib.Path(config.output_dir) / "audit.json"
@@ -369,4 +372,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    common.run_main(_define_flags, _main)
+    common.run_main(lambda: common.define_flags(AuditConfig), _main)

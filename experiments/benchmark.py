@@ -34,6 +34,7 @@ import numpy as np
 from absl import flags
 
 from experiments import common, plots
+from experiments.common import flag
 from experiments.mixture import mixture, proposal
 from kme_jax import FourierMap, Gaussian, SubspaceMap, algorithm1, algorithm2, mean_embedding
 from kme_jax.gram import kernel_mean
@@ -63,23 +64,19 @@ class WrongResultError(RuntimeError):
     """A contender's result is wrong, so its time means nothing."""
 
 
-def _flag(default: Any, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text})
-
-
 @dataclasses.dataclass(frozen=True)
 class BenchmarkConfig:
     """Configuration: one field per flag."""
 
-    cases: tuple[str, ...] = _flag(
+    cases: tuple[str, ...] = flag(
         ("kernel_means", "basis", "fourier_mean", "sincos", "joint_step", "algorithm1", "algorithm2"), "What to time."
     )
-    dims: tuple[int, ...] = _flag((2, 5), "D of kernel_means and basis; the others have D = 2.")
-    dtypes: tuple[str, ...] = _flag(("float32", "float64"), "Precisions of kernel_means.")
-    num_rows: int = _flag(100_000, "N, the number of rows.")
-    num_points: int = _flag(10_000, "M; joint_step and algorithm1 take a tenth of it, algorithm2 a hundredth.")
-    num_features: int = _flag(10_000, "J, the number of Fourier features, even.")
-    num_timings: int = _flag(5, "Rounds of timing; three for what takes over 10 s.")
+    dims: tuple[int, ...] = flag((2, 5), "D of kernel_means and basis; the others have D = 2.")
+    dtypes: tuple[str, ...] = flag(("float32", "float64"), "Precisions of kernel_means.")
+    num_rows: int = flag(100_000, "N, the number of rows.")
+    num_points: int = flag(10_000, "M; joint_step and algorithm1 take a tenth of it, algorithm2 a hundredth.")
+    num_features: int = flag(10_000, "J, the number of Fourier features, even.")
+    num_timings: int = flag(5, "Rounds of timing; three for what takes over 10 s.")
     output_dir: str = "results"
 
     def validate(self) -> None:

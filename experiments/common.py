@@ -44,6 +44,41 @@ def input_errors(prefix: str = "") -> Iterator[None]:
 # --- configuration -------------------------------------------------------------------------------------------------
 
 
+def flag(default: Any, text: str) -> Any:
+    """A field of a configuration, and the help text of its flag."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+def define_flags(configuration: type) -> None:
+    """Defines one absl flag for each field of a dataclass whose fields are made by :func:`flag`: for an int, a float or
+    a str, or for a tuple of them, separated by commas."""
+    for field in dataclasses.fields(configuration):
+        text, default = field.metadata["help"], field.default
+        if isinstance(default, tuple):
+            shown = [value if isinstance(value, str) else f"{value:g}" for value in default]
+            flags.DEFINE_list(field.name, shown, text)
+        else:
+            kinds = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+            kinds[type(default)](field.name, default, text)
+
+
+def config_from_flags(configuration: type) -> Any:
+    """The configuration that the flags of :func:`define_flags` say.
+
+    Raises:
+      InputError: a list with something in it that is not a number.
+    """
+    values = {}
+    for field in dataclasses.fields(configuration):
+        values[field.name] = getattr(flags.FLAGS, field.name)
+        if isinstance(field.default, tuple):
+            try:
+                values[field.name] = tuple(map(type(field.default[0]), values[field.name]))
+            except ValueError as error:
+                raise InputError(f"--{field.name} must be numbers separated by commas: {error}") from error
+    return configuration(**values)
+
+
 @dataclasses.dataclass(frozen=True)
 class MixtureConfig:
     """Configuration of figures 1 and 2: one field per flag, see :func:`define_mixture_flags`."""

@@ -17,9 +17,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 from experiments import common
+from experiments.common import flag
 from experiments.mixture import mixture
 from kme_jax import (
     Gaussian,
@@ -39,13 +39,13 @@ from kme_jax.nonprivate import Reference
 class SecurityConfig:
     """Configuration: one field per flag."""
 
-    dims: tuple[int, ...] = (2, 5)
-    epsilons: tuple[float, ...] = (0.01, 0.1, 1.0)
-    num_rows: int = 100_000
-    num_points: int = 1000
-    delta: float = 1e-6
-    num_draws: int = 10
-    output_dir: str = "results"
+    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.")
+    epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε.")
+    num_rows: int = flag(100_000, "N, the number of private rows.")
+    num_points: int = flag(1000, "M, the number of public points, the first rows.")
+    delta: float = flag(1e-6, "δ.")
+    num_draws: int = flag(10, "Draws of either noise.")
+    output_dir: str = flag("results", "Folder for the JSON results.")
 
     def validate(self) -> None:
         """Raises InputError for what cannot be run."""
@@ -130,28 +130,11 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _define_flags() -> None:
-    defaults = SecurityConfig()
-    flags.DEFINE_list("dims", [str(dim) for dim in defaults.dims], "D, the numbers of columns.")
-    flags.DEFINE_list("epsilons", [f"{e:g}" for e in defaults.epsilons], "Privacy levels ε.")
-    flags.DEFINE_integer("num_rows", defaults.num_rows, "N, the number of private rows.")
-    flags.DEFINE_integer("num_points", defaults.num_points, "M, the number of public points, the first rows.")
-    flags.DEFINE_float("delta", defaults.delta, "δ.")
-    flags.DEFINE_integer("num_draws", defaults.num_draws, "Draws of either noise.")
-    flags.DEFINE_string("output_dir", defaults.output_dir, "Folder for the JSON results.")
-
-
 def _main() -> None:
-    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(SecurityConfig)}
-    for name, kind in (("dims", int), ("epsilons", float)):
-        try:
-            values[name] = tuple(kind(value) for value in values[name])
-        except ValueError as error:
-            raise common.InputError(f"--{name} must be numbers separated by commas: {error}") from error
-    config = SecurityConfig(**values)
+    config = common.config_from_flags(SecurityConfig)
     config.validate()
     print(f"{markdown(run(config))}\nwrote {pathlib.Path(config.output_dir) / 'security.json'}")
 
 
 if __name__ == "__main__":
-    common.run_main(_define_flags, _main)
+    common.run_main(lambda: common.define_flags(SecurityConfig), _main)

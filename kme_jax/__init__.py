@@ -7,6 +7,7 @@ The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the 
 
 from kme_jax._version import __version__
 from kme_jax.algorithms import algorithm1, algorithm2, improved
+from kme_jax.bounds import Bounds
 from kme_jax.embedding import (
     IntegerEmbedding,
     MeanEmbedding,
@@ -20,10 +21,11 @@ from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.ledger import Ledger
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb, perturb_securely
 from kme_jax.proposals import NormalProposal
-from kme_jax.release import Release, release
+from kme_jax.release import Measurement, Release, measure, release
 from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
 
 __all__ = [
+    "Bounds",
     "FeatureMap",
     "FourierMap",
     "Gaussian",
@@ -35,6 +37,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "MeanEmbedding",
+    "Measurement",
     "NormalProposal",
     "PrivacyBudget",
     "PrivateEmbedding",
@@ -52,6 +55,7 @@ __all__ = [
     "l1_ball",
     "mean_embedding",
     "mean_embedding_of_batches",
+    "measure",
     "perturb",
     "perturb_securely",
     "posterior_mean",

@@ -154,10 +154,12 @@ def public_feature_map(
     *,
     num_features: int = 10_000,
     tolerance: float = DEFAULT_TOLERANCE,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> FeatureMap:
-    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal."""
+    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal (and a
+    box, see ``spectral_map``)."""
     if isinstance(public, NormalProposal):
-        return spectral_map(key, kernel, public, num_features)
+        return spectral_map(key, kernel, public, num_features, box=box)
     return SubspaceMap.from_points(kernel, public, tolerance=tolerance)
 
 
@@ -167,6 +169,8 @@ def synthesise(
     proposal: NormalProposal | None,
     num_points: int = 1000,
     *,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
+    signed: bool = True,
     progress: Progress | None = None,
 ) -> WeightedSample:
     """Step 3 of :func:`improved`: post-processing, as often as one likes.
@@ -176,10 +180,12 @@ def synthesise(
       private: μ̃, of the map of public points, or for a proposal.
       proposal: None for points.
       num_points: M, for a proposal.
+      box: where points may be, for a proposal; see ``represent``.
+      signed: whether weights of public points may be signed; see ``adaptive``.
       progress: called with (work done, work at most).
     """
     if proposal is None:
-        return adaptive(private, progress=progress)[0]
+        return adaptive(private, signed=signed, progress=progress)[0]
     mean, report = posterior_mean(key, private, proposal, progress=progress)
     if not report.converged:
         warnings.warn(
@@ -187,7 +193,7 @@ def synthesise(
             "call kme_jax.posterior_mean with more atoms or trajectories (the privacy of the result is not affected)",
             stacklevel=2,
         )
-    return represent(mean, num_points)[0]
+    return represent(mean, num_points, box=box)[0]
 
 
 def algorithm2(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap, integer_map
 from kme_jax.numerics import Progress, check_columns
@@ -34,7 +35,7 @@ class MeanEmbedding:
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
 
 
-def _private_points(rows: Any) -> np.ndarray:
+def private_points(rows: Any) -> np.ndarray:
     """Rows as a floating-point array [n, d], refused for their structure alone: a cell that is no number is NaN.
 
     Raises:
@@ -76,11 +77,13 @@ class IntegerEmbedding:
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
-def _usable(feature_map: FeatureMap, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows [n, d] of which those that are not usable, [n], are replaced by a public constant, so that they raise no
     error and take no other route. Their weight is to be 0."""
-    rows = _private_points(rows)
+    rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
+    if bounds is not None:
+        rows = bounds.to_unit(rows)
     usable = feature_map.covers(rows)
     return np.where(usable[:, None], rows, 0), usable
 
@@ -136,17 +139,23 @@ def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndar
 
 
 def integer_embedding(
-    feature_map: FeatureMap, rows: np.ndarray, *, devices=None, progress: Progress | None = None
+    feature_map: FeatureMap,
+    rows: np.ndarray,
+    *,
+    bounds: Bounds | None = None,
+    devices=None,
+    progress: Progress | None = None,
 ) -> IntegerEmbedding:
     """Σ_n q(x_n) of ``kme_jax.feature_maps.integer``, for secure noise.
 
     Formal guarantee: replacing one row moves what is released of the sum by at most ``integer_map.diameter`` in L2,
     with all rounding included, since sums of integers have none. Rows that the map does not cover count as in
-    :func:`mean_embedding`.
+    :func:`mean_embedding`. ``Bounds.to_unit`` maps every row by itself, so it changes nothing of that.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.
       rows: private rows x, [N, d].
+      bounds: public; the map's rows are then those in [0, 1]^d.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: called with (work done, work in all).
 
@@ -155,7 +164,9 @@ def integer_embedding(
     """
     rows = np.asarray(rows)
     num_rows = len(rows) if rows.ndim else 0
-    return integer_embedding_of_batches(feature_map, [rows], num_rows, devices=devices, progress=progress)
+    return integer_embedding_of_batches(
+        feature_map, [rows], num_rows, bounds=bounds, devices=devices, progress=progress
+    )
 
 
 @np.errstate(all="ignore")
@@ -164,6 +175,7 @@ def integer_embedding_of_batches(
     batches: Iterable[np.ndarray],
     num_rows: int,
     *,
+    bounds: Bounds | None = None,
     devices=None,
     progress: Progress | None = None,
 ) -> IntegerEmbedding:
@@ -174,7 +186,7 @@ def integer_embedding_of_batches(
     """
     integers, total, found = None, None, 0
     for batch in batches:
-        safe, usable = _usable(feature_map, batch)
+        safe, usable = _usable(feature_map, batch, bounds)
         integers = integers or integer_map(feature_map, num_rows)
         found += len(safe)
         if len(safe):

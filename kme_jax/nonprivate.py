@@ -1,4 +1,4 @@
-"""Distances to the private data. NOT PRIVATE: for experiments and tests only; the library itself never imports it."""
+"""Distances to the private data. NOT PRIVATE: for experiments, tests and ``kme_jax.evaluation`` alone."""
 
 from __future__ import annotations
 

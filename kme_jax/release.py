@@ -15,13 +15,15 @@ import jax
 import numpy as np
 
 from kme_jax.algorithms import check_before_long_work, public_feature_map, synthesise
+from kme_jax.bounds import Bounds
 from kme_jax.embedding import integer_embedding
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
 from kme_jax.kernels import Kernel
 from kme_jax.ledger import Ledger
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.privacy.mechanisms import PrivateEmbedding, perturb_securely, secure_mechanism
+from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import privacy_statement
 from kme_jax.proposals import NormalProposal
 from kme_jax.serialisation import decode, encode
@@ -36,90 +38,74 @@ class ReleaseError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Release:
-    """A release. All of it is public.
+class Measurement:
+    """All that is ever learnt from the private rows, and what it takes to use it. All of it is public.
 
     Attributes:
-      private: the noisy embedding.
-      sample: the synthetic database that stands for it.
+      private: the noisy embedding; with bounds, of rows scaled to [0, 1]^d.
       statement: the privacy statement, see ``kme_jax.privacy.statement``.
-      proposal: where the synthesis expected rows to be; None where points were public.
-      seed: of frequencies and synthesis.
+      proposal: where the synthesis expects rows to be, with bounds in [0, 1]^d; None where points were public.
+      bounds: of the columns, if any.
     """
 
     private: PrivateEmbedding
-    sample: WeightedSample
     statement: dict[str, Any]
     proposal: NormalProposal | None
-    seed: int
+    bounds: Bounds | None
 
-    def resynthesise(self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None):
-        """Another synthetic database for the same embedding, a :class:`Release`. It spends nothing.
+    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
+        """A synthetic database for the embedding: post-processing, which spends nothing, as often as one likes. Weights
+        are a probability vector, so that it can be written without weights.
 
         Args:
           num_points: M; all points are used where they were public.
-          seed: of the synthesis; the release's own if None.
+          seed: of the synthesis.
           progress: called with (work done, work at most).
+
+        Raises:
+          ValueError: num_points < 1.
         """
-        seed = self.seed if seed is None else seed
-        key = jax.random.split(jax.random.key(seed))[1]
-        sample = synthesise(key, self.private, self.proposal, num_points, progress=progress)
-        return dataclasses.replace(self, sample=sample, seed=seed)
+        if num_points < 1:
+            raise ValueError(f"num_points must be at least 1, got {num_points}")
+        bounds, dim = self.bounds, self.private.feature_map.dim
+        box = None if bounds is None else _box(dim)
+        key = jax.random.split(jax.random.key(seed))[1]  # the other half is for frequencies
+        sample = synthesise(key, self.private, self.proposal, num_points, box=box, signed=False, progress=progress)
+        if bounds is not None:
+            sample = dataclasses.replace(sample, points=bounds.from_unit(sample.points))
+        return Release(self, sample, seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes points.npz (points and weights), release.npz (the embedding and what it takes to use it) and
-        privacy.json into a new folder: all of it, or nothing.
+        """Writes release.npz (the embedding and what it takes to use it) and privacy.json into a new folder: both of
+        them, or nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        folder = pathlib.Path(folder)
-        if folder.exists() or folder.is_symlink():
-            raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
+        return _save(folder, self._arrays(), self.statement, None)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"coordinates": self.private.coordinates}
         tree = {
             "release_version": RELEASE_VERSION,
             "feature_map": encode(self.private.feature_map, arrays, "feature_map"),
             "mechanism": encode(self.private.mechanism, arrays, "mechanism"),
             "proposal": encode(self.proposal, arrays, "proposal"),
-            "seed": self.seed,
+            "bounds": encode(self.bounds, arrays, "bounds"),
             "statement": self.statement,
         }
-        arrays["json"] = np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
-        try:
-            temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        except OSError as error:
-            raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror})") from error
-        try:
-            np.savez_compressed(temporary / "release.npz", **arrays)
-            np.savez_compressed(temporary / "points.npz", points=self.sample.points, weights=self.sample.weights)
-            (temporary / "privacy.json").write_text(json.dumps(self.statement, indent=2, allow_nan=False) + "\n")
-            for path in [temporary / name for name in _FILES] + [temporary]:
-                _flush(path)
-            os.chmod(temporary, 0o755)
-            os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
-        except OSError as error:
-            raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is there, and complete, whether or not this can be flushed
-            _flush(folder.parent)
-        return folder
+        return arrays | {"json": np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)}
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> Release:
-        """A release that :meth:`save` has written.
+    def load(cls, folder: str | os.PathLike) -> Measurement:
+        """The measurement of a folder that it, or a release, was saved to.
 
         Raises:
-          ReleaseError: it is none, is damaged, or of a later version.
+          ReleaseError: there is none, or it is damaged, or of a later version.
         """
         folder = pathlib.Path(folder)
-        if not folder.is_dir():
-            raise ReleaseError(f"{folder}: no such folder")
-        missing = [name for name in _FILES if not (folder / name).is_file()]
-        if missing:
-            raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")
-        arrays, points = _load_arrays(folder / "release.npz"), _load_arrays(folder / "points.npz")
+        _check_files(folder, ("release.npz", "privacy.json"))
+        arrays = _load_arrays(folder / "release.npz")
         with _damaged(folder / "release.npz"):
             tree = json.loads(arrays["json"].tobytes())
             version = tree["release_version"]
@@ -133,15 +119,134 @@ class Release:
             )
             if private.coordinates.shape != (private.feature_map.num_features,):
                 raise ValueError("another number of coordinates than of features")
-            proposal, statement, seed = decode(tree["proposal"], arrays), tree["statement"], tree["seed"]
+            proposal, bounds = decode(tree["proposal"], arrays), decode(tree["bounds"], arrays)
+            statement = tree["statement"]
         with _damaged(folder / "privacy.json"):
             if json.loads((folder / "privacy.json").read_text()) != statement:
                 raise ValueError("it is not the statement of this release")
+        return cls(private, statement, proposal, bounds)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """A release: a measurement, and a synthetic database made from it. All of it is public.
+
+    Attributes:
+      measurement: the noisy embedding and its privacy statement.
+      sample: the synthetic database that stands for it, in the units of the private rows.
+      seed: of the synthesis.
+    """
+
+    measurement: Measurement
+    sample: WeightedSample
+    seed: int
+
+    @property
+    def private(self) -> PrivateEmbedding:
+        """The noisy embedding."""
+        return self.measurement.private
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement."""
+        return self.measurement.statement
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
+        return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
+
+    def resynthesise(self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None):
+        """Another synthetic database for the same embedding, a :class:`Release`; see ``Measurement.synthesise``."""
+        return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes points.npz (points, weights, names of the columns), release.npz (the embedding and what it takes to
+        use it) and privacy.json into a new folder: all of it, or nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        points = {
+            "points": self.sample.points,
+            "weights": self.sample.weights,
+            "columns": np.asarray(self.columns),
+            "seed": np.asarray(self.seed),
+        }
+        return _save(folder, self.measurement._arrays(), self.statement, points)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Release:
+        """A release that :meth:`save` has written.
+
+        Raises:
+          ReleaseError: it is none, is damaged, or of a later version.
+        """
+        folder = pathlib.Path(folder)
+        _check_files(folder, _FILES)
+        measurement, points = Measurement.load(folder), _load_arrays(folder / "points.npz")
         with _damaged(folder / "points.npz"):
-            sample = WeightedSample(points["points"], points["weights"], private.mechanism)
+            sample = WeightedSample(points["points"], points["weights"], measurement.private.mechanism)
             if sample.points.ndim != 2 or sample.weights.shape != sample.points.shape[:1]:
                 raise ValueError("points and weights do not fit")
-        return cls(private, sample, statement, proposal, seed)
+            seed = int(points["seed"])
+        return cls(measurement, sample, seed)
+
+
+def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
+    """Refuses a folder that a release could not be saved to, before anything is spent.
+
+    Args:
+      folder: it must not exist, and the folder it is to be in must.
+      num_bytes: what there has to be room for.
+
+    Raises:
+      ReleaseError: it exists, or cannot be written.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists() or folder.is_symlink():
+        raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
+    try:
+        with tempfile.TemporaryFile(dir=folder.parent) as file:
+            file.write(bytes(num_bytes))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror or error})") from error
+    return folder
+
+
+def _save(folder, arrays: dict, statement: dict, points: dict | None) -> pathlib.Path:
+    folder = check_folder(folder)
+    try:
+        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror})") from error
+    try:
+        np.savez_compressed(temporary / "release.npz", **arrays)
+        if points is not None:
+            np.savez_compressed(temporary / "points.npz", **points)
+        (temporary / "privacy.json").write_text(json.dumps(statement, indent=2, allow_nan=False) + "\n")
+        for path in [*temporary.iterdir(), temporary]:
+            _flush(path)
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
+    except OSError as error:
+        raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it is there, and complete, whether or not this can be flushed
+        _flush(folder.parent)
+    return folder
+
+
+def _check_files(folder: pathlib.Path, names: tuple[str, ...]) -> None:
+    if not folder.is_dir():
+        raise ReleaseError(f"{folder}: no such folder")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")
 
 
 @contextlib.contextmanager
@@ -168,13 +273,127 @@ def _flush(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def release(
+def measure(
     rows: np.ndarray,
     kernel: Kernel,
-    public: np.ndarray | NormalProposal,
+    public: np.ndarray | NormalProposal | None = None,
     *,
     epsilon: float,
     delta: float,
+    bounds: Bounds | None = None,
+    ledger: Ledger | None = None,
+    database: str = "",
+    again: bool = False,
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Measurement:
+    """The part of :func:`release` that sees private rows: steps 1 and 2. Whoever has the result needs no rows.
+
+    Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
+    ``kme_jax.privacy.perturb_securely``. Rows enter through ``integer_embedding`` alone. The ledger, if there is one,
+    is written and flushed before noise is drawn. No error depends on what a row holds: with bounds every entry is
+    clamped to its column's, NaN going to the middle; without, a row that the map does not cover
+    (``FeatureMap.covers``: an entry that is NaN, infinite, or beyond what the proposal reaches) counts as the zero
+    vector, and in N.
+
+    Args:
+      rows: the private database x, [N, d].
+      kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
+        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges.
+      public: points z, [M, d], which are not protected, or a proposal; with bounds, None for theirs.
+      epsilon: ε > 0.
+      delta: δ in (0, 1/N).
+      bounds: public bounds of the columns.
+      ledger: of the curator.
+      database: the name of the rows in the ledger.
+      again: whether rows of that name may have been released before; what is spent adds up.
+      num_features: J, even, for a proposal; at most, on a lattice.
+      seed: of frequencies, public. The noise has none.
+      progress: called with (work done, work in all) while rows are summed.
+
+    Raises:
+      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    budget = PrivacyBudget(epsilon, delta)
+    if bounds is None and public is None:
+        raise ValueError("give bounds, public points or a proposal")
+    if bounds is not None:
+        public = _within(bounds, public)
+    check_before_long_work(rows, public, budget)
+    check_num_rows(len(rows), budget)
+    feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
+    mechanism = plan_mechanism(len(rows), feature_map, budget)
+    encode(feature_map, {}, "feature_map")  # a kernel that cannot be written is refused before anything is spent
+    embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
+    total = None if ledger is None else ledger.spend(database, mechanism, again=again)
+    private = perturb_securely(embedding, budget)
+    proposal = public if isinstance(public, NormalProposal) else None
+    return Measurement(private, privacy_statement(private, bounds=bounds, total=total), proposal, bounds)
+
+
+def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:
+    """What is public, in [0, 1]^d."""
+    if public is None:
+        return bounds.proposal
+    if isinstance(public, NormalProposal):
+        if public.dim != bounds.dim:
+            raise ValueError(f"proposal: expected {bounds.dim} columns, as the bounds have, got {public.dim}")
+        ranges = bounds.upper - bounds.lower
+        return NormalProposal.create((public.mean - bounds.lower) / ranges, public.scale / ranges)
+    points = check_points(public, "points")
+    if points.shape[1] != bounds.dim:
+        raise ValueError(f"points: expected {bounds.dim} columns, as the bounds have, got {points.shape[1]}")
+    return bounds.to_unit(points)
+
+
+def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
+    """Raises ValueError for N < 2 and for δ ≥ 1/N."""
+    if num_rows < 2:
+        raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")
+    if budget.delta >= 1 / num_rows:
+        raise ValueError(
+            f"delta must be below 1/N = {1 / num_rows:.2g}, got {budget.delta}: a larger one protects nobody"
+        )
+
+
+def plan_mechanism(num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget) -> Mechanism:
+    """The mechanism that :func:`measure` uses for N rows, without any.
+
+    Raises:
+      ValueError: N < 2; δ ≥ 1/N; as ``secure_mechanism`` and ``integer_map``.
+    """
+    check_num_rows(num_rows, budget)
+    return secure_mechanism(integer_map(feature_map, num_rows), num_rows, budget)
+
+
+def plan_map(
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal,
+    *,
+    num_features: int = 10_000,
+    bounded: bool = False,
+    seed: int = 0,
+) -> FeatureMap:
+    """The map that :func:`measure` uses; ``bounded`` where rows are scaled to [0, 1]^d."""
+    key = jax.random.split(jax.random.key(seed))[0]  # the other half is for the synthesis
+    dim = public.dim if isinstance(public, NormalProposal) else np.shape(public)[-1]
+    return public_feature_map(key, kernel, public, num_features=num_features, box=_box(dim) if bounded else None)
+
+
+def _box(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(dim), np.ones(dim)
+
+
+def release(
+    rows: np.ndarray,
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal | None = None,
+    *,
+    epsilon: float,
+    delta: float,
+    bounds: Bounds | None = None,
     ledger: Ledger | None = None,
     database: str = "",
     again: bool = False,
@@ -183,45 +402,43 @@ def release(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Release:
-    """``kme_jax.improved`` with noise that may be published.
+    """``kme_jax.improved`` with noise that may be published: :func:`measure`, then ``Measurement.synthesise``.
 
-    Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
-    ``kme_jax.privacy.perturb_securely``. Rows enter through ``integer_embedding`` alone. The ledger, if there is one,
-    is written and flushed before noise is drawn. A row that the map does not cover (``FeatureMap.covers``: an entry
-    that is NaN, infinite, or beyond what the proposal reaches) counts as the zero vector, and in N.
+    Should the synthesis fail, what was measured is lost and yet spent; call the two one by one, and save in between,
+    where that matters. The command ``kme-jax release`` does.
 
     Args:
-      rows: the private database x, [N, d].
-      kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal.
-      public: points z, [M, d], which are not protected, or a proposal.
+      rows: the private database x, [N, d]; it, and all others that are not named here, as in :func:`measure`.
+      kernel: k.
+      public: points or a proposal.
       epsilon: ε > 0.
       delta: δ in (0, 1/N).
+      bounds: public bounds of the columns.
       ledger: of the curator.
       database: the name of the rows in the ledger.
-      again: whether rows of that name may have been released before; what is spent adds up.
-      num_points: M, for a proposal.
-      num_features: J, even, for a proposal; at most, on a lattice.
+      again: whether rows of that name may have been released before.
+      num_points: M, for a proposal or bounds.
+      num_features: J.
       seed: of frequencies and synthesis, public. The noise has none.
       progress: called with (work done, work at most) by the synthesis.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
+      ValueError: as :func:`measure`; num_points < 1.
       ModuleNotFoundError: OpenDP is not installed.
     """
-    budget = PrivacyBudget(epsilon, delta)
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
-    check_before_long_work(rows, public, budget)
-    num_rows = len(rows)
-    if delta >= 1 / num_rows:
-        raise ValueError(f"delta must be below 1/N = {1 / num_rows:.2g}, got {delta}: a larger one protects nobody")
-    feature_key, solver_key = jax.random.split(jax.random.key(seed))
-    feature_map = public_feature_map(feature_key, kernel, public, num_features=num_features)
-    mechanism = secure_mechanism(integer_map(feature_map, num_rows), num_rows, budget)
-    encode(feature_map, {}, "feature_map")  # a kernel that cannot be written is refused before anything is spent
-    embedding = integer_embedding(feature_map, rows)
-    total = None if ledger is None else ledger.spend(database, mechanism, again=again)
-    private = perturb_securely(embedding, budget)
-    proposal = public if isinstance(public, NormalProposal) else None
-    sample = synthesise(solver_key, private, proposal, num_points, progress=progress)
-    return Release(private, sample, privacy_statement(private, total=total), proposal, seed)
+    measured = measure(
+        rows,
+        kernel,
+        public,
+        epsilon=epsilon,
+        delta=delta,
+        bounds=bounds,
+        ledger=ledger,
+        database=database,
+        again=again,
+        num_features=num_features,
+        seed=seed,
+    )
+    return measured.synthesise(num_points, seed=seed, progress=progress)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
@@ -17,6 +18,7 @@ from kme_jax.proposals import NormalProposal
 _CLASSES = {
     cls.__name__: cls
     for cls in (
+        Bounds,
         FourierMap,
         Gaussian,
         Laplacian,
@@ -42,6 +44,8 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         return value
     if isinstance(value, float):
         return {"float": value.hex()}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item, arrays, f"{name}.{i}") for i, item in enumerate(value)]}
     if dataclasses.is_dataclass(value) and type(value) is _CLASSES.get(type(value).__name__):
         fields = {f.name: encode(getattr(value, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, "fields": fields}
@@ -66,6 +70,8 @@ def decode(value: Any, arrays: Any) -> Any:
         raise ValueError(f"unexpected {type(value).__name__}")
     if set(value) == {"float"}:
         return float.fromhex(value["float"])
+    if set(value) == {"tuple"}:
+        return tuple(decode(item, arrays) for item in value["tuple"])
     if set(value) == {"array"}:
         return arrays[value["array"]]
     if set(value) != {"class", "fields"} or value["class"] not in _CLASSES:

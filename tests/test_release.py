@@ -82,7 +82,7 @@ def test_it_is_saved_and_loaded(made):
 def test_one_from_a_proposal_is_made_again_in_another_size(from_proposal, tmp_path):
     folder = from_proposal.save(tmp_path / "release")
     again = Release.load(folder)
-    assert again.proposal.dim == 2
+    assert again.measurement.proposal.dim == 2
     same, larger = again.resynthesise(40), again.resynthesise(70, seed=5)
     np.testing.assert_allclose(same.sample.points, from_proposal.sample.points, atol=1e-4)
     assert larger.sample.points.shape == (70, 2)

@@ -14,28 +14,36 @@ from kme_jax.proposals import NormalProposal
 _REACH = 6.0  # standard deviations of the proposal; further out there are 2e-9 of its draws
 
 
-def spectral_map(key: jax.Array, kernel: Kernel, proposal: NormalProposal, num_features: int = 10_000) -> SpectralMap:
-    """A LatticeMap where it fits: a Gaussian kernel, and a box of six standard deviations of the proposal to all sides
-    that num_features cover. Otherwise a FourierMap.
+def spectral_map(
+    key: jax.Array,
+    kernel: Kernel,
+    proposal: NormalProposal,
+    num_features: int = 10_000,
+    *,
+    box: tuple[np.ndarray, np.ndarray] | None = None,
+) -> SpectralMap:
+    """A LatticeMap where it fits: a Gaussian kernel, and a box that num_features cover. Otherwise a FourierMap.
 
     Args:
       key: a JAX random key for the frequencies, if they are random.
       kernel: k, shift-invariant.
       proposal: public.
       num_features: J, even; for a LatticeMap at most.
+      box: public lower and upper bounds of all rows, [d] each; six standard deviations of the proposal to all sides if
+        None.
 
     Raises:
-      ValueError: num_features odd or below 2; a kernel that is not shift-invariant; a proposal so far from the origin
+      ValueError: num_features odd or below 2; a kernel that is not shift-invariant; a box so far from the origin
         that random features of rows there would count as zero.
     """
     reach = _REACH * proposal.scale
-    lower, upper = proposal.mean - reach, proposal.mean + reach
+    lower, upper = box or (proposal.mean - reach, proposal.mean + reach)
     if isinstance(kernel, Gaussian) and LatticeMap.fits(kernel, lower, upper, num_features):
         return LatticeMap.from_box(kernel, lower, upper, num_features)
     fourier = FourierMap.from_kernel(key, kernel, num_features, proposal.dim)
-    if not (np.abs(proposal.mean) + reach <= fourier.row_bound).all():
+    if not (np.maximum(np.abs(lower), np.abs(upper)) <= fourier.row_bound).all():
         raise ValueError(
-            f"the proposal reaches beyond {fourier.row_bound:.3g}, where rows count as zero: subtract a public centre "
-            "from the columns, or use a wider kernel"
+            f"the {'bounds reach' if box else 'proposal reaches'} beyond {fourier.row_bound:.3g}, where rows count as "
+            "zero: subtract a public centre from the columns, or use a wider kernel"
         )
     return fourier

@@ -302,13 +302,19 @@ class SubspaceIntegers(IntegerMap):
 
     @property
     def certain_diameter(self) -> float:
-        """The same with Frobenius norms, ‖B‖ ≤ ‖B‖_F and λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which takes F³ operations."""
+        """The same with Frobenius norms, ‖B‖ ≤ ‖B‖_F and λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which takes F³ operations.
+
+        The products are rounded: each entry is off by at most γ (|B| |K_SS| |B|ᵀ), γ = n u / (1 − n u) for n = 2F + 2
+        operations in a row and the unit roundoff u (Higham 2002, section 3.5), for any order of summation.
+        """
         subspace = self.feature_map
         with float64():
-            product = np.asarray(gram.gram(subspace.kernel, jnp.asarray(subspace.pivot_points)))
-        deviation = subspace.basis @ product @ subspace.basis.T - np.eye(len(product))
-        # Twice: for rounding in the products, of the size of the deviation itself.
-        return self._diameter(1 + 2 * float(np.linalg.norm(deviation)), float(np.linalg.norm(subspace.basis)))
+            values = np.asarray(gram.gram(subspace.kernel, jnp.asarray(subspace.pivot_points)))
+        size, sizes = len(values), np.abs(subspace.basis)
+        deviation = subspace.basis @ values @ subspace.basis.T - np.eye(size)
+        chain = (2 * size + 2) * 2.0**-53
+        rounding = 1.01 * chain / (1 - chain) * float(np.linalg.norm(sizes @ np.abs(values) @ sizes.T))
+        return self._diameter(1 + float(np.linalg.norm(deviation)) + rounding, float(np.linalg.norm(subspace.basis)))
 
     def _diameter(self, lambda_max: float, basis_norm: float) -> float:
         subspace, size = self.feature_map, self.feature_map.num_features

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from kme_jax._version import __version__
+from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.calibration import gaussian_delta, zcdp_epsilon
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
@@ -51,11 +52,14 @@ def group_epsilon(mechanism: Mechanism, rows: int) -> float:
     return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
 
 
-def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | None = None) -> dict[str, Any]:
+def privacy_statement(
+    private: PrivateEmbedding, *, bounds: Bounds | None = None, total: dict[str, float] | None = None
+) -> dict[str, Any]:
     """The statement, of plain JSON values; see ``schema``.
 
     Args:
       private: what is released.
+      bounds: what rows were clamped to and scaled by, if they were.
       total: of all releases of the same rows, as ``Ledger.spend`` gives it.
     """
     feature_map, mechanism = private.feature_map, private.mechanism
@@ -91,7 +95,11 @@ def privacy_statement(private: PrivateEmbedding, *, total: dict[str, float] | No
             + (f", kme_jax.feature_maps.integer ({'Subspace' if points else 'Spectral'}Integers.diameter)")
             * mechanism.private,
         },
-        "public_inputs": ["kernel", "public points" if points else "frequencies"],
+        "public_inputs": [
+            "kernel",
+            "public points" if points else "frequencies",
+            *([f"bounds of {', '.join(bounds.names)}"] if bounds else []),
+        ],
         "not_covered": [*_NOT_COVERED, *([_PUBLIC_ROWS] if points else [])],
         "total": total,
         "versions": {"kme_jax": __version__}

@@ -33,9 +33,9 @@ def _optimiser(num_steps: int) -> optax.GradientTransformation:
 
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
-def _move(waves, target, parameters, state, *, num_steps: int, schedule_steps: int, uniform: bool):
-    """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in the unit of ``waves``) and logits of the weights; fixed logits if
-    ``uniform``."""
+def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_steps: int, uniform: bool):
+    """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in the unit of ``waves``, within a box [2, d]) and logits of the
+    weights; fixed logits if ``uniform``."""
     method = _optimiser(schedule_steps)
 
     def objective(parameters):
@@ -48,7 +48,9 @@ def _move(waves, target, parameters, state, *, num_steps: int, schedule_steps: i
         value, gradient = jax.value_and_grad(objective)(parameters)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, state = method.update(gradient, state, parameters)
-            return (optax.apply_updates(parameters, updates), state), value
+            parameters = optax.apply_updates(parameters, updates)
+        points = jnp.clip(parameters["points"], box[0][None, :], box[1][None, :])
+        return (parameters | {"points": points}, state), value
 
     return jax.lax.scan(step, (parameters, state), length=num_steps)
 
@@ -68,6 +70,7 @@ def represent(
     num_points: int = 1000,
     *,
     weights: Literal["probability", "uniform"] = "probability",
+    box: tuple[np.ndarray, np.ndarray] | None = None,
     seed: int = 0,
     num_steps: int = 300,
     progress: Progress | None = None,
@@ -82,6 +85,7 @@ def represent(
       mean: of :func:`kme_jax.synthesis.posterior_mean`.
       num_points: M.
       weights: "probability", or "uniform" for an unweighted database.
+      box: lower and upper bounds of the points, [d] each, which may be infinite; none if None.
       seed: of the starting points.
       num_steps: of Adam.
       progress: called with (steps done, steps in all).
@@ -97,7 +101,8 @@ def represent(
         raise ValueError(f'weights must be "probability" or "uniform", got "{weights}"')
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-    points = mean.sample(num_points, seed)
+    lower, upper = (-np.inf, np.inf) if box is None else box
+    points = np.clip(mean.sample(num_points, seed), lower, upper)
     chosen = np.full(num_points, 1 / num_points)
     objective, gap, converged = np.empty(0), 0.0, True
     if num_points <= _MAX_MOVED:
@@ -108,17 +113,19 @@ def represent(
             "points": jnp.asarray((points - centre) / length, jnp.float32),
             "logits": jnp.zeros(num_points, jnp.float32),
         }
+        limits = np.broadcast_arrays((lower - centre) / length, (upper - centre) / length)
+        limits = jnp.asarray(np.stack(limits), jnp.float32)
         state, traces = _optimiser(num_steps).init(parameters), []
         for start in range(0, num_steps, _STEPS_PER_CALL):
             now = min(_STEPS_PER_CALL, num_steps - start)
             uniform = weights == "uniform"
             (parameters, state), trace = _move(
-                waves, target, parameters, state, num_steps=now, schedule_steps=num_steps, uniform=uniform
+                waves, target, parameters, state, limits, num_steps=now, schedule_steps=num_steps, uniform=uniform
             )
             traces.append(np.asarray(trace, np.float64))
             if progress:
                 progress(start + now, num_steps)
-        points = centre + length * np.asarray(parameters["points"], np.float64)
+        points = np.clip(centre + length * np.asarray(parameters["points"], np.float64), lower, upper)
         chosen = np.asarray(jax.nn.softmax(parameters["logits"]), np.float64)
         chosen /= chosen.sum()
         objective = np.concatenate(traces)

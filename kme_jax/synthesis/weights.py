@@ -121,7 +121,9 @@ class RiskReport:
 
 
 @in_float64
-def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -> tuple[WeightedSample, RiskReport]:
+def adaptive(
+    embedding: PrivateEmbedding, *, signed: bool = True, progress: Progress | None = None
+) -> tuple[WeightedSample, RiskReport]:
     """Weights of little estimated risk, from probability vectors shrunk towards uniform ones and signed weights.
 
     The families: argmin ½‖μ̃ − Σ w_m k(z_m, ·)‖² + τ KL(w ‖ uniform) over probability vectors, for τ from where w is
@@ -146,6 +148,7 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
 
     Args:
       embedding: μ̃ of a SubspaceMap, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
+      signed: whether weights may be signed where these have the least risk. If not they are a probability vector.
       progress: called with (penalties tried, penalties at most).
 
     Returns:
@@ -161,7 +164,7 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
     uniform_weights = problem.prior
     share = max(0.0, 1 - max(num_features - 2, 0) * variance / away) if away else 0.0
     signed_risk = noise - (max(num_features - 2, 0) * variance) ** 2 / away if share else away - noise
-    signed = (1 - share) * uniform_weights + share * subspace.expand(beta)
+    signed_weights = (1 - share) * uniform_weights + share * subspace.expand(beta)
     candidates = [Candidate("uniform", np.inf, 0.0, away - noise)]
     found = [uniform_weights]
 
@@ -191,8 +194,9 @@ def adaptive(embedding: PrivateEmbedding, *, progress: Progress | None = None) -
         penalty /= _PENALTY_RATIO
     if progress:
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
-    degrees = (signed_risk + noise - (1 - share) ** 2 * away) / (2 * variance)
-    consider(Candidate("signed", share, degrees, signed_risk), signed)
+    if signed:
+        degrees = (signed_risk + noise - (1 - share) ** 2 * away) / (2 * variance)
+        consider(Candidate("signed", share, degrees, signed_risk), signed_weights)
     risks = np.asarray([candidate.risk for candidate in candidates])
     shares = np.exp((risks.min() - risks) / (_TEMPERATURE * variance))
     best = int(np.argmin(risks))

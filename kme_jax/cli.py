@@ -1,0 +1,477 @@
+"""The command kme-jax: from a private file to a folder that may be published, and what one does with it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import pathlib
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from absl import app
+from absl.flags import argparse_flags
+from tqdm import tqdm
+
+from kme_jax import evaluation, files
+from kme_jax.bounds import Bounds
+from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
+from kme_jax.ledger import Ledger
+from kme_jax.numerics import Progress
+from kme_jax.planning import plan
+from kme_jax.privacy import statement
+from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.release import Measurement, Release, check_folder, check_num_rows, measure, plan_map, plan_mechanism
+
+KERNELS: dict[str, Callable[[float], Kernel]] = {
+    "gaussian": lambda length: Gaussian(1 / (2 * length**2)),
+    "laplacian": lambda length: Laplacian(1 / length),
+    "matern32": Matern32,
+    "matern52": Matern52,
+}
+
+_DESCRIPTION = """Publish a synthetic database instead of a private one, with differential privacy.
+
+what accuracy to expect; reads no file
+  kme-jax plan --num_rows=50000 --dim=2 --epsilon=0.1,1,10 --delta=1e-6
+from a private file to a folder that may be published
+  kme-jax release people.csv --columns=age,income --lower=0,0 --upper=100,2e5 \\
+    --epsilon=1 --delta=1e-6 --output=published
+what was done, and how private it is
+  kme-jax show published
+rows for anyone
+  kme-jax sample published --num_rows=10000 --output=synthetic.csv
+errors, for the curator's eyes only
+  kme-jax evaluate published --against=people.csv
+
+kme-jax COMMAND --help explains each."""
+
+_RELEASE = """Read a private file, and write a folder that may be published: points.npz (synthetic points and
+their weights), release.npz (the noisy embedding, from which other points can be made) and privacy.json (the privacy
+statement).
+
+Privacy is for one row. Bounds, names, kernel, points and budget must come from public knowledge, never from the file.
+Entries beyond a bound are moved to it, and what is no number counts as the middle: no error depends on a value.
+
+What is spent is recorded in a ledger beside the file, which is the curator's and is not published. A second release
+of the same file is refused unless --again says so; what was spent adds up, and the statement says it."""
+
+
+class InputError(ValueError):
+    """What the user can put right: one line, exit status 2."""
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    def error(self, message):
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from error
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def _seed(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"expected a whole number below 2^32, got {text!r}")
+    return int(text)
+
+
+def _add_file_flags(parser: argparse.ArgumentParser, *, columns: bool = True) -> None:
+    if columns:
+        parser.add_argument(
+            "--columns",
+            type=_words,
+            metavar="A,B,...",
+            help="Names of the columns to read, as in the header line of a .csv file. They are published.",
+        )
+    parser.add_argument(
+        "--no-header", dest="header", action="store_false", help="A .csv file whose first line is a row already."
+    )
+    parser.add_argument("--array", metavar="NAME", help="The array of a .npz file that has several.")
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernel", choices=sorted(KERNELS), default="gaussian", help="The kernel, of columns scaled to [0, 1]."
+    )
+    parser.add_argument(
+        "--length",
+        type=float,
+        metavar="L",
+        help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.05 √d for d columns.",
+    )
+    parser.add_argument(
+        "--num_features", type=int, default=10_000, metavar="J", help="Fourier features, even; at most. Default: 10000."
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=0, help="Of public randomness. Noise has none, and differs every time."
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="kme-jax", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run, text: str, description: str | None = None):
+        found = commands.add_parser(
+            name,
+            help=text,
+            description=description or text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            inherited_absl_flags=None,
+        )
+        found.set_defaults(run=run)
+        return found
+
+    sub = command("release", _release, "From a private file to a folder that may be published.", _RELEASE)
+    sub.add_argument("file", help="Private rows of numbers: .csv, .npy or .npz.")
+    _add_file_flags(sub)
+    sub.add_argument(
+        "--lower", type=_numbers, required=True, metavar="A,B,...", help="Public lower bounds, one for each column."
+    )
+    sub.add_argument(
+        "--upper",
+        type=_numbers,
+        required=True,
+        metavar="A,B,...",
+        help="Public upper bounds. Write --lower=-1,-1 with the = sign where the first is negative.",
+    )
+    sub.add_argument("--epsilon", type=float, required=True, help="ε of (ε, δ)-differential privacy, positive.")
+    sub.add_argument("--delta", type=float, required=True, help="δ, below 1/N; 1e-6, say.")
+    sub.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
+    sub.add_argument(
+        "--points",
+        metavar="FILE",
+        help="Public rows like the private ones, organised like the private file: they are reweighted, and published.",
+    )
+    _add_model_flags(sub)
+    sub.add_argument(
+        "--num_points",
+        type=int,
+        default=1000,
+        metavar="M",
+        help="Synthetic points, unless they are given. Default: 1000.",
+    )
+    sub.add_argument("--ledger", metavar="FILE", help="What was spent on what. Default: FILE.ledger beside the file.")
+    sub.add_argument("--database", metavar="NAME", help="The rows' name in the ledger. Default: the file's.")
+    sub.add_argument("--again", action="store_true", help="Release rows that were released before; it adds up.")
+
+    sub = command(
+        "synthesise",
+        _synthesise,
+        "Other synthetic points for a release; spends nothing.",
+        "Make other synthetic points from the noisy embedding of a release, as often as you like: nothing is spent. "
+        "It also\nfinishes a release that was interrupted, from what it left in FOLDER.measured.",
+    )
+    sub.add_argument("folder", help="A release.")
+    sub.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
+    sub.add_argument("--num_points", type=int, default=1000, metavar="M", help="Synthetic points. Default: 1000.")
+    sub.add_argument("--seed", type=_seed, default=0, help="Of the synthesis.")
+
+    sub = command("show", _show, "What a release is, and how private.")
+    sub.add_argument("folder", help="A release.")
+    sub.add_argument("--json", action="store_true", help="Print the privacy statement as JSON.")
+
+    sub = command(
+        "sample",
+        _sample,
+        "Synthetic rows, without weights, as a file.",
+        "Write synthetic rows for tools that know of no weights: every point as often as its weight says.",
+    )
+    sub.add_argument("folder", help="A release.")
+    sub.add_argument("--output", required=True, metavar="FILE", help="A new .csv or .npz file.")
+    sub.add_argument("--num_rows", type=int, default=10_000, metavar="N", help="How many rows. Default: 10000.")
+    sub.add_argument("--seed", type=_seed, default=0, help="Of the sampling.")
+    sub.add_argument(
+        "--weighted", action="store_true", help="Write the points themselves, with a last column named weight."
+    )
+
+    sub = command(
+        "plan",
+        _plan,
+        "What accuracy to expect; reads no rows.",
+        "Say how large the noise will be, for one ε or several, and how large errors of a mean and of a probability\n"
+        "are to be expected. Reads no file: errors are those for made-up tables, which takes as long as some releases.",
+    )
+    sub.add_argument("--num_rows", type=int, required=True, metavar="N", help="N, the number of private rows.")
+    sub.add_argument("--dim", type=int, required=True, metavar="D", help="D, the number of columns.")
+    sub.add_argument("--epsilon", type=_numbers, required=True, metavar="E,...", help="One ε or several.")
+    sub.add_argument("--delta", type=float, required=True, help="δ, below 1/N.")
+    sub.add_argument(
+        "--public_points",
+        type=int,
+        metavar="M",
+        help="Plan for M public points, not for bounds alone.",
+    )
+    _add_model_flags(sub)
+    sub.add_argument("--no-errors", dest="errors", action="store_false", help="Only the noise: at once.")
+    sub.add_argument("--json", action="store_true", help="Print JSON.")
+
+    sub = command("evaluate", _evaluate, "Errors of a release against the private rows. NOT PRIVATE.")
+    sub.add_argument("folder", help="A release.")
+    sub.add_argument("--against", required=True, metavar="FILE", help="The private file.")
+    _add_file_flags(sub, columns=False)
+    sub.add_argument("--output", metavar="FILE", help="Write the errors to a new .json file, too. NOT PRIVATE.")
+    sub.add_argument(
+        "--no-distance", dest="distance", action="store_false", help="Without Δ, which takes N² kernel evaluations."
+    )
+    return parser
+
+
+# -- what they share
+
+
+@contextlib.contextmanager
+def _bar(name: str) -> Iterator[Progress]:
+    """A progress bar on a terminal, and nothing elsewhere."""
+    with tqdm(desc=name, total=1, bar_format="{l_bar}{bar:24}| {elapsed}<{remaining}", disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+def _kernel(args: argparse.Namespace, dim: int) -> Kernel:
+    length = 0.05 * math.sqrt(dim) if args.length is None else args.length
+    if not 1e-4 <= length <= 100:
+        raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
+    return KERNELS[args.kernel](length)
+
+
+def _check_features(args: argparse.Namespace) -> None:
+    if not 2 <= args.num_features <= 10**6 or args.num_features % 2:
+        raise InputError(f"--num_features must be even and from 2 to a million, got {args.num_features}")
+
+
+def _check_points(num_points: int) -> None:
+    if not 1 <= num_points <= 10**6:
+        raise InputError(f"--num_points must be from 1 to a million, got {num_points}")
+
+
+def _measured(output: pathlib.Path) -> pathlib.Path:
+    return output.with_name(output.name + ".measured")
+
+
+# -- the commands
+
+
+def _release(args: argparse.Namespace) -> None:
+    bounds = Bounds.create(args.lower, args.upper, args.columns)
+    budget = PrivacyBudget(args.epsilon, args.delta)
+    kernel = _kernel(args, bounds.dim)
+    _check_features(args)
+    _check_points(args.num_points)
+    output = pathlib.Path(args.output)
+    measured = _measured(output)
+    room = 32 * args.num_features + 16 * (bounds.dim + 1) * args.num_points
+    check_folder(output, room)
+    if measured.exists():
+        raise InputError(
+            f"{measured} exists, from a run that was interrupted: finish it with kme-jax synthesise {measured} "
+            f"--output={output}, or remove it"
+        )
+
+    def read(path):
+        rows = files.read_rows(path, columns=args.columns, header=args.header, array=args.array)
+        if rows.shape[1] != bounds.dim:
+            raise InputError(f"{path}: it has {rows.shape[1]} columns, and --lower and --upper have {bounds.dim}")
+        return rows
+
+    rows = read(args.file)
+    points = None if args.points is None else read(args.points)
+    ledger = Ledger(pathlib.Path(args.ledger or f"{args.file}.ledger"))
+    database = pathlib.Path(args.file).name if args.database is None else args.database
+    with _bar("rows") as progress:
+        result = measure(
+            rows,
+            kernel,
+            points,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            bounds=bounds,
+            ledger=ledger,
+            database=database,
+            again=args.again,
+            num_features=args.num_features,
+            seed=args.seed,
+            progress=progress,
+        )
+    result.save(measured)
+    del rows
+    try:
+        _finish(result, args.num_points, args.seed, output)
+    except BaseException:
+        print(
+            f"the noisy embedding is kept: kme-jax synthesise {measured} --output={output} goes on from there, and "
+            "spends nothing",
+            file=sys.stderr,
+        )
+        raise
+    shutil.rmtree(measured, ignore_errors=True)
+    print(statement.describe(result.statement))
+    print(f"wrote {output}; what was spent is in {ledger.path}, which is not to be published")
+
+
+def _finish(measurement: Measurement, num_points: int, seed: int, output: pathlib.Path) -> Release:
+    with _bar("points") as progress:
+        result = measurement.synthesise(num_points, seed=seed, progress=progress)
+    result.save(output)
+    return result
+
+
+def _synthesise(args: argparse.Namespace) -> None:
+    _check_points(args.num_points)
+    measurement = Measurement.load(args.folder)
+    if measurement.proposal is None and args.num_points != 1000:
+        raise InputError(f"{args.folder}: its points were given, so --num_points does not apply")
+    output = check_folder(args.output, 32 * measurement.private.feature_map.num_features)
+    result = _finish(measurement, args.num_points, args.seed, output)
+    print(f"wrote {output}: {len(result.sample.points)} points; nothing was spent")
+
+
+def _show(args: argparse.Namespace) -> None:
+    release = Release.load(args.folder)
+    if args.json:
+        print(json.dumps(release.statement, indent=2))
+        return
+    sample, bounds = release.sample, release.measurement.bounds
+    print(statement.describe(release.statement))
+    unweighted = sample.weights.min() >= 0 and abs(sample.weights.sum() - 1) <= 1e-6
+    kind = "a probability distribution" if unweighted else "weights may be negative, and sum to about 1"
+    print(f"\n{len(sample.points)} points, {kind}:")
+    print(f"{'column':<20} {'lower':>12} {'upper':>12} {'mean':>12}")
+    means = sample.expectation(lambda z: z)
+    for i, name in enumerate(release.columns):
+        limits = (math.nan, math.nan) if bounds is None else (bounds.lower[i], bounds.upper[i])
+        print(f"{name:<20.20} {limits[0]:12.5g} {limits[1]:12.5g} {means[i]:12.5g}")
+
+
+def _sample(args: argparse.Namespace) -> None:
+    output = files.check_new_file(args.output, (".csv", ".npz"))
+    if not 1 <= args.num_rows <= 10**9:
+        raise InputError(f"--num_rows must be from 1 to a billion, got {args.num_rows}")
+    release = Release.load(args.folder)
+    if args.weighted:
+        if "weight" in release.columns:
+            raise InputError("--weighted: a column is named weight already")
+        rows = np.concatenate([release.sample.points, release.sample.weights[:, None]], axis=1)
+        names = (*release.columns, "weight")
+    else:
+        try:
+            rows, names = release.sample.resample(args.num_rows, args.seed), release.columns
+        except ValueError as error:
+            raise InputError(f"{error}; write them with --weighted") from error
+        rows = np.random.default_rng(args.seed).permutation(rows)
+    files.write_rows(output, rows, names)
+    print(f"wrote {output}: {len(rows)} rows")
+
+
+def _plan(args: argparse.Namespace) -> None:
+    if not 1 <= args.dim <= 10_000:
+        raise InputError(f"--dim must be from 1 to 10000, got {args.dim}")
+    if args.public_points is not None and not 1 <= args.public_points <= 20_000:
+        raise InputError(f"--public_points must be from 1 to 20000, got {args.public_points}")
+    _check_features(args)
+    budgets, kernel = [PrivacyBudget(epsilon, args.delta) for epsilon in args.epsilon], _kernel(args, args.dim)
+    for budget in budgets:
+        check_num_rows(args.num_rows, budget)
+    public = Bounds.create(np.zeros(args.dim), np.ones(args.dim)).proposal
+    if args.public_points is not None:  # stand-ins
+        public = np.random.default_rng(args.seed).uniform(size=(args.public_points, args.dim))
+    feature_map = plan_map(kernel, public, num_features=args.num_features, bounded=True, seed=args.seed)
+    proposal = public if args.public_points is None else None
+    plans = []
+    for budget in budgets:
+        mechanism = plan_mechanism(args.num_rows, feature_map, budget)
+        with _bar(f"ε = {budget.epsilon:g}") as progress:
+            plans.append(plan(feature_map, mechanism, proposal, errors=args.errors, progress=progress))
+    if args.json:
+        names = ("num_features", "noise_norm", "mean_error", "probability_error")
+        common = [
+            {"epsilon": p.mechanism.epsilon, "delta": p.mechanism.delta, "sigma": p.mechanism.scale} for p in plans
+        ]
+        found = [first | {name: getattr(p, name) for name in names} for first, p in zip(common, plans, strict=True)]
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{args.num_rows} rows of {args.dim} columns, δ = {args.delta:g}: {plans[0].num_features} features")
+    print(f"{'ε':>8} {'σ':>10} {'noise norm':>12}" + f" {'mean ±':>10} {'probability ±':>14}" * args.errors)
+    for p in plans:
+        numbers = f"{p.mechanism.epsilon:8g} {p.mechanism.scale:10.3g} {p.noise_norm:12.3g}"
+        print(numbers + (f" {p.mean_error:10.2g} {p.probability_error:14.2g}" if args.errors else ""))
+    if args.errors:
+        print("mean ±: of a column, as a share of its range; probability ±: that a column is below some level")
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    output = None if args.output is None else files.check_new_file(args.output, (".json",))
+    release = Release.load(args.folder)
+    if release.measurement.bounds is None:
+        raise InputError(f"{args.folder}: it was made without bounds, so there is nothing to read the file by")
+    named = pathlib.Path(args.against).suffix == ".csv" and args.header
+    rows = files.read_rows(
+        args.against, columns=release.columns if named else None, header=args.header, array=args.array
+    )
+    with _bar("distance") as progress:
+        found = evaluation.evaluate(release, rows, distance=args.distance, progress=progress)
+    if output is not None:
+        output.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    print(evaluation.describe(found))
+
+
+# -- the program
+
+
+def _warn(message, *_, **__) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _guarded(work: Callable[[], None]) -> int:
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            work()
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
+        print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command and returns its exit status: 0, or 2 after one line that says what to put right, or 130.
+
+    Args:
+      arguments: what follows the program's name.
+    """
+
+    def work():
+        args = _parser().parse_args(list(arguments))
+        args.run(args)
+
+    return _guarded(work)
+
+
+def run() -> None:
+    """The program kme-jax, by absl: its flags are in --helpfull."""
+
+    def parse(arguments):
+        parsed: list[argparse.Namespace] = []
+        status = _guarded(lambda: parsed.append(_parser().parse_args(arguments[1:])))
+        return parsed[0] if parsed else sys.exit(status)
+
+    app.run(lambda args: _guarded(lambda: args.run(args)), flags_parser=parse)

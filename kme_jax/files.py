@@ -1,0 +1,167 @@
+"""Tables of numbers from .csv, .npy and .npz files, and to .csv and .npz. What a cell holds never raises an error."""
+
+from __future__ import annotations
+
+import array as arrays
+import csv
+import os
+import pathlib
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class FileError(ValueError):
+    """A file that cannot be read or written, or is not organised as told."""
+
+
+def read_rows(
+    path: str | os.PathLike, *, columns: Sequence[str] | None = None, header: bool = True, array: str | None = None
+) -> np.ndarray:
+    """Rows [N, d]; a cell that is no number is NaN. Errors depend on the structure of the file alone, and show no cell.
+
+    Nothing is guessed: were the first line taken for names because it looks like it, a private row could be published
+    as names.
+
+    Args:
+      path: of a .csv file (in UTF-8, cells separated by commas), a .npy file, or a .npz file.
+      columns: names of the columns to read, as in the header line; all columns without one.
+      header: whether the first line of a .csv file has the names of the columns.
+      array: the name of the array in a .npz file; not needed if there is only one.
+
+    Raises:
+      FileError: no such file; another suffix; not a table of numbers; columns that are not there.
+    """
+    path = pathlib.Path(path)
+    if path.suffix not in (".csv", ".npy", ".npz"):
+        raise FileError(f"{path}: expected a .csv, .npy or .npz file")
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        rows = _read_csv(path, columns, header) if path.suffix == ".csv" else _read_numpy(path, columns, array)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
+    if not len(rows):
+        raise FileError(f"{path}: it has no rows")
+    return rows
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, header: bool) -> np.ndarray:
+    if header and columns is None:
+        raise FileError(f"{path}: name the columns as in its header line, or say that there is no header line")
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file)
+        try:
+            width, chosen = 0, None
+            if header:
+                names = next(reader, [])
+                width, chosen = len(names), [_place(path, names, name) for name in columns or ()]
+            values = arrays.array("d")
+            num_rows = 0
+            for cells in reader:
+                if not cells and width != 1:
+                    continue  # a line without anything holds no row, unless rows have one cell
+                cells = cells or [""]
+                width = width or len(cells)
+                if len(cells) != width:
+                    raise FileError(f"{path}: line {reader.line_num} has {len(cells)} cells, expected {width}")
+                values.extend(map(_number, cells if chosen is None else [cells[place] for place in chosen]))
+                num_rows += 1
+        except csv.Error as error:
+            raise FileError(f"{path}: line {reader.line_num} is not comma-separated values") from error
+    rows = np.frombuffer(values).reshape(num_rows, -1) if num_rows else np.empty((0, width))
+    _check_width(path, rows, columns)
+    return rows
+
+
+def _place(path: pathlib.Path, names: Sequence[str], name: str) -> int:
+    if names.count(name) != 1:
+        raise FileError(f"{path}: its header line has {'no' if name not in names else 'more than one'} column {name!r}")
+    return names.index(name)
+
+
+def _read_numpy(path: pathlib.Path, columns: Sequence[str] | None, array: str | None) -> np.ndarray:
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.lib.npyio.NpzFile):
+            with content:
+                names = content.files
+                if array is None and len(names) != 1:
+                    raise FileError(f"{path}: it has {len(names)} arrays; say which one: {', '.join(names) or '-'}")
+                if array is not None and array not in names:
+                    raise FileError(f"{path}: it has no array {array!r}, only {', '.join(names)}")
+                content = content[array or names[0]]
+    except FileError:
+        raise
+    except Exception as error:
+        raise FileError(f"{path}: is damaged, or has objects rather than numbers") from error
+    if content.dtype.kind not in "fiubUS" or content.ndim != 2 or not content.shape[1]:
+        raise FileError(
+            f"{path}: expected numbers of shape [rows, columns], got {content.dtype} of shape {list(content.shape)}"
+        )
+    if content.dtype.kind in "US":
+        content = np.vectorize(_number, otypes=[np.float64])(content.astype(str)) if content.size else content
+    _check_width(path, content, columns)
+    return content
+
+
+def _check_width(path: pathlib.Path, rows: np.ndarray, columns: Sequence[str] | None) -> None:
+    if columns is not None and len(rows) and rows.shape[1] != len(columns):
+        raise FileError(f"{path}: it has {rows.shape[1]} columns, and {len(columns)} names were given")
+
+
+def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
+    """Refuses a file that could not be written.
+
+    Raises:
+      FileError: another suffix; it exists; its folder does not.
+    """
+    path = pathlib.Path(path)
+    if path.suffix not in suffixes:
+        raise FileError(f"{path}: expected a {' or '.join(suffixes)} file")
+    if path.exists() or path.is_symlink():
+        raise FileError(f"{path} exists: choose another file")
+    if not path.parent.is_dir():
+        raise FileError(f"{path.parent}: no such folder")
+    return path
+
+
+def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:
+    """Writes rows [n, d] with the names of their columns: to a .csv file with a header line, or to a .npz file with
+    arrays ``rows`` and ``columns``. All of it, or nothing.
+
+    Raises:
+      FileError: see :func:`check_new_file`; it cannot be written.
+    """
+    path = check_new_file(path, (".csv", ".npz"))
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if path.suffix == ".npz":
+                    np.savez_compressed(file, rows=rows, columns=np.asarray(columns))
+                else:
+                    file.write((_csv_line(columns) + "\n").encode())
+                    for row in rows.tolist():
+                        file.write((",".join(map(repr, row)) + "\n").encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.rename(temporary, path)
+        finally:
+            pathlib.Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    quoted = ['"' + cell.replace('"', '""') + '"' if set(cell) & set(',"\r\n') else cell for cell in cells]
+    return ",".join(quoted)

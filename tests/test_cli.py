@@ -1,0 +1,498 @@
+import csv
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import numpy as np
+import pytest
+
+from kme_jax import Ledger, Release, cli, files
+from kme_jax.privacy import statement
+from kme_jax.release import Measurement
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NUM_ROWS = 300
+RELEASE = {
+    "file": "rows.csv",
+    "columns": "a,b",
+    "lower": "0,-1",
+    "upper": "1,1",
+    "epsilon": "1",
+    "delta": "1e-4",
+    "points": "points.csv",
+    "output": "out",
+}
+
+
+def _command(**changes):
+    flags = RELEASE | changes
+    words = [flags.pop("file"), *(flags.pop("words", []))]
+    return ["release", *words, *(f"--{name}={value}" for name, value in flags.items() if value is not None)]
+
+
+def _write_csv(path, rows, names=("id", "b", "a")):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def _rows(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.beta(2, 5, NUM_ROWS), rng.normal(0.2, 0.3, NUM_ROWS)
+
+
+def _fill(folder, seed=0):
+    a, b = _rows(seed)
+    # A number to look for in what is printed: 0.31415926.
+    a[7] = 0.31415926
+    _write_csv(folder / "rows.csv", [[i, y, x] for i, (x, y) in enumerate(zip(a, b, strict=True))])
+    grid = np.random.default_rng(5).uniform([0, -1], [1, 1], (40, 2))
+    _write_csv(folder / "points.csv", [[0, y, x] for x, y in grid])
+    np.save(folder / "rows.npy", np.stack([a, b], axis=1))
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A folder with a private file and a release of it."""
+    folder = tmp_path_factory.mktemp("released")
+    _fill(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert cli.main(_command()) == 0
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, released):
+    """The same in a folder of the test's own, where commands run."""
+    _fill(tmp_path)
+    for path in (released / "out").iterdir():
+        (tmp_path / "old").mkdir(exist_ok=True)
+        (tmp_path / "old" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_release_has_what_it_should(released):
+    assert sorted(path.name for path in released.iterdir()) == [
+        "out",
+        "points.csv",
+        "rows.csv",
+        "rows.csv.ledger",
+        "rows.npy",
+    ]
+    made = Release.load(released / "out")
+    assert made.columns == ("a", "b")
+    assert made.private.mechanism.private
+    jsonschema.Draft202012Validator(statement.schema()).validate(made.statement)
+    assert made.statement["public_inputs"] == ["kernel", "public points", "bounds of a, b"]
+    points = files.read_rows(released / "points.csv", columns=["a", "b"])
+    np.testing.assert_allclose(made.sample.points, points, atol=1e-12)
+    np.testing.assert_allclose(made.sample.expectation(lambda z: z), [x.mean() for x in _rows()], atol=0.2)
+    assert made.sample.weights.min() >= 0
+    assert made.sample.weights.sum() == pytest.approx(1)
+    (spent,) = Ledger(released / "rows.csv.ledger").spent("rows.csv")
+    assert (spent.epsilon, spent.delta) == (1.0, 1e-4)
+
+
+def test_show(released, capsys):
+    assert cli.main(["show", str(released / "out")]) == 0
+    text = capsys.readouterr().out
+    assert "(1, 0.0001)-differential privacy for one row of 300" in text
+    assert "40 points" in text
+    assert cli.main(["show", str(released / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == Release.load(released / "out").statement
+
+
+def test_sample(place, capsys):
+    assert cli.main(["sample", "old", "--output=s.csv", "--num_rows=500"]) == 0
+    rows = files.read_rows(place / "s.csv", columns=["b", "a"])
+    points = Release.load(place / "old").sample.points
+    assert rows.shape == (500, 2)
+    assert {tuple(row[::-1]) for row in rows} <= {tuple(point) for point in points}
+    assert cli.main(["sample", "old", "--output=w.npz", "--weighted"]) == 0
+    with np.load(place / "w.npz") as file:
+        assert list(file["columns"]) == ["a", "b", "weight"]
+        np.testing.assert_array_equal(file["rows"][:, :2], points)
+    assert "500 rows" in capsys.readouterr().out
+
+
+def test_evaluate(place, capsys):
+    assert cli.main(["evaluate", "old", "--against=rows.csv", "--output=errors.json"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("NOT PRIVATE")
+    found = json.loads((place / "errors.json").read_text())
+    assert found["warning"].startswith("NOT PRIVATE")
+    sample, rows = Release.load(place / "old").sample, np.load("rows.npy")
+    for i, column in enumerate(found["columns"]):
+        x, z, w = rows[:, i].clip([0, -1][i], 1), sample.points[:, i], sample.weights
+        assert column["mean"] == pytest.approx({"rows": x.mean(), "release": w @ z})
+        spread = np.sqrt(w @ (z - w @ z) ** 2)
+        assert column["standard_deviation"] == pytest.approx({"rows": x.std(), "release": spread})
+        at = np.concatenate([x, z])
+        worst = max(abs((x <= t).mean() - w @ (z <= t + 1e-12)) for t in at)
+        assert column["cumulative_error"] == pytest.approx(worst, abs=2e-3)
+    x = rows.clip([0, -1], 1)
+    covariance = np.cov(sample.points.T, aweights=sample.weights)
+    correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert found["correlation_error"] == pytest.approx(abs(np.corrcoef(x.T)[0, 1] - correlation))
+    assert 0 < found["distance"] < 0.5
+    assert "0.31415926" not in text
+    assert cli.main(["evaluate", "old", "--against=rows.npy", "--no-distance"]) == 0
+
+
+def test_with_bounds_alone_as_a_program(place):
+    """A whole session as a user would have it: another process for each command."""
+    program = [sys.executable, "-W", "ignore", "-m", "kme_jax"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def do(*words):
+        return subprocess.run([*program, *words], capture_output=True, text=True, check=True, env=environment).stdout
+
+    text = do(*_command(points=None, num_features=100, num_points=50, kernel="matern52", length=0.4))
+    assert "differential privacy" in text
+    made = Release.load("out")
+    assert made.sample.points.shape == (50, 2)
+    assert (made.sample.points >= [0, -1]).all()
+    assert (made.sample.points <= 1).all()
+    assert "70 points" in do("synthesise", "out", "--output=again", "--num_points=70", "--seed=3")
+    again = Release.load("again")
+    assert again.statement == made.statement
+    assert again.seed == 3
+    assert again.sample.points.shape == (70, 2)
+    assert "rows" in do("sample", "again", "--output=rows-for-all.csv")
+    assert "a" in do("--help")
+    assert not list(place.glob("*.measured"))
+
+
+def test_plan(capsys):
+    words = ["--num_rows=3000", "--dim=1", "--epsilon=0.1,10", "--delta=1e-6", "--length=0.3"]
+    assert cli.main(["plan", *words, "--json"]) == 0
+    little, much = json.loads(capsys.readouterr().out)
+    assert little["sigma"] > 10 * much["sigma"]
+    assert little["noise_norm"] == pytest.approx(little["sigma"] * little["num_features"] ** 0.5)
+    assert 0 < much["mean_error"] < little["mean_error"] < 0.2
+    assert 0 < much["probability_error"] < little["probability_error"] < 0.4
+    assert cli.main(["plan", *words, "--no-errors", "--public_points=20"]) == 0
+    text = capsys.readouterr().out
+    assert "3000 rows of 1 columns" in text
+    assert "mean" not in text
+
+
+def test_every_command_has_help(capsys):
+    for name in ("release", "synthesise", "show", "sample", "plan", "evaluate"):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([name, "--help"])
+        assert stopped.value.code == 0
+        assert f"usage: kme-jax {name}" in capsys.readouterr().out
+
+
+def test_nothing_that_is_printed_depends_on_values(place, capsys):
+    """Cells that are empty, text, infinite, out of bounds or constant take the same way as any others."""
+    said = []
+    cells = ["", "NA", "inf", "-inf", "nan", "1e400", "-1e308", "secret", "0x10", '"quoted, with a comma"', "-0", "٣"]
+    for case in range(3):
+        lines = ["id,b,a"]
+        for i in range(NUM_ROWS):
+            pair = [("0.5", "0.25"), (cells[i % 12], cells[(5 * i) % 11]), ("", "")][case]
+            lines.append(f"{i},{pair[0]},{pair[1]}")
+        (place / "rows.csv").write_text("\n".join(lines) + "\n")
+        assert cli.main(_command(output="new", again=None, ledger=f"l{case}")) == 0
+        captured = capsys.readouterr()
+        said.append((captured.out.replace(f"l{case}", "l"), captured.err))
+        (place / "new").rename(place / f"new{case}")
+    assert said[0] == said[1] == said[2]
+    assert said[0][1] == ""
+
+
+def test_cells_are_clamped_and_filled(place):
+    """inf is the bound, and what is no number the middle, in the sums themselves."""
+    from kme_jax import Bounds, integer_embedding
+    from kme_jax.release import plan_map
+
+    bounds = Bounds.create([0.0, -1.0], [1.0, 1.0])
+    feature_map = plan_map(cli.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
+    strange = np.array([["inf", "nan"], ["7", "what"], ["-1e400", "-2"]])
+    plain = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
+    totals = [integer_embedding(feature_map, rows, bounds=bounds).total for rows in (strange, plain)]
+    np.testing.assert_array_equal(*totals)
+    outside = integer_embedding(feature_map, bounds.to_unit(plain)).total
+    np.testing.assert_array_equal(totals[1], outside)
+    assert (bounds.from_unit(np.array([[-1.0, 2.0]])) == [[0.0, 1.0]]).all()
+
+
+# -- bad input
+
+
+def _ragged(place):
+    (place / "rows.csv").write_text("id,b,a\n1,2,3\n1,2\n")
+
+
+def _one_row(place):
+    _write_csv(place / "rows.csv", [[0, 0.1, 0.2]])
+
+
+def _later_version(place):
+    with np.load(place / "old" / "release.npz") as file:
+        arrays = dict(file)
+    tree = json.loads(arrays["json"].tobytes()) | {"release_version": 99}
+    arrays["json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
+    np.savez(place / "old" / "release.npz", **arrays)
+
+
+def _signed_weights(place):
+    with np.load(place / "old" / "points.npz") as file:
+        arrays = dict(file)
+    arrays["weights"] = arrays["weights"] - 0.5
+    np.savez(place / "old" / "points.npz", **arrays)
+
+
+def _spent(place):
+    source = Release.load("old").private.mechanism
+    Ledger(place / "rows.csv.ledger").spend("rows.csv", source)
+
+
+SAVE = np.save
+BAD = {
+    "no command": ([], "COMMAND"),
+    "unknown command": (["publish"], "invalid choice"),
+    "unknown flag": (_command(speed=1), "unrecognized arguments"),
+    "no bounds": (_command(lower=None, upper=None), "--lower"),
+    "no upper bounds": (_command(upper=None), "--upper"),
+    "no epsilon": (_command(epsilon=None), "--epsilon"),
+    "no delta": (_command(delta=None), "--delta"),
+    "no output": (_command(output=None), "--output"),
+    "bounds reversed": (_command(lower="0,1", upper="1,-1"), "bounds of b"),
+    "bounds equal": (_command(lower="0,1"), "bounds of b"),
+    "bounds not finite": (_command(upper="1,inf"), "bounds of b"),
+    "bounds without a number": (_command(upper="1,nan"), "bounds of b"),
+    "bounds no numbers": (_command(upper="1,x"), "expected numbers"),
+    "bounds too wide for floats": (_command(lower="0,-1.7e308", upper="1,1.7e308"), "bounds of b"),
+    "bounds of different length": (_command(upper="1"), "as many lower as upper"),
+    "a bound too many": (_command(lower="0,0,0", upper="1,1,1"), "one pair for each of 2 columns"),
+    "a column too many": (_command(columns=None, words=["--no-header"]), "3 columns, and --lower and --upper have 2"),
+    "a column too few": (_command(columns="a", lower="0", upper="1", file="rows.npy"), "1 names"),
+    "epsilon 0": (_command(epsilon=0), "epsilon must be positive"),
+    "epsilon negative": (_command(epsilon=-1), "epsilon must be positive"),
+    "epsilon nan": (_command(epsilon="nan"), "epsilon must be positive"),
+    "epsilon infinite": (_command(epsilon="inf"), "epsilon must be positive"),
+    "epsilon a word": (_command(epsilon="much"), "--epsilon"),
+    "epsilon tiny": (_command(epsilon=1e-14), "larger epsilon"),
+    "delta 0": (_command(delta=0), "delta"),
+    "delta 1": (_command(delta=1), "delta must be"),
+    "delta negative": (_command(delta=-1e-6), "delta must be"),
+    "delta of 1/N": (_command(delta=1 / NUM_ROWS), "below 1/N"),
+    "no such file": (_command(file="none.csv"), "no such file"),
+    "wrong suffix": (_command(file="rows.txt"), r"expected a \.csv"),
+    "a folder for a file": (_command(file="f.csv"), "no such file", lambda place: (place / "f.csv").mkdir()),
+    "no names of columns": (_command(columns=None), "name the columns"),
+    "unknown column": (_command(columns="a,c"), "no column 'c'"),
+    "column twice in file": (
+        _command(),
+        "more than one column 'a'",
+        lambda place: (place / "rows.csv").write_text("a,a,b\n1,2,3\n"),
+    ),
+    "column named twice": (_command(columns="a,a"), "must be different"),
+    "column without a name": (_command(columns="a,"), "not empty"),
+    "lines of different length": (_command(), "line 3 has 2 cells, expected 3", _ragged),
+    "empty file": (_command(), "no column 'a'", lambda place: (place / "rows.csv").write_text("")),
+    "no rows": (_command(), "no rows", lambda place: (place / "rows.csv").write_text("a,b\n")),
+    "one row": (_command(), "at least 2 rows", _one_row),
+    "damaged .npy": (_command(file="bad.npy"), "damaged", lambda place: (place / "bad.npy").write_bytes(b"hello")),
+    "damaged .npz": (_command(file="bad.npz"), "damaged", lambda place: (place / "bad.npz").write_bytes(b"PK")),
+    "one dimension": (_command(file="flat.npy"), "shape", lambda place: SAVE(place / "flat.npy", np.ones(9))),
+    "complex": (_command(file="c.npy"), "complex", lambda place: SAVE(place / "c.npy", np.ones((9, 2), complex))),
+    "objects": (
+        _command(file="o.npy"),
+        "objects",
+        lambda place: SAVE(place / "o.npy", np.array([[{}, 1]], object), allow_pickle=True),
+    ),
+    "several arrays": (
+        _command(file="s.npz"),
+        "say which one: x, y",
+        lambda place: np.savez(place / "s.npz", x=np.ones((9, 2)), y=np.ones(3)),
+    ),
+    "unknown array": (
+        _command(file="s.npz", array="z"),
+        "no array 'z'",
+        lambda place: np.savez(place / "s.npz", x=np.ones((9, 2)), y=np.ones(3)),
+    ),
+    "existing folder": (_command(output="old"), "never overwritten"),
+    "existing file": (_command(output="rows.csv"), "never overwritten"),
+    "no folder to write to": (_command(output="none/out"), "cannot be written"),
+    "read-only folder": (_command(output="/proc/out"), "cannot be written"),
+    "interrupted before": (
+        _command(),
+        "kme-jax synthesise out.measured --output=out",
+        lambda place: (place / "out.measured").mkdir(),
+    ),
+    "ledger is a folder": (_command(ledger="old"), "cannot be opened"),
+    "ledger is another file": (_command(ledger="rows.csv"), "line 1 is not a ledger's"),
+    "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
+    "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
+    "no name in the ledger": (_command(database=""), "needs a name"),
+    "released before": (_command(), "was released before, at ε = 1 in all", _spent),
+    "no points": (_command(points=None, num_points=0), "--num_points"),
+    "odd features": (_command(points=None, num_features=7), "--num_features"),
+    "length 0": (_command(length=0), "--length"),
+    "length negative": (_command(length=-1), "--length"),
+    "length nan": (_command(length="nan"), "--length"),
+    "unknown kernel": (_command(kernel="linear"), "invalid choice"),
+    "no such points": (_command(points="none.csv"), "no such file"),
+    "points missing a number": (
+        _command(),
+        "points: row 0 is NaN",
+        lambda place: (place / "points.csv").write_text("a,b\n,1\n"),
+    ),
+    "points of other columns": (
+        _command(file="rows.npy", points="p.npy", columns=None),
+        "3 columns",
+        lambda place: SAVE(place / "p.npy", np.ones((5, 3))),
+    ),
+    "negative seed": (_command(seed=-1), "--seed"),
+    "show nothing": (["show", "none"], "no such folder"),
+    "show no release": (["show", "."], "is no release"),
+    "show what is damaged": (
+        ["show", "old"],
+        "is damaged",
+        lambda place: (place / "old" / "release.npz").write_bytes(b"x"),
+    ),
+    "show a later version": (["show", "old"], "version 99.*update", _later_version),
+    "show an altered statement": (
+        ["show", "old"],
+        "not the statement",
+        lambda place: (place / "old" / "privacy.json").write_text("{}"),
+    ),
+    "sample to another suffix": (["sample", "old", "--output=s.txt"], r"expected a \.csv or \.npz"),
+    "sample over a file": (["sample", "old", "--output=rows.csv"], "exists"),
+    "sample into no folder": (["sample", "old", "--output=none/s.csv"], "no such folder"),
+    "sample no rows": (["sample", "old", "--output=s.csv", "--num_rows=0"], "--num_rows"),
+    "sample signed weights": (["sample", "old", "--output=s.csv"], "--weighted", _signed_weights),
+    "evaluate against nothing": (["evaluate", "old", "--against=none.csv"], "no such file"),
+    "evaluate against other columns": (["evaluate", "old", "--against=points.csv", "--no-header"], "2 columns"),
+    "evaluate over a file": (["evaluate", "old", "--against=rows.csv", "--output=rows.csv"], r"\.json"),
+    "synthesise over a folder": (["synthesise", "old", "--output=old"], "never overwritten"),
+    "synthesise given points": (["synthesise", "old", "--output=new", "--num_points=5"], "points were given"),
+    "synthesise no points": (["synthesise", "old", "--output=new", "--num_points=0"], "--num_points"),
+    "plan for one row": (["plan", "--num_rows=1", "--dim=1", "--epsilon=1", "--delta=1e-6"], "at least 2 rows"),
+    "plan for too many rows": (
+        ["plan", f"--num_rows={10**15}", "--dim=1", "--epsilon=1", "--delta=1e-18"],
+        "rows can be summed",
+    ),
+    "plan for no columns": (["plan", "--num_rows=99", "--dim=0", "--epsilon=1", "--delta=1e-6"], "--dim"),
+    "plan with a large delta": (["plan", "--num_rows=99", "--dim=1", "--epsilon=1", "--delta=0.1"], "below 1/N"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(case, place, capsys):
+    words, match, *prepare = BAD[case]
+    (place / "rows.txt").write_text("1 2\n")
+    for step in prepare:
+        step(place)
+    before = _tree(place)
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    assert len(lines[0]) < 400
+    assert __import__("re").search(match, lines[0]), lines[0]
+    assert "0.3141" not in captured.err
+    assert _tree(place) == before
+
+
+def test_a_full_disk(place, capsys, monkeypatch):
+    """Nothing is spent, since room is looked for first."""
+    before = _tree(place)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(_command()) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert _tree(place) == before
+
+
+def test_without_opendp(place, capsys, monkeypatch):
+    before = _tree(place)
+    monkeypatch.setitem(sys.modules, "opendp", None)
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    assert cli.main(_command()) == 2
+    assert 'pip install "kme_jax[secure]"' in capsys.readouterr().err
+    assert _tree(place) == before
+
+
+def test_an_interrupted_synthesis_can_be_finished(place, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_, **__):
+            raise KeyboardInterrupt
+
+        patch.setattr(Measurement, "synthesise", interrupt)
+        assert cli.main(_command()) == 130
+    assert "kme-jax synthesise out.measured --output=out" in capsys.readouterr().err
+    assert not (place / "out").exists()
+    assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
+    assert Release.load("out").statement == Measurement.load("out.measured").statement
+    assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
+
+
+def test_again_adds_up(place, capsys):
+    assert cli.main(_command()) == 0
+    assert cli.main([*_command(output="second"), "--again"]) == 0
+    total = Release.load("second").statement["total"]
+    assert total["releases"] == 2
+    assert 1.3 < total["epsilon"] < 1.7
+
+
+def _start(place, *words):
+    program = [sys.executable, "-W", "ignore", "-m", "kme_jax", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        program, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_two_programs_on_one_ledger(place):
+    """Both want to release the same rows for the first time: one does, and the other is refused."""
+    processes = [_start(place, *_command(output=f"out{i}")) for i in range(2)]
+    errors = [process.communicate()[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 2]
+    assert "was released before" in "".join(errors)
+    assert len(list(place.glob("out?"))) == 1
+    assert len(Ledger(place / "rows.csv.ledger").spent("rows.csv")) == 1
+
+
+def test_killed_at_any_moment_there_is_a_whole_release_or_none(place):
+    """Twenty real programs, killed at random moments of their lives."""
+    started = time.perf_counter()
+    assert _start(place, *_command(output="first")).wait() == 0
+    whole = time.perf_counter() - started
+    rng = random.Random(0)
+    moments = [rng.uniform(0.3, 1.1) * whole for _ in range(20)]
+    for i in range(0, 20, 2):
+        running = {j: _start(place, *_command(output=f"out{j}"), "--again") for j in (i, i + 1)}
+        began = time.perf_counter()
+        for j in sorted(running, key=lambda j: moments[j]):
+            time.sleep(max(0.0, began + moments[j] - time.perf_counter()))
+            running[j].send_signal(signal.SIGKILL)
+            running[j].communicate()
+    known = len(Ledger(place / "rows.csv.ledger").spent("rows.csv"))
+    folders = {path.name.removesuffix(".measured") for path in place.glob("out*")}
+    for path in place.glob("out*"):
+        (Measurement if path.name.endswith(".measured") else Release).load(path)
+    assert len(folders) + 1 <= known <= 21
