@@ -69,17 +69,18 @@ def measure(
     kernel_mean: np.ndarray,
     epsilon: float,
     delta: float,
-    draws: int,
+    draws: range,
     *,
     steps: tuple[str, ...] = tuple(name for name, *_ in STEPS),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Δ of every step and draw (the noise is the same for all steps); of `improved` also the seconds and its choice."""
+    """Δ of every step and seed of the noise, which is the same for all steps; of `improved` also the seconds and its
+    choice."""
     points = embedding.feature_map.points
     used = [step for step in STEPS if step[0] in steps]
     weights: dict[str, list[np.ndarray]] = {name: [] for name, *_ in used}
     seconds, chosen = [], []
-    for seed in range(draws):
+    for i, seed in enumerate(draws):
         for name, calibration, diameter, method in used:
             private = perturb(
                 jax.random.key(seed),
@@ -99,10 +100,10 @@ def measure(
                 chosen.append({"kind": best.kind, "penalty_over_variance": share, "degrees_of_freedom": freedom})
             elif method == "closed_form":
                 weights[name].append(closed_form(private).weights)
-            elif seed < _PROJECTION_DRAWS and len(points) <= _LARGE:
+            elif i < _PROJECTION_DRAWS and len(points) <= _LARGE:
                 weights[name].append(_projection(private))
         if progress:
-            progress(seed + 1, draws)
+            progress(i + 1, len(draws))
     everything = reference.distances(points, np.stack([w for each in weights.values() for w in each]), kernel_mean)
     parts = np.split(everything, np.cumsum([len(each) for each in weights.values()])[:-1])
     distances = {name: part.tolist() for name, part in zip(weights, parts, strict=True) if len(part)}
@@ -160,7 +161,7 @@ def run(config: Any) -> dict[str, Any]:
                 draws = config.num_draws if num_points <= _LARGE else config.num_draws_large
                 cell = {"dim": dim, "num_points": num_points, "epsilon": epsilon, "uniform": uniform}
                 with stages.stage(f"D = {dim}, M = {num_points}, ε = {epsilon:g}") as progress:
-                    cell |= measure(reference, embedding, means, epsilon, config.delta, draws, progress=progress)
+                    cell |= measure(reference, embedding, means, epsilon, config.delta, range(draws), progress=progress)
                 cells.add(cell | _compare(cell))
     return cells.result
 

@@ -93,6 +93,7 @@ def test_gains_on_other_data(tmp_path, monkeypatch):
     monkeypatch.setattr(accuracy_robustness, "SEEDS", (0, 1))
     monkeypatch.setattr(accuracy_robustness, "_NUM_POINTS", 20)
     monkeypatch.setattr(accuracy_robustness, "_DRAWS", 2)
+    monkeypatch.setattr(accuracy_robustness, "_SIZES", (5, 20))
     config = accuracy.AccuracyConfig(epsilons=(0.1, 1.0), output_dir=str(tmp_path))
     result = accuracy_robustness.run(config)
     assert json.loads((tmp_path / "accuracy_robustness.json").read_text()) == result
@@ -104,8 +105,11 @@ def test_gains_on_other_data(tmp_path, monkeypatch):
     ]
     means = result["cells"][1]["subset"][1]
     assert rows[1]["gains"][1] == means["published"] / means["improved"]
-    distances = result["cells"][0]["proposal"]["distances"]
-    assert rows[2]["gains"][0] == distances["published"] / distances["improved"]
+    assert len(means["distances"]["uniform"]) == 2
+    assert means["uniform"] == np.mean(means["distances"]["uniform"])
+    proposed = result["cells"][0]["proposal"]
+    assert rows[2]["gains"][0] == proposed["published"] / proposed["improved"]
+    assert proposed["published"] == min(proposed["algorithm1"].values())
     lines = accuracy_robustness.markdown(result).splitlines()
     assert len(lines) == 8
     assert f"{rows[1]['gains'][0]:.1f}, {rows[1]['gains'][1]:.1f}" in lines[3]
