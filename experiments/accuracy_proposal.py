@@ -106,6 +106,7 @@ def release(
         "acceptance": report.acceptance,
         "width": float(np.mean(mean.widths)),
         "kept": report.kept,
+        "attempts": report.attempts,
     }
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import pathlib
 import shutil
 import sys
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from absl import app
+from absl import app, flags
 from absl.flags import argparse_flags
 from tqdm import tqdm
 
@@ -33,6 +34,8 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
     "matern32": Matern32,
     "matern52": Matern52,
 }
+
+_MAX_EPSILON = 1e6
 
 _DESCRIPTION = """Publish a synthetic database instead of a private one, with differential privacy.
 
@@ -58,7 +61,8 @@ Privacy is for one row. Bounds, names, kernel, points and budget must come from 
 Entries beyond a bound are moved to it, and what is no number counts as the middle: no error depends on a value.
 
 What is spent is recorded in a ledger beside the file, which is the curator's and is not published. A second release
-of the same file is refused unless --again says so; what was spent adds up, and the statement says it."""
+of the same file is refused unless --again says so; what was spent adds up, and the statement says it. The ledger
+knows files by name: a copy, or the same rows in another file, it takes for other rows."""
 
 
 class InputError(ValueError):
@@ -156,14 +160,13 @@ def _parser() -> argparse.ArgumentParser:
         help="Public rows like the private ones, organised like the private file: they are reweighted, and published.",
     )
     _add_model_flags(sub)
+    sub.add_argument("--num_points", type=int, metavar="M", help="Synthetic points, without --points. Default: 1000.")
     sub.add_argument(
-        "--num_points",
-        type=int,
-        default=1000,
-        metavar="M",
-        help="Synthetic points, unless they are given. Default: 1000.",
+        "--ledger",
+        metavar="FILE",
+        help="What was spent on what. Default: beside the file, with its name and .ledger. It knows rows by name: for "
+        "a copy of a file, or the same rows in another one, give the first one's --ledger and --database.",
     )
-    sub.add_argument("--ledger", metavar="FILE", help="What was spent on what. Default: FILE.ledger beside the file.")
     sub.add_argument("--database", metavar="NAME", help="The rows' name in the ledger. Default: the file's.")
     sub.add_argument("--again", action="store_true", help="Release rows that were released before; it adds up.")
 
@@ -176,7 +179,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("folder", help="A release.")
     sub.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
-    sub.add_argument("--num_points", type=int, default=1000, metavar="M", help="Synthetic points. Default: 1000.")
+    sub.add_argument(
+        "--num_points", type=int, metavar="M", help="Synthetic points, unless they were given. Default: 1000."
+    )
     sub.add_argument("--seed", type=_seed, default=0, help="Of the synthesis.")
 
     sub = command("show", _show, "What a release is, and how private.")
@@ -256,9 +261,23 @@ def _check_features(args: argparse.Namespace) -> None:
         raise InputError(f"--num_features must be even and from 2 to a million, got {args.num_features}")
 
 
-def _check_points(num_points: int) -> None:
-    if not 1 <= num_points <= 10**6:
-        raise InputError(f"--num_points must be from 1 to a million, got {num_points}")
+def _num_points(args: argparse.Namespace, given: bool) -> int:
+    if args.num_points is None:
+        return 1000
+    if given:
+        raise InputError("--num_points does not apply where points were given: all of them are used")
+    if not 1 <= args.num_points <= 10**6:
+        raise InputError(f"--num_points must be from 1 to a million, got {args.num_points}")
+    return args.num_points
+
+
+def _budget(epsilon: float, delta: float) -> PrivacyBudget:
+    budget = PrivacyBudget(epsilon, delta)
+    if delta == 0:
+        raise InputError("--delta must be above 0: the noise is Gaussian; 1e-9, say")
+    if epsilon > _MAX_EPSILON:
+        raise InputError(f"--epsilon must be at most {_MAX_EPSILON:g}, got {epsilon:g}: more protects nobody")
+    return budget
 
 
 def _measured(output: pathlib.Path) -> pathlib.Path:
@@ -270,30 +289,30 @@ def _measured(output: pathlib.Path) -> pathlib.Path:
 
 def _release(args: argparse.Namespace) -> None:
     bounds = Bounds.create(args.lower, args.upper, args.columns)
-    budget = PrivacyBudget(args.epsilon, args.delta)
+    budget = _budget(args.epsilon, args.delta)
     kernel = _kernel(args, bounds.dim)
     _check_features(args)
-    _check_points(args.num_points)
-    output = pathlib.Path(args.output)
+    num_points = _num_points(args, args.points is not None)
+    output = check_folder(args.output, 16 * (bounds.dim + 1) * num_points)
     measured = _measured(output)
-    room = 32 * args.num_features + 16 * (bounds.dim + 1) * args.num_points
-    check_folder(output, room)
-    if measured.exists():
+    if measured.exists() or measured.is_symlink():
         raise InputError(
             f"{measured} exists, from a run that was interrupted: finish it with kme-jax synthesise {measured} "
             f"--output={output}, or remove it"
         )
+    source = pathlib.Path(args.file).resolve()  # a link is another name of the same rows
+    ledger = Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
+    if ledger.path.resolve() in (output.resolve(), measured.resolve()):
+        raise InputError(f"--ledger={args.ledger}: is where the release goes")
+    database = source.name if args.database is None else args.database
 
     def read(path):
-        rows = files.read_rows(path, columns=args.columns, header=args.header, array=args.array)
-        if rows.shape[1] != bounds.dim:
-            raise InputError(f"{path}: it has {rows.shape[1]} columns, and --lower and --upper have {bounds.dim}")
-        return rows
+        return files.read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
 
     rows = read(args.file)
     points = None if args.points is None else read(args.points)
-    ledger = Ledger(pathlib.Path(args.ledger or f"{args.file}.ledger"))
-    database = pathlib.Path(args.file).name if args.database is None else args.database
+    if points is not None and os.path.samefile(args.points, args.file):
+        raise InputError("--points is the private file: public points are published as they are")
     with _bar("rows") as progress:
         result = measure(
             rows,
@@ -305,24 +324,25 @@ def _release(args: argparse.Namespace) -> None:
             ledger=ledger,
             database=database,
             again=args.again,
+            folder=measured,
             num_features=args.num_features,
             seed=args.seed,
             progress=progress,
         )
-    result.save(measured)
     del rows
     try:
-        _finish(result, args.num_points, args.seed, output)
+        _finish(result, num_points, args.seed, output)
     except BaseException:
+        more = f" --seed={args.seed}" + (f" --num_points={num_points}" if points is None else "")
         print(
-            f"the noisy embedding is kept: kme-jax synthesise {measured} --output={output} goes on from there, and "
-            "spends nothing",
+            f"the noisy embedding is kept: kme-jax synthesise {measured} --output={output}{more} goes on from there, "
+            "and spends nothing",
             file=sys.stderr,
         )
         raise
     shutil.rmtree(measured, ignore_errors=True)
     print(statement.describe(result.statement))
-    print(f"wrote {output}; what was spent is in {ledger.path}, which is not to be published")
+    print(f"wrote {output}; what was spent is in {args.ledger or ledger.path.name}, which is not to be published")
 
 
 def _finish(measurement: Measurement, num_points: int, seed: int, output: pathlib.Path) -> Release:
@@ -333,13 +353,13 @@ def _finish(measurement: Measurement, num_points: int, seed: int, output: pathli
 
 
 def _synthesise(args: argparse.Namespace) -> None:
-    _check_points(args.num_points)
     measurement = Measurement.load(args.folder)
-    if measurement.proposal is None and args.num_points != 1000:
-        raise InputError(f"{args.folder}: its points were given, so --num_points does not apply")
-    output = check_folder(args.output, 32 * measurement.private.feature_map.num_features)
-    result = _finish(measurement, args.num_points, args.seed, output)
+    num_points = _num_points(args, measurement.proposal is None)
+    output = check_folder(args.output)
+    result = _finish(measurement, num_points, args.seed, output)
     print(f"wrote {output}: {len(result.sample.points)} points; nothing was spent")
+    if not (pathlib.Path(args.folder) / "points.npz").exists():
+        print(f"{args.folder} is not needed any more")
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -385,7 +405,7 @@ def _plan(args: argparse.Namespace) -> None:
     if args.public_points is not None and not 1 <= args.public_points <= 20_000:
         raise InputError(f"--public_points must be from 1 to 20000, got {args.public_points}")
     _check_features(args)
-    budgets, kernel = [PrivacyBudget(epsilon, args.delta) for epsilon in args.epsilon], _kernel(args, args.dim)
+    budgets, kernel = [_budget(epsilon, args.delta) for epsilon in args.epsilon], _kernel(args, args.dim)
     for budget in budgets:
         check_num_rows(args.num_rows, budget)
     public = Bounds.create(np.zeros(args.dim), np.ones(args.dim)).proposal
@@ -417,17 +437,25 @@ def _plan(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     output = None if args.output is None else files.check_new_file(args.output, (".json",))
+    if output is not None and pathlib.Path(args.folder).resolve() in output.resolve().parents:
+        raise InputError(f"{output}: errors are NOT PRIVATE, and do not belong into what is published")
     release = Release.load(args.folder)
     if release.measurement.bounds is None:
         raise InputError(f"{args.folder}: it was made without bounds, so there is nothing to read the file by")
     named = pathlib.Path(args.against).suffix == ".csv" and args.header
     rows = files.read_rows(
-        args.against, columns=release.columns if named else None, header=args.header, array=args.array
+        args.against,
+        columns=release.columns if named else None,
+        num_columns=len(release.columns),
+        header=args.header,
+        array=args.array,
     )
     with _bar("distance") as progress:
         found = evaluation.evaluate(release, rows, distance=args.distance, progress=progress)
     if output is not None:
-        output.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
     print(evaluation.describe(found))
 
 
@@ -443,7 +471,10 @@ def _guarded(work: Callable[[], None]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             work()
-    except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
+            sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads on; what was to be done is done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError, flags.Error) as error:
         print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -468,6 +499,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """The program kme-jax, by absl: its flags are in --helpfull."""
+
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # ε and ρ, on terminals that have none
 
     def parse(arguments):
         parsed: list[argparse.Namespace] = []

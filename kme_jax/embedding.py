@@ -35,19 +35,30 @@ class MeanEmbedding:
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
 
 
+def private_array(rows: Any) -> np.ndarray:
+    """Rows as an array; of objects for lists, which NumPy would turn into what their cells suggest.
+
+    Raises:
+      ValueError: lists of different length.
+    """
+    return np.asarray(rows) if hasattr(rows, "__array__") else np.asarray(rows, object)
+
+
 def private_points(rows: Any) -> np.ndarray:
     """Rows as a floating-point array [n, d], refused for their structure alone: a cell that is no number is NaN.
 
     Raises:
       ValueError: not two-dimensional, or of a type that holds no numbers at all.
     """
-    array = np.asarray(rows)
+    array = private_array(rows)
     if array.dtype.kind in "OUS":
 
         def number(cell):
             try:
-                return float(cell)
-            except (TypeError, ValueError, OverflowError):
+                return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
+            except OverflowError:
+                return np.inf if cell > 0 else -np.inf  # of a whole number
+            except Exception:  # whatever an object does when asked for a number
                 return np.nan
 
         array = np.vectorize(number, otypes=[np.float64])(array) if array.size else array.astype(np.float64)
@@ -162,7 +173,7 @@ def integer_embedding(
     Raises:
       ValueError: rows that are not an [N, d] array, N ≥ 1; as ``integer_map``.
     """
-    rows = np.asarray(rows)
+    rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0
     return integer_embedding_of_batches(
         feature_map, [rows], num_rows, bounds=bounds, devices=devices, progress=progress

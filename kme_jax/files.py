@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import array as arrays
+import contextlib
 import csv
 import os
 import pathlib
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,16 +19,25 @@ class FileError(ValueError):
 
 
 def read_rows(
-    path: str | os.PathLike, *, columns: Sequence[str] | None = None, header: bool = True, array: str | None = None
+    path: str | os.PathLike,
+    *,
+    columns: Sequence[str] | None = None,
+    num_columns: int | None = None,
+    header: bool = True,
+    array: str | None = None,
 ) -> np.ndarray:
     """Rows [N, d]; a cell that is no number is NaN. Errors depend on the structure of the file alone, and show no cell.
 
     Nothing is guessed: were the first line taken for names because it looks like it, a private row could be published
     as names.
 
+    In a .csv file commas, line breaks and quotes are structure: a file in which they do not fit together is refused. A
+    line without anything in it is no row, unless rows have one cell; then it is one that is missing.
+
     Args:
       path: of a .csv file (in UTF-8, cells separated by commas), a .npy file, or a .npz file.
       columns: names of the columns to read, as in the header line; all columns without one.
+      num_columns: how many columns there have to be, if that is known.
       header: whether the first line of a .csv file has the names of the columns.
       array: the name of the array in a .npz file; not needed if there is only one.
 
@@ -39,30 +50,46 @@ def read_rows(
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     try:
-        rows = _read_csv(path, columns, header) if path.suffix == ".csv" else _read_numpy(path, columns, array)
+        if path.suffix == ".csv":
+            rows = _read_csv(path, columns, num_columns or len(columns or ()), header)
+        else:
+            rows = _read_numpy(path, array)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
     if not len(rows):
         raise FileError(f"{path}: it has no rows")
+    if columns is not None and rows.shape[1] != len(columns):
+        raise FileError(f"{path}: it has {rows.shape[1]} columns, and {len(columns)} names were given")
+    if num_columns is not None and rows.shape[1] != num_columns:
+        raise FileError(f"{path}: it has {rows.shape[1]} columns, and bounds of {num_columns} were given")
     return rows
 
 
-def _number(cell: str) -> float:
+def _number(cell: str | bytes) -> float:
     try:
         return float(cell)
     except ValueError:
         return np.nan
 
 
-def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, header: bool) -> np.ndarray:
+@contextlib.contextmanager
+def _cells_of_any_length() -> Iterator[None]:
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, width: int, header: bool) -> np.ndarray:
     if header and columns is None:
         raise FileError(f"{path}: name the columns as in its header line, or say that there is no header line")
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file, _cells_of_any_length():
+        reader = csv.reader(file, strict=True)
         try:
-            width, chosen = 0, None
+            chosen = None
             if header:
-                names = next(reader, [])
+                names = [name.strip() for name in next(reader, [])]
                 width, chosen = len(names), [_place(path, names, name) for name in columns or ()]
             values = arrays.array("d")
             num_rows = 0
@@ -77,9 +104,7 @@ def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, header: bool) -
                 num_rows += 1
         except csv.Error as error:
             raise FileError(f"{path}: line {reader.line_num} is not comma-separated values") from error
-    rows = np.frombuffer(values).reshape(num_rows, -1) if num_rows else np.empty((0, width))
-    _check_width(path, rows, columns)
-    return rows
+    return np.frombuffer(values).reshape(num_rows, -1) if num_rows else np.empty((0, width))
 
 
 def _place(path: pathlib.Path, names: Sequence[str], name: str) -> int:
@@ -88,7 +113,7 @@ def _place(path: pathlib.Path, names: Sequence[str], name: str) -> int:
     return names.index(name)
 
 
-def _read_numpy(path: pathlib.Path, columns: Sequence[str] | None, array: str | None) -> np.ndarray:
+def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.lib.npyio.NpzFile):
@@ -103,19 +128,14 @@ def _read_numpy(path: pathlib.Path, columns: Sequence[str] | None, array: str | 
         raise
     except Exception as error:
         raise FileError(f"{path}: is damaged, or has objects rather than numbers") from error
-    if content.dtype.kind not in "fiubUS" or content.ndim != 2 or not content.shape[1]:
-        raise FileError(
-            f"{path}: expected numbers of shape [rows, columns], got {content.dtype} of shape {list(content.shape)}"
-        )
-    if content.dtype.kind in "US":
-        content = np.vectorize(_number, otypes=[np.float64])(content.astype(str)) if content.size else content
-    _check_width(path, content, columns)
+    if not isinstance(content, np.ndarray) or content.dtype.kind not in "fiubUS" or content.ndim != 2:
+        # Not the dtype of text, which has the length of the longest.
+        found = content.dtype.type.__name__ if isinstance(content, np.ndarray) else "something else"
+        shape = list(np.shape(content))
+        raise FileError(f"{path}: expected numbers of shape [rows, columns], got {found} of shape {shape}")
+    if content.dtype.kind in "US" and content.size:
+        content = np.vectorize(_number, otypes=[np.float64])(content)
     return content
-
-
-def _check_width(path: pathlib.Path, rows: np.ndarray, columns: Sequence[str] | None) -> None:
-    if columns is not None and len(rows) and rows.shape[1] != len(columns):
-        raise FileError(f"{path}: it has {rows.shape[1]} columns, and {len(columns)} names were given")
 
 
 def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:

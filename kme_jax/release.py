@@ -16,7 +16,7 @@ import numpy as np
 
 from kme_jax.algorithms import check_before_long_work, public_feature_map, synthesise
 from kme_jax.bounds import Bounds
-from kme_jax.embedding import integer_embedding
+from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
 from kme_jax.kernels import Kernel
@@ -30,6 +30,8 @@ from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.sample import WeightedSample
 
 RELEASE_VERSION = 1
+_ROOM = 1 << 20  # bytes, for a statement and points
+_TEMPORARY = ".kme_jax-"
 _FILES = ("points.npz", "release.npz", "privacy.json")
 
 
@@ -188,7 +190,7 @@ class Release:
         measurement, points = Measurement.load(folder), _load_arrays(folder / "points.npz")
         with _damaged(folder / "points.npz"):
             sample = WeightedSample(points["points"], points["weights"], measurement.private.mechanism)
-            if sample.points.ndim != 2 or sample.weights.shape != sample.points.shape[:1]:
+            if sample.points.shape != (len(sample.weights), measurement.private.feature_map.dim):
                 raise ValueError("points and weights do not fit")
             seed = int(points["seed"])
         return cls(measurement, sample, seed)
@@ -209,8 +211,8 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
         raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
     try:
         with tempfile.TemporaryFile(dir=folder.parent) as file:
-            file.write(bytes(num_bytes))
-            file.flush()
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, num_bytes + 1)
             os.fsync(file.fileno())
     except OSError as error:
         raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror or error})") from error
@@ -220,7 +222,7 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
 def _save(folder, arrays: dict, statement: dict, points: dict | None) -> pathlib.Path:
     folder = check_folder(folder)
     try:
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        temporary = pathlib.Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
     except OSError as error:
         raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror})") from error
     try:
@@ -228,9 +230,11 @@ def _save(folder, arrays: dict, statement: dict, points: dict | None) -> pathlib
         if points is not None:
             np.savez_compressed(temporary / "points.npz", **points)
         (temporary / "privacy.json").write_text(json.dumps(statement, indent=2, allow_nan=False) + "\n")
-        for path in [*temporary.iterdir(), temporary]:
+        for path in temporary.iterdir():
+            os.chmod(path, 0o644)
             _flush(path)
         os.chmod(temporary, 0o755)
+        _flush(temporary)
         os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
     except OSError as error:
         raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
@@ -284,6 +288,7 @@ def measure(
     ledger: Ledger | None = None,
     database: str = "",
     again: bool = False,
+    folder: str | os.PathLike | None = None,
     num_features: int = 10_000,
     seed: int = 0,
     progress: Progress | None = None,
@@ -308,15 +313,18 @@ def measure(
       ledger: of the curator.
       database: the name of the rows in the ledger.
       again: whether rows of that name may have been released before; what is spent adds up.
+      folder: a new one that the measurement is saved to at once. Whether it can be is looked at before anything is
+        spent.
       num_features: J, even, for a proposal; at most, on a lattice.
       seed: of frequencies, public. The noise has none.
       progress: called with (work done, work in all) while rows are summed.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
+      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``); a folder that cannot
+        be written (``ReleaseError``).
       ModuleNotFoundError: OpenDP is not installed.
     """
-    budget = PrivacyBudget(epsilon, delta)
+    budget, rows = PrivacyBudget(epsilon, delta), private_array(rows)
     if bounds is None and public is None:
         raise ValueError("give bounds, public points or a proposal")
     if bounds is not None:
@@ -325,12 +333,22 @@ def measure(
     check_num_rows(len(rows), budget)
     feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
     mechanism = plan_mechanism(len(rows), feature_map, budget)
-    encode(feature_map, {}, "feature_map")  # a kernel that cannot be written is refused before anything is spent
+    proposal = public if isinstance(public, NormalProposal) else None
+
+    def result(private: PrivateEmbedding, total: dict[str, Any] | None) -> Measurement:
+        return Measurement(private, privacy_statement(private, bounds=bounds, total=total), proposal, bounds)
+
+    # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
+    draft = result(PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
+    num_bytes = sum(array.nbytes for array in draft._arrays().values())
+    if folder is not None:
+        check_folder(folder, 2 * num_bytes + _ROOM)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if ledger is None else ledger.spend(database, mechanism, again=again)
-    private = perturb_securely(embedding, budget)
-    proposal = public if isinstance(public, NormalProposal) else None
-    return Measurement(private, privacy_statement(private, bounds=bounds, total=total), proposal, bounds)
+    measured = result(perturb_securely(embedding, budget), total)
+    if folder is not None:
+        measured.save(folder)
+    return measured
 
 
 def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:

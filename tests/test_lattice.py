@@ -163,7 +163,7 @@ def test_the_posterior_mean_of_lattice_features(rng):
 def test_what_is_public_chooses_the_map(kernel, scale, num_features, expected):
     proposal = NormalProposal.create(np.zeros(len(scale)), np.array(scale))
     if scale == [1e9]:
-        with pytest.raises(ValueError, match="where rows count as zero"):
+        with pytest.raises(ValueError, match="count as zero"):
             spectral_map(jax.random.key(0), kernel, proposal, num_features)
         return
     found = spectral_map(jax.random.key(0), kernel, proposal, num_features)

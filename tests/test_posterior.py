@@ -21,7 +21,7 @@ from kme_jax import (
 )
 from kme_jax.feature_maps.waves import FreeWaves
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import joint
+from kme_jax.synthesis import joint, posterior
 from kme_jax.synthesis.posterior import _Model
 
 KERNEL = Gaussian(0.5)
@@ -295,3 +295,24 @@ def test_the_same_key_gives_the_same_mean(released):
     _, _, private, mean, _ = released
     again, _ = posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
     np.testing.assert_array_equal(again.coordinates, mean.coordinates)
+
+
+def test_a_sampler_that_is_late_goes_on(released, monkeypatch):
+    """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
+    _, _, private, _, _ = released
+    monkeypatch.setattr(posterior, "_ANNEALED", 1)
+    monkeypatch.setattr(posterior, "_LEARNT", 2)
+    monkeypatch.setattr(posterior, "_STEPPED", 2)
+    monkeypatch.setattr(posterior, "_SAMPLED", 6)
+    monkeypatch.setattr(posterior, "_ATTEMPT", 10)
+    steps = []
+    options = SMALL | {"progress": lambda *done: steps.append(done)}
+    mean, report = posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
+    assert report.attempts > 1
+    rounds = 1 + 10 * report.attempts
+    assert steps[-1] == (rounds, rounds)
+    assert len(report.misfits) == rounds * SMALL["num_trajectories"]
+    assert len(mean.weights) == 6
+    halves = np.split(report.misfits[-6 * SMALL["num_trajectories"] :], 2)
+    first = np.split(report.misfits[5 * SMALL["num_trajectories"] : 11 * SMALL["num_trajectories"]], 2)
+    assert first[0].mean() - first[1].mean() > halves[0].mean() - halves[1].mean()

@@ -42,8 +42,9 @@ def spectral_map(
         return LatticeMap.from_box(kernel, lower, upper, num_features)
     fourier = FourierMap.from_kernel(key, kernel, num_features, proposal.dim)
     if not (np.maximum(np.abs(lower), np.abs(upper)) <= fourier.row_bound).all():
+        what = "proposal" if box is None else "box"
+        remedy = "subtract a public centre from the columns, or use a kernel" if box is None else "use a kernel"
         raise ValueError(
-            f"the {'bounds reach' if box else 'proposal reaches'} beyond {fourier.row_bound:.3g}, where rows count as "
-            "zero: subtract a public centre from the columns, or use a wider kernel"
+            f"rows beyond {fourier.row_bound:.3g} count as zero, and the {what} reaches beyond: {remedy} of more length"
         )
     return fourier

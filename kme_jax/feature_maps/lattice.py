@@ -44,7 +44,7 @@ def _heaviest(
     periods = widths + _MARGIN * length
     lengths = periods / length
     reach = np.ceil(_REACH * lengths / (2 * math.pi))
-    if np.prod(2 * reach + 1) > _MAX_TABLE:
+    if np.sum(np.log(2 * reach + 1)) > math.log(_MAX_TABLE):
         return periods, None
     # A column's p_n is √(2π)/L exp(−(2πn/L)²/2) in units of ℓ. Masses of several columns multiply, and so do their P.
     columns = [np.arange(-size, size + 1) for size in reach]

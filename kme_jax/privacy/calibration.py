@@ -85,7 +85,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     """The least ε with ``zcdp_delta(ρ, ε)`` ≤ δ, rounded up."""
     if rho == 0:
         return 0.0
-    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta))  # Bun & Steinke 2016, proposition 1.3
+    low, high = 0.0, rho + 2 * math.sqrt(rho * -math.log(delta))  # Bun & Steinke 2016, proposition 1.3
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if zcdp_delta(rho, middle) > delta else (low, middle)

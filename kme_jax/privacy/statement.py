@@ -124,7 +124,7 @@ def describe(statement: dict[str, Any]) -> str:
     if mechanism["rho"] is not None:
         lines.append(f"ρ = {mechanism['rho']:.6g} of zero-concentrated differential privacy.")
     lines += [f"For a person with {g['rows']} rows ε is {g['epsilon']:.4g}." for g in statement["groups"][1:]]
-    if statement["total"]:
+    if statement["total"] and statement["total"]["releases"] > 1:
         total = statement["total"]
         lines.append(f"With {total['releases'] - 1} earlier releases of these rows ε is {total['epsilon']:.4g} in all.")
     lines.append("Not covered: " + "; ".join(statement["not_covered"]) + ".")

@@ -17,7 +17,8 @@ post-processing, of no privacy cost: where the prior is a bad description of the
 less private.
 
 Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
-log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own.
+log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own. A sampler
+whose misfit still falls while its draws are taken was late, and takes others.
 
 Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
 noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
@@ -63,9 +64,11 @@ _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
 # Rounds of trajectories: annealed; at temperature 1, while the metric is learnt; while the step for it is; with
 # the metric fixed and the step adapted by less and less, which leaves the posterior the chain's limit (Roberts &
-# Rosenthal 2007).
+# Rosenthal 2007). The last three are an attempt, which is made again, from where the last one ended, if it shows that
+# it began elsewhere.
 _ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 30, 20, 10, 50
-_WARMING = _ANNEALED + _LEARNT + _STEPPED
+_ATTEMPT, _ATTEMPTS = _LEARNT + _STEPPED + _SAMPLED, 3
+_DRIFT = 0.05  # of the misfit from one half to the other, in units of five standard deviations of the noise's own
 
 
 @pytree_dataclass
@@ -191,12 +194,14 @@ class PosteriorReport:
       converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
         noise's own: the sampler has found distributions that explain β.
       kept: the share of β − E[ψ(ν) | β] that the result keeps, in [0, 1): 0 unless the misfit is as large.
+      attempts: how often sampling began, 1 to 3; the last attempt counts.
     """
 
     misfits: np.ndarray
     acceptance: float
     converged: bool
     kept: float
+    attempts: int
 
 
 @pytree_dataclass
@@ -259,7 +264,8 @@ def posterior_mean(
       embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
       proposal: public: the prior of the atoms.
       num_atoms: K, with five different widths, or with one if K is not a multiple of five.
-      num_trajectories: in each of 110 rounds, of which the last 50 are used.
+      num_trajectories: in each of 110 rounds, of which the last 50 are used. Where the misfit shows that the sampler
+        got there late, 80 rounds more, or 160.
       num_leaps: leapfrog steps of a trajectory, each one gradient.
       progress: called with (rounds done, rounds in all).
 
@@ -303,46 +309,57 @@ def posterior_mean(
         "log_concentration": single(math.log(_CONCENTRATION_MEDIAN)),
     }
     hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
-    temperatures = np.append(np.geomspace(hottest, 1, _ANNEALED), np.ones(_LEARNT + _STEPPED + _SAMPLED))
-    log_step = single(math.log(0.1))
-    curvatures: list[Parameters] = []
-    log_steps: list[Array] = []
-    misfits, rates, snapshots, mean = [], [], [], np.zeros(num_features)
-    for round_, temperature in enumerate(temperatures):
-        tempered = dataclasses.replace(model, variance=single(mechanism.variance * temperature))
-        if round_ < _ANNEALED + _LEARNT:
-            curvature = _curvature(tempered, parameters)
-            if round_ >= _ANNEALED:
-                curvatures.append(curvature)
-        elif round_ == _ANNEALED + _LEARNT:
-            curvature = jax.tree.map(lambda *values: jnp.exp(sum(map(jnp.log, values)) / _LEARNT), *curvatures)
-        elif round_ == _WARMING:
-            log_step = sum(log_steps) / len(log_steps)
-        parameters, (log_step, mean_log_step), features, misfit, rate = _run(
-            tempered,
+    temperatures = np.geomspace(hottest, 1, _ANNEALED)
+    spare = 5 * math.sqrt(2 / num_features)  # five standard deviations of the noise's own misfit
+    log_step, round_, attempts = single(math.log(0.1)), 0, 1
+    misfits: list[np.ndarray] = []
+
+    def advance(temperature, curvature, log_step, gain):
+        nonlocal parameters, round_
+        parameters, log_steps, features, misfit, rate = _run(
+            dataclasses.replace(model, variance=single(mechanism.variance * temperature)),
             jax.random.fold_in(run_key, round_),
             parameters,
             curvature,
             log_step,
-            single(_GAIN / max(1, round_ - _WARMING + 1)),
+            single(gain),
             num_trajectories=num_trajectories,
             num_leaps=num_leaps,
         )
-        if _WARMING - _STEPPED // 2 <= round_ < _WARMING:
+        misfits.append(np.asarray(misfit, np.float64) / (num_features * mechanism.variance))
+        round_ += 1
+        if progress:
+            progress(round_, _ANNEALED + attempts * _ATTEMPT)
+        return *log_steps, features, rate
+
+    for temperature in temperatures:
+        tempered = dataclasses.replace(model, variance=single(mechanism.variance * temperature))
+        log_step, *_ = advance(temperature, _curvature(tempered, parameters), log_step, _GAIN)
+    while True:
+        curvatures: list[Parameters] = []
+        for _ in range(_LEARNT):
+            curvatures.append(_curvature(model, parameters))
+            log_step, *_ = advance(1, curvatures[-1], log_step, _GAIN)
+        curvature = jax.tree.map(lambda *values: jnp.exp(sum(map(jnp.log, values)) / _LEARNT), *curvatures)
+        log_steps: list[Array] = []
+        for _ in range(_STEPPED):
+            log_step, mean_log_step, *_ = advance(1, curvature, log_step, _GAIN)
             log_steps.append(mean_log_step)
-        misfits.append(np.asarray(misfit, np.float64))
-        if round_ >= _WARMING:
+        log_steps = log_steps[_STEPPED // 2 :]
+        log_step = sum(log_steps) / len(log_steps)
+        rates, snapshots, mean = [], [], np.zeros(num_features)
+        for sampled in range(_SAMPLED):
+            log_step, _, features, rate = advance(1, curvature, log_step, _GAIN / (sampled + 1))
             mean += np.asarray(features, np.float64) / _SAMPLED
             rates.append(float(jnp.mean(rate)))
             snapshots.append({name: np.asarray(value, np.float64) for name, value in parameters.items()})
-        if progress:
-            progress(round_ + 1, len(temperatures))
-    misfits, allowed = (
-        np.concatenate(misfits) / (num_features * mechanism.variance),
-        1 + 5 * math.sqrt(2 / num_features),
-    )
+        early, late = (float(np.mean(half)) for half in np.split(np.stack(misfits[-_SAMPLED:]), 2))
+        # A chain whose misfit still falls, or is more than the noise, was not where it is to stay.
+        if attempts == _ATTEMPTS or (early - late <= _DRIFT * spare and late <= 1 + spare):
+            break
+        attempts += 1
     residual = np.asarray(embedding.coordinates, np.float64) - mean
-    kept = max(0.0, 1 - allowed * num_features * mechanism.variance / float(residual @ residual))
+    kept = max(0.0, 1 - (1 + spare) * num_features * mechanism.variance / float(residual @ residual))
     log_gammas, log_widths = (
         np.stack([snapshot[name] for snapshot in snapshots]) for name in ("log_gammas", "log_widths")
     )
@@ -355,5 +372,5 @@ def posterior_mean(
         widths=length * np.repeat(np.exp(log_widths), num_atoms // num_widths, axis=1),
         mechanism=mechanism,
     )
-    late = misfits[-(_SAMPLED // 2) * num_trajectories :]
-    return result, PosteriorReport(misfits, float(np.mean(rates)), bool(late.mean() <= allowed), kept)
+    settled = late <= 1 + spare
+    return result, PosteriorReport(np.concatenate(misfits), float(np.mean(rates)), settled, kept, attempts)
