@@ -537,15 +537,15 @@ def test_two_programs_on_one_ledger(place):
 
 
 def test_killed_at_any_moment_there_is_a_whole_release_or_none(place):
-    """Twenty real programs, killed at random moments of their lives."""
+    """Real programs, killed at random moments of their lives."""
     started = time.perf_counter()
     first = _start(place, *_command(output="first"))
     first.communicate()
     assert first.returncode == 0
     whole = time.perf_counter() - started
     rng = random.Random(0)
-    moments = [rng.uniform(0.4, 1.2) * whole for _ in range(20)]
-    for i in range(0, 20, 2):
+    moments = [rng.uniform(0.4, 1.2) * whole for _ in range(6)]
+    for i in range(0, 6, 2):
         running = {j: _start(place, *_command(output=f"out{j}"), "--again") for j in (i, i + 1)}
         began = time.perf_counter()
         for j in sorted(running, key=lambda j: moments[j]):
@@ -556,4 +556,4 @@ def test_killed_at_any_moment_there_is_a_whole_release_or_none(place):
     folders = {path.name.removesuffix(".measured") for path in place.glob("out*")}
     for path in place.glob("out*"):
         (Measurement if path.name.endswith(".measured") else Release).load(path)
-    assert len(folders) + 1 <= known <= 21
+    assert len(folders) + 1 <= known <= 7
