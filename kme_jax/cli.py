@@ -113,7 +113,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--length",
         type=float,
         metavar="L",
-        help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.05 √d for d columns.",
+        help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.03 √d for d columns.",
     )
     parser.add_argument(
         "--num_features", type=int, default=10_000, metavar="J", help="Fourier features, even; at most. Default: 10000."
@@ -250,7 +250,7 @@ def _bar(name: str) -> Iterator[Progress]:
 
 
 def _kernel(args: argparse.Namespace, dim: int) -> Kernel:
-    length = 0.05 * math.sqrt(dim) if args.length is None else args.length
+    length = 0.03 * math.sqrt(dim) if args.length is None else args.length
     if not 1e-4 <= length <= 100:
         raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
     return KERNELS[args.kernel](length)

@@ -5,7 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from experiments import accuracy, accuracy_proposal, accuracy_robustness, accuracy_subset, common, plots, published
+from experiments import (
+    accuracy,
+    accuracy_proposal,
+    accuracy_robustness,
+    accuracy_subset,
+    audit,
+    common,
+    plots,
+    published,
+    security,
+)
 
 
 @pytest.fixture
@@ -149,6 +159,8 @@ def test_bad_flags_are_one_line(tiny, change, message):
         ("accuracy", accuracy_subset),
         ("accuracy_proposal", accuracy_proposal),
         ("accuracy_robustness", accuracy_robustness),
+        ("audit", audit),
+        ("security", security),
     ],
 )
 def test_the_readme_shows_the_committed_table(name, module):

@@ -1,6 +1,8 @@
 import json
 import math
 import os
+import pathlib
+import re
 import stat
 import subprocess
 import sys
@@ -446,3 +448,18 @@ for _ in range(50):
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert len(Ledger(tmp_path / "ledger.jsonl").spent("people")) == 100
+
+
+def test_epsilon_follows_from_the_statement_by_the_script_in_the_readme(made, monkeypatch):
+    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+    (script,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "json.load(" in block]
+    assert len(script.strip().splitlines()) <= 10
+    monkeypatch.chdir(made[1].parent)
+    variables = {}
+    exec(script, variables)
+    assert 0.99 < variables["epsilon"] <= 1.000001
+    text = (made[1] / "privacy.json").read_text()
+    other = json.loads(text) | {"epsilon": 0.9}
+    monkeypatch.setattr("json.load", lambda _: other)
+    with pytest.raises(AssertionError):
+        exec(script, {})
