@@ -247,7 +247,7 @@ def draw_audit(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
     axes.set_xlim(left=0)
     axes.set_xlabel("found by attack / claimed (beyond 1 the claim is wrong)")
     axes.grid(True, axis="x", alpha=0.3)
-    axes.legend(fontsize=8, loc="lower left")
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     return _save(figure, outputs)
 
 

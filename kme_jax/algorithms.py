@@ -189,8 +189,8 @@ def synthesise(
     mean, report = posterior_mean(key, private, proposal, progress=progress)
     if not report.converged:
         warnings.warn(
-            "the posterior sampler has not reached distributions that explain the noisy embedding to within its noise; "
-            "call kme_jax.posterior_mean with more atoms or trajectories (the privacy of the result is not affected)",
+            "the sampler found no mixture that explains the noisy embedding to within its noise, and keeps some of it "
+            "as it is: the rows have finer structure than that (nothing is wrong with the privacy of the result)",
             stacklevel=2,
         )
     return represent(mean, num_points, box=box)[0]

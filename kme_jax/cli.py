@@ -58,7 +58,8 @@ their weights), release.npz (the noisy embedding, from which other points can be
 statement).
 
 Privacy is for one row. Bounds, names, kernel, points and budget must come from public knowledge, never from the file.
-Entries beyond a bound are moved to it, and what is no number counts as the middle: no error depends on a value.
+Entries beyond a bound are moved to it, and what is no number counts as the middle, for no error may depend on a value:
+fill in missing entries beforehand, where that is not what they should count as.
 
 What is spent is recorded in a ledger beside the file, which is the curator's and is not published. A second release
 of the same file is refused unless --again says so; what was spent adds up, and the statement says it. The ledger
@@ -85,6 +86,14 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _seed(text: str) -> int:
     if not (text.isdecimal() and int(text) < 2**32):
         raise argparse.ArgumentTypeError(f"expected a whole number below 2^32, got {text!r}")
@@ -97,7 +106,8 @@ def _add_file_flags(parser: argparse.ArgumentParser, *, columns: bool = True) ->
             "--columns",
             type=_words,
             metavar="A,B,...",
-            help="Names of the columns to read, as in the header line of a .csv file. They are published.",
+            help="Columns to read, by their names in the header line of a .csv file; or names for all columns of "
+            "another file (x1, x2, ... without). They are published.",
         )
     parser.add_argument(
         "--no-header", dest="header", action="store_false", help="A .csv file whose first line is a row already."
@@ -157,7 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--points",
         metavar="FILE",
-        help="Public rows like the private ones, organised like the private file: they are reweighted, and published.",
+        help="Public rows like the private ones, organised like the private file and complete: they are reweighted, "
+        "and published.",
     )
     _add_model_flags(sub)
     sub.add_argument("--num_points", type=int, metavar="M", help="Synthetic points, without --points. Default: 1000.")
@@ -289,6 +300,8 @@ def _measured(output: pathlib.Path) -> pathlib.Path:
 
 def _release(args: argparse.Namespace) -> None:
     bounds = Bounds.create(args.lower, args.upper, args.columns)
+    if args.header and args.columns and all(map(_is_number, args.columns)):
+        raise InputError("--columns are numbers: names are published; if the file has no header line, say --no-header")
     budget = _budget(args.epsilon, args.delta)
     kernel = _kernel(args, bounds.dim)
     _check_features(args)
@@ -313,6 +326,9 @@ def _release(args: argparse.Namespace) -> None:
     points = None if args.points is None else read(args.points)
     if points is not None and os.path.samefile(args.points, args.file):
         raise InputError("--points is the private file: public points are published as they are")
+    if points is not None and not np.isfinite(np.asarray(points, np.float64)).all():
+        place = int(np.flatnonzero(~np.isfinite(np.asarray(points, np.float64)).all(axis=1))[0]) + 1
+        raise InputError(f"{args.points}: row {place} has no number in some column; public points have to be complete")
     with _bar("rows") as progress:
         result = measure(
             rows,

@@ -22,12 +22,13 @@ def _cumulative(values: np.ndarray, weights: np.ndarray, at: np.ndarray) -> np.n
 
 
 def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """[d, d]; 0 for a column that is constant."""
+    """Of different columns, [d, d]; NaN on the diagonal, and for a column that is constant."""
     centred = rows - weights @ rows
     covariance = (centred * weights[:, None]).T @ centred
     spread = np.sqrt(np.maximum(np.diag(covariance), 0))
     scale = np.outer(spread, spread)
-    return np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 1e-12 * spread.max() ** 2)
+    varies = (spread[:, None] > 1e-9) & (spread[None, :] > 1e-9) & ~np.eye(len(spread), dtype=bool)
+    return np.divide(covariance, scale, out=np.full_like(scale, np.nan), where=varies)
 
 
 def evaluate(release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | None = None):
@@ -42,7 +43,7 @@ def evaluate(release: Release, rows: np.ndarray, *, distance: bool = True, progr
     Returns:
       A dictionary of plain JSON values: "warning", "num_rows", "distance" (or None), "columns" (for each, "name",
       "mean" and "standard_deviation", each of rows and of the release, and "cumulative_error", the largest difference
-      of the cumulative distributions) and "correlation_error", the largest difference of any.
+      of the cumulative distributions) and "correlation_error", the largest difference of any, or None.
 
     Raises:
       ValueError: another number of columns; a release without bounds.
@@ -72,8 +73,9 @@ def evaluate(release: Release, rows: np.ndarray, *, distance: bool = True, progr
                 "cumulative_error": float(np.max(np.abs(difference))),
             }
         )
-    gap = _correlations(unit, share) - _correlations(points, weights)
-    found["correlation_error"] = float(np.max(np.abs(gap))) if bounds.dim > 1 else None
+    gap = np.abs(_correlations(unit, share) - _correlations(points, weights))
+    known = gap[np.isfinite(gap)]  # not those of a column that is constant
+    found["correlation_error"] = float(np.max(known)) if known.size else None
     return found
 
 

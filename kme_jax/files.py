@@ -109,7 +109,8 @@ def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, width: int, hea
 
 def _place(path: pathlib.Path, names: Sequence[str], name: str) -> int:
     if names.count(name) != 1:
-        raise FileError(f"{path}: its header line has {'no' if name not in names else 'more than one'} column {name!r}")
+        many = "more than one" if name in names else "no"
+        raise FileError(f"{path}: its header line (cells are separated by commas) has {many} column {name!r}")
     return names.index(name)
 
 

@@ -118,7 +118,7 @@ class Ledger:
             if earlier and not again:
                 raise LedgerError(
                     f'{self.path}: "{database}" was released before, at ε = {total(earlier)["epsilon"]:.4g} in all; '
-                    "to release it once more, and add to what is spent, say so (again)"
+                    "to release it once more, and add to what is spent, say so: again=True, or --again"
                 )
             line = json.dumps(dataclasses.asdict(new), allow_nan=False).encode() + b"\n"
             # What an interrupted run left of a line is closed off; its noise was never drawn.

@@ -143,6 +143,10 @@ class Release:
     sample: WeightedSample
     seed: int
 
+    def __repr__(self) -> str:
+        shape = list(np.shape(self.sample.points))
+        return f"Release(ε={self.statement['epsilon']:g}, δ={self.statement['delta']:g}, points: {shape})"
+
     @property
     def private(self) -> PrivateEmbedding:
         """The noisy embedding."""
@@ -249,6 +253,10 @@ def _check_files(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     if not folder.is_dir():
         raise ReleaseError(f"{folder}: no such folder")
     missing = [name for name in names if not (folder / name).is_file()]
+    if missing == ["points.npz"]:
+        raise ReleaseError(
+            f"{folder}: has no points.npz yet; kme-jax synthesise {folder} --output=... makes a release of it"
+        )
     if missing:
         raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")
 

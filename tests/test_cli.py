@@ -357,7 +357,7 @@ BAD = {
     "no such points": (_command(points="none.csv"), "no such file"),
     "points missing a number": (
         _command(),
-        "points: row 0 is NaN",
+        "points.csv: row 1 has no number",
         lambda place: (place / "points.csv").write_text("a,b\n,1\n"),
     ),
     "points of other columns": (
@@ -378,6 +378,12 @@ BAD = {
         _command(file="t.npz"),
         "something else",
         lambda place: zipfile.ZipFile(place / "t.npz", "w").writestr("rows.txt", "1 2"),
+    ),
+    "names that are numbers": (_command(columns="0.1,0.2"), "--no-header"),
+    "show a measurement": (
+        ["show", "old"],
+        "kme-jax synthesise old",
+        lambda place: (place / "old" / "points.npz").unlink(),
     ),
     "negative seed": (_command(seed=-1), "--seed"),
     "show nothing": (["show", "none"], "no such folder"),
