@@ -14,7 +14,9 @@ from kme_jax import (
     PrivacyBudget,
     SubspaceMap,
     adaptive,
+    closed_form,
     integer_embedding,
+    l1_ball,
     mean_embedding,
     perturb,
     perturb_securely,
@@ -30,6 +32,7 @@ from kme_jax.privacy import (
     zcdp_epsilon,
     zcdp_rho,
 )
+from kme_jax.synthesis import joint
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
 
@@ -117,13 +120,22 @@ def test_the_mechanism_is_recomputed_from_what_it_says(embedding, rows):
     [
         LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0]),
         SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(1).normal(0, 1, (100, 2))),
+        FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2),
     ],
-    ids=["lattice", "subspace"],
+    ids=["lattice", "subspace", "fourier"],
 )
 def test_step_three_takes_a_secure_embedding(feature_map, rows):
+    """Algorithm 1 with both kinds of weights, algorithm 2, and the improved release."""
     private = perturb_securely(integer_embedding(feature_map, rows), BUDGET)
     if isinstance(feature_map, SubspaceMap):
         sample, _ = adaptive(private)
+        assert closed_form(private).mechanism.private
+        bounded, _ = l1_ball(private)
+        assert np.abs(bounded.weights).sum() <= 1 + 1e-9
+        assert np.linalg.norm(bounded.expectation(lambda z: z)) < 0.3
+    elif isinstance(feature_map, FourierMap):
+        candidates = np.random.default_rng(1).normal(0, 2, (200, 2))
+        sample, _ = joint(jax.random.key(1), private, candidates, 30, num_steps=100, num_rounds=1)
     else:
         proposal = NormalProposal.create(np.zeros(2), 1.0)
         mean, _ = posterior_mean(jax.random.key(1), private, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
