@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,6 +34,9 @@ class MeanEmbedding:
     def __repr__(self) -> str:
         shape = list(np.shape(self.coordinates))
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
+
+
+_BATCH = 1 << 20  # rows that are scaled at once
 
 
 def private_array(rows: Any) -> np.ndarray:
@@ -168,16 +172,22 @@ def integer_embedding(
       rows: private rows x, [N, d].
       bounds: public; the map's rows are then those in [0, 1]^d.
       devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (work done, work in all).
+      progress: called with (rows done, N).
 
     Raises:
       ValueError: rows that are not an [N, d] array, N ≥ 1; as ``integer_map``.
     """
     rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0
+    batches = (rows[start : start + _BATCH] for start in range(0, num_rows, _BATCH)) if num_rows else [rows]
     return integer_embedding_of_batches(
-        feature_map, [rows], num_rows, bounds=bounds, devices=devices, progress=progress
+        feature_map, batches, num_rows, bounds=bounds, devices=devices, progress=progress
     )
+
+
+def _part(progress: Progress, before: int, size: int, num_rows: int, done: int, total: int) -> None:
+    """Progress with one batch as progress with all rows."""
+    progress(before + size * done // total, num_rows)
 
 
 @np.errstate(all="ignore")
@@ -201,7 +211,8 @@ def integer_embedding_of_batches(
         integers = integers or integer_map(feature_map, num_rows)
         found += len(safe)
         if len(safe):
-            some = integers.sum(safe, usable, devices=devices, progress=progress)
+            inner = progress and functools.partial(_part, progress, found - len(safe), len(safe), num_rows)
+            some = integers.sum(safe, usable, devices=devices, progress=inner)
             total = some if total is None else total + some
     if not found:
         raise ValueError("rows: there are none")
