@@ -416,24 +416,25 @@ for child in range(20):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writer, b"x")
         for i in range(1000):
             Ledger(folder / "ledger.jsonl").spend("people", made.private.mechanism, again=True)
             made.save(folder / f"release-{{child}}-{{i}}")
+            os.write(writer, b"x")
         os._exit(0)
-    os.read(reader, 1)
-    time.sleep(random.uniform(0, 0.1))
+    for _ in range(random.randint(1, 3)):  # however slow the machine is
+        os.read(reader, 1)
+    time.sleep(random.uniform(0, 0.05))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
     folders = [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    assert len(folders) > 20
+    assert len(folders) >= 20
     for folder in folders:
         Release.load(folder)
     spent = len(Ledger(tmp_path / "ledger.jsonl").spent("people"))
     assert len(folders) <= spent <= len(folders) + 20
-    assert sum(path.name.startswith(".release") for path in tmp_path.iterdir()) <= 20
+    assert sum(path.name.startswith(".kme_jax-") for path in tmp_path.iterdir()) <= 20
 
 
 def test_two_processes_on_one_ledger(tmp_path):
