@@ -354,7 +354,8 @@ def posterior_mean(
             rates.append(float(jnp.mean(rate)))
             snapshots.append({name: np.asarray(value, np.float64) for name, value in parameters.items()})
         early, late = (float(np.mean(half)) for half in np.split(np.stack(misfits[-_SAMPLED:]), 2))
-        # A chain whose misfit still falls, or is more than the noise, was not where it is to stay.
+        # A chain whose misfit still falls, or is more than the noise, was not where it is to stay (early and late draws
+        # are compared as by Geweke 1992).
         if attempts == _ATTEMPTS or (early - late <= _DRIFT * spare and late <= 1 + spare):
             break
         attempts += 1
