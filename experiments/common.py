@@ -50,8 +50,8 @@ def flag(default: Any, text: str) -> Any:
 
 
 def define_flags(configuration: type) -> None:
-    """Defines one absl flag for each field of a dataclass whose fields are made by :func:`flag`: for an int, a float or
-    a str, or for a tuple of them, separated by commas."""
+    """Defines one absl flag for each field of a dataclass whose fields are made by :func:`flag`: for an int, a float,
+    a bool or a str, or for a tuple of numbers or text, separated by commas."""
     for field in dataclasses.fields(configuration):
         text, default = field.metadata["help"], field.default
         if isinstance(default, tuple):
@@ -59,6 +59,7 @@ def define_flags(configuration: type) -> None:
             flags.DEFINE_list(field.name, shown, text)
         else:
             kinds = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+            kinds[bool] = flags.DEFINE_boolean
             kinds[type(default)](field.name, default, text)
 
 

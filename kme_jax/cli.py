@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import math
 import os
 import pathlib
 import shutil
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,13 +22,14 @@ from tqdm import tqdm
 
 from kme_jax import evaluation, files
 from kme_jax.bounds import Bounds
+from kme_jax.folders import check_folder
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
 from kme_jax.planning import plan
 from kme_jax.privacy import statement
-from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.release import Measurement, Release, check_folder, check_num_rows, measure, plan_map, plan_mechanism
+from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.release import Measurement, Release, measure, plan_map, plan_mechanism
 
 KERNELS: dict[str, Callable[[float], Kernel]] = {
     "gaussian": lambda length: Gaussian(1 / (2 * length**2)),
@@ -36,10 +39,15 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
 }
 
 _MAX_EPSILON = 1e6
+_TABLE_ROOM = 1 << 26  # bytes
 
 _DESCRIPTION = """Publish a synthetic database instead of a private one, with differential privacy.
 
-what accuracy to expect; reads no file
+a table of any columns: describe it, publish it
+  kme-jax schema people.parquet --output=schema.json     # then fill in bounds and categories
+  kme-jax release people.parquet --schema=schema.json --epsilon=1 --delta=1e-6 --output=published
+  kme-jax sample published --where="age>=65" --num_rows=1000 --output=old.csv
+a few columns of numbers: what accuracy to expect (reads no file)
   kme-jax plan --num_rows=50000 --dim=2 --epsilon=0.1,1,10 --delta=1e-6
 from a private file to a folder that may be published
   kme-jax release people.csv --columns=age,income --lower=0,0 --upper=100,2e5 \\
@@ -53,13 +61,20 @@ errors, for the curator's eyes only
 
 kme-jax COMMAND --help explains each."""
 
-_RELEASE = """Read a private file, and write a folder that may be published: points.npz (synthetic points and
-their weights), release.npz (the noisy embedding, from which other points can be made) and privacy.json (the privacy
-statement).
+_RELEASE = """Read a private file, and write a folder that may be published.
 
-Privacy is for one row. Bounds, names, kernel, points and budget must come from public knowledge, never from the file.
-Entries beyond a bound are moved to it, and what is no number counts as the middle, for no error may depend on a value:
-fill in missing entries beforehand, where that is not what they should count as.
+With --schema, the file is a table of any columns, .csv or .parquet, and the folder has synthetic.parquet (as many rows
+as the private table), report.html (pictures, and the privacy statement in words), schema.json, privacy.json (the
+statement), measurements.npz and rows.npz (what other rows can be drawn from). Name the column that others are to
+predict as --target, if there is one.
+
+With --lower and --upper, it has a few columns of numbers, and the folder has points.npz (synthetic points and their
+weights), release.npz (the noisy embedding, from which other points can be made) and privacy.json. Entries beyond a
+bound are moved to it, and what is no number counts as the middle, for no error may depend on a value: fill in missing
+entries beforehand, where that is not what they should count as.
+
+Privacy is for one row. Schema, bounds, names, kernel, points and budget must come from public knowledge, never from
+the file.
 
 What is spent is recorded in a ledger beside the file, which is the curator's and is not published. A second release
 of the same file is refused unless --again says so; what was spent adds up, and the statement says it. The ledger
@@ -117,7 +132,7 @@ def _add_file_flags(parser: argparse.ArgumentParser, *, columns: bool = True) ->
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--kernel", choices=sorted(KERNELS), default="gaussian", help="The kernel, of columns scaled to [0, 1]."
+        "--kernel", choices=sorted(KERNELS), help="The kernel, of columns scaled to [0, 1]. Default: gaussian."
     )
     parser.add_argument(
         "--length",
@@ -126,7 +141,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.03 √d for d columns.",
     )
     parser.add_argument(
-        "--num_features", type=int, default=10_000, metavar="J", help="Fourier features, even; at most. Default: 10000."
+        "--num_features", type=int, metavar="J", help="Fourier features, even; at most. Default: 10000."
     )
     parser.add_argument(
         "--seed", type=_seed, default=0, help="Of public randomness. Noise has none, and differs every time."
@@ -149,15 +164,17 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     sub = command("release", _release, "From a private file to a folder that may be published.", _RELEASE)
-    sub.add_argument("file", help="Private rows of numbers: .csv, .npy or .npz.")
-    _add_file_flags(sub)
+    sub.add_argument("file", help="Private rows: .csv or .parquet with --schema; otherwise .csv, .npy or .npz.")
+    sub.add_argument("--schema", metavar="FILE", help="What the columns are, see kme-jax schema --help.")
+    sub.add_argument("--target", metavar="COLUMN", help="With --schema: the column that others are to predict.")
     sub.add_argument(
-        "--lower", type=_numbers, required=True, metavar="A,B,...", help="Public lower bounds, one for each column."
+        "--num_rows", type=int, metavar="N", help="With --schema: synthetic rows. Default: as many as private ones."
     )
+    _add_file_flags(sub)
+    sub.add_argument("--lower", type=_numbers, metavar="A,B,...", help="Public lower bounds, one for each column.")
     sub.add_argument(
         "--upper",
         type=_numbers,
-        required=True,
         metavar="A,B,...",
         help="Public upper bounds. Write --lower=-1,-1 with the = sign where the first is negative.",
     )
@@ -182,6 +199,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--again", action="store_true", help="Release rows that were released before; it adds up.")
 
     sub = command(
+        "schema",
+        _schema,
+        "Draft the schema of a table, to be filled in.",
+        "Write a draft of what the columns of a .csv or .parquet file are: names, and types where the file has them.\n"
+        "Bounds and categories are for you to fill in, from public knowledge. Only for a file that is not private,\n"
+        "--public fills them in from the rows. Kinds of columns: numeric (lower, upper, and integer or a step),\n"
+        "categorical and ordinal (categories), datetime (lower, upper, resolution); any may be nullable.",
+    )
+    sub.add_argument("file", help="A .csv or .parquet file.")
+    sub.add_argument("--output", required=True, metavar="FILE", help="A new .json file.")
+    sub.add_argument("--public", action="store_true", help="The file is NOT private: fill in what its rows say.")
+
+    sub = command(
         "synthesise",
         _synthesise,
         "Other synthetic points for a release; spends nothing.",
@@ -192,6 +222,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
     sub.add_argument(
         "--num_points", type=int, metavar="M", help="Synthetic points, unless they were given. Default: 1000."
+    )
+    sub.add_argument(
+        "--num_rows", type=int, metavar="N", help="Of a table. Default: as many as there were private ones."
     )
     sub.add_argument("--seed", type=_seed, default=0, help="Of the synthesis.")
 
@@ -206,11 +239,23 @@ def _parser() -> argparse.ArgumentParser:
         "Write synthetic rows for tools that know of no weights: every point as often as its weight says.",
     )
     sub.add_argument("folder", help="A release.")
-    sub.add_argument("--output", required=True, metavar="FILE", help="A new .csv or .npz file.")
+    sub.add_argument(
+        "--output", required=True, metavar="FILE", help="A new file: .csv, .parquet for a table, .npz for numbers."
+    )
     sub.add_argument("--num_rows", type=int, default=10_000, metavar="N", help="How many rows. Default: 10000.")
+    sub.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help='Of a table: only rows with, say, "age>=65" or "sex=Female"; by = != < <= > >=. Of several, all hold.',
+    )
     sub.add_argument("--seed", type=_seed, default=0, help="Of the sampling.")
     sub.add_argument(
-        "--weighted", action="store_true", help="Write the points themselves, with a last column named weight."
+        "--weighted",
+        action="store_true",
+        help="Write the points themselves, with a last column named weight; of a table, rows that show more of what is "
+        "rare, with weights.",
     )
 
     sub = command(
@@ -264,12 +309,14 @@ def _kernel(args: argparse.Namespace, dim: int) -> Kernel:
     length = 0.03 * math.sqrt(dim) if args.length is None else args.length
     if not 1e-4 <= length <= 100:
         raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
-    return KERNELS[args.kernel](length)
+    return KERNELS[args.kernel or "gaussian"](length)
 
 
-def _check_features(args: argparse.Namespace) -> None:
-    if not 2 <= args.num_features <= 10**6 or args.num_features % 2:
-        raise InputError(f"--num_features must be even and from 2 to a million, got {args.num_features}")
+def _num_features(args: argparse.Namespace) -> int:
+    num_features = 10_000 if args.num_features is None else args.num_features
+    if not 2 <= num_features <= 10**6 or num_features % 2:
+        raise InputError(f"--num_features must be even and from 2 to a million, got {num_features}")
+    return num_features
 
 
 def _num_points(args: argparse.Namespace, given: bool) -> int:
@@ -291,6 +338,20 @@ def _budget(epsilon: float, delta: float) -> PrivacyBudget:
     return budget
 
 
+def _num_rows(num_rows: int | None) -> int | None:
+    if num_rows is not None and not 1 <= num_rows <= 10**9:
+        raise InputError(f"--num_rows must be from 1 to a billion, got {num_rows}")
+    return num_rows
+
+
+def _tables(*names: str) -> list[types.ModuleType]:
+    """Modules of kme_jax.table, which need pyarrow."""
+    try:
+        return [importlib.import_module(f"kme_jax.table.{name}") for name in names]
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('tables need pyarrow: pip install "kme_jax[tables]"') from error
+
+
 def _measured(output: pathlib.Path) -> pathlib.Path:
     return output.with_name(output.name + ".measured")
 
@@ -298,15 +359,9 @@ def _measured(output: pathlib.Path) -> pathlib.Path:
 # -- the commands
 
 
-def _release(args: argparse.Namespace) -> None:
-    bounds = Bounds.create(args.lower, args.upper, args.columns)
-    if args.header and args.columns and all(map(_is_number, args.columns)):
-        raise InputError("--columns are numbers: names are published; if the file has no header line, say --no-header")
-    budget = _budget(args.epsilon, args.delta)
-    kernel = _kernel(args, bounds.dim)
-    _check_features(args)
-    num_points = _num_points(args, args.points is not None)
-    output = check_folder(args.output, 16 * (bounds.dim + 1) * num_points)
+def _places(args: argparse.Namespace, room: int) -> tuple[pathlib.Path, pathlib.Path, Ledger, str]:
+    """Where a release goes, where its measurement is kept until it is there, the ledger, and the rows' name in it."""
+    output = check_folder(args.output, room)
     measured = _measured(output)
     if measured.exists() or measured.is_symlink():
         raise InputError(
@@ -317,7 +372,77 @@ def _release(args: argparse.Namespace) -> None:
     ledger = Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
     if ledger.path.resolve() in (output.resolve(), measured.resolve()):
         raise InputError(f"--ledger={args.ledger}: is where the release goes")
-    database = source.name if args.database is None else args.database
+    return output, measured, ledger, source.name if args.database is None else args.database
+
+
+def _finished(args: argparse.Namespace, result, size: dict[str, int | None], places) -> None:
+    """Synthesises for a measurement that is kept, and says how to go on should that fail."""
+    output, measured, ledger, _ = places
+    try:
+        _finish(result, size, args.seed, output)
+    except BaseException:
+        more = f" --seed={args.seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
+        print(
+            f"what was measured is kept: kme-jax synthesise {measured} --output={output}{more} goes on from there, "
+            "and spends nothing",
+            file=sys.stderr,
+        )
+        raise
+    shutil.rmtree(measured, ignore_errors=True)
+    print(statement.describe(result.statement))
+    print(f"wrote {output}; what was spent is in {args.ledger or ledger.path.name}, which is not to be published")
+
+
+def _release(args: argparse.Namespace) -> None:
+    if args.schema is not None:
+        _release_table(args)
+    elif args.lower is None or args.upper is None:
+        raise InputError("give --schema for a table, or --lower and --upper for columns of numbers; see --help")
+    else:
+        for name in ("target", "num_rows"):
+            if getattr(args, name) is not None:
+                raise InputError(f"--{name} needs --schema")
+        _release_points(args)
+
+
+def _release_table(args: argparse.Namespace) -> None:
+    for name in ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} does not apply with --schema")
+    if not args.header:
+        raise InputError("--no-header does not apply with --schema: the file needs the names of its columns")
+    schema, table_files, table_release = _tables("schema", "files", "release")
+    budget, num_rows = _budget(args.epsilon, args.delta), _num_rows(args.num_rows)
+    known = schema.Schema.read(args.schema)
+    places = _places(args, _TABLE_ROOM)
+    _, measured, ledger, database = places
+    source = table_files.open_table(args.file, known)
+    with _bar("rows") as progress:
+        result = table_release.measure_table(
+            source,
+            known,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            target=args.target,
+            ledger=ledger,
+            database=database,
+            again=args.again,
+            folder=measured,
+            progress=progress,
+        )
+    _finished(args, result, {"num_rows": num_rows}, places)
+
+
+def _release_points(args: argparse.Namespace) -> None:
+    bounds = Bounds.create(args.lower, args.upper, args.columns)
+    if args.header and args.columns and all(map(_is_number, args.columns)):
+        raise InputError("--columns are numbers: names are published; if the file has no header line, say --no-header")
+    budget = _budget(args.epsilon, args.delta)
+    kernel = _kernel(args, bounds.dim)
+    num_features = _num_features(args)
+    num_points = _num_points(args, args.points is not None)
+    places = _places(args, 16 * (bounds.dim + 1) * num_points)
+    _, measured, ledger, database = places
 
     def read(path):
         return files.read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
@@ -341,40 +466,48 @@ def _release(args: argparse.Namespace) -> None:
             database=database,
             again=args.again,
             folder=measured,
-            num_features=args.num_features,
+            num_features=num_features,
             seed=args.seed,
             progress=progress,
         )
     del rows
-    try:
-        _finish(result, num_points, args.seed, output)
-    except BaseException:
-        more = f" --seed={args.seed}" + (f" --num_points={num_points}" if points is None else "")
-        print(
-            f"the noisy embedding is kept: kme-jax synthesise {measured} --output={output}{more} goes on from there, "
-            "and spends nothing",
-            file=sys.stderr,
-        )
-        raise
-    shutil.rmtree(measured, ignore_errors=True)
-    print(statement.describe(result.statement))
-    print(f"wrote {output}; what was spent is in {args.ledger or ledger.path.name}, which is not to be published")
+    _finished(args, result, {"num_points": num_points if points is None else None}, places)
 
 
-def _finish(measurement: Measurement, num_points: int, seed: int, output: pathlib.Path) -> Release:
-    with _bar("points") as progress:
-        result = measurement.synthesise(num_points, seed=seed, progress=progress)
+def _schema(args: argparse.Namespace) -> None:
+    output = files.check_new_file(args.output, (".json",))
+    (schema,) = _tables("schema")
+    draft, left_out = schema.Schema.draft(args.file, public=args.public)
+    schema.write_json(output, draft)
+    for name, reason in left_out.items():
+        print(f"left out: {name}: {reason}")
+    what = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
+    print(f"wrote {output}: {len(draft['columns'])} columns; {what}")
+
+
+def _finish(measurement, size: dict[str, int | None], seed: int, output: pathlib.Path):
+    given = {name: number for name, number in size.items() if number is not None}
+    with _bar("synthesis") as progress:
+        result = measurement.synthesise(**given, seed=seed, progress=progress)
     result.save(output)
     return result
 
 
 def _synthesise(args: argparse.Namespace) -> None:
     measurement = Measurement.load(args.folder)
-    num_points = _num_points(args, measurement.proposal is None)
+    if isinstance(measurement, Measurement):
+        if args.num_rows is not None:
+            raise InputError("--num_rows is for tables: give --num_points")
+        size = {"num_points": _num_points(args, measurement.proposal is None)}
+    else:
+        if args.num_points is not None:
+            raise InputError("--num_points does not apply to a table: give --num_rows")
+        size = {"num_rows": _num_rows(args.num_rows)}
     output = check_folder(args.output)
-    result = _finish(measurement, num_points, args.seed, output)
-    print(f"wrote {output}: {len(result.sample.points)} points; nothing was spent")
-    if not (pathlib.Path(args.folder) / "points.npz").exists():
+    result = _finish(measurement, size, args.seed, output)
+    made = f"{len(result.sample.points)} points" if isinstance(result, Release) else f"{result.table.num_rows} rows"
+    print(f"wrote {output}: {made}; nothing was spent")
+    if not any((pathlib.Path(args.folder) / name).exists() for name in ("points.npz", "rows.npz")):
         print(f"{args.folder} is not needed any more")
 
 
@@ -383,8 +516,13 @@ def _show(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(release.statement, indent=2))
         return
-    sample, bounds = release.sample, release.measurement.bounds
     print(statement.describe(release.statement))
+    if not isinstance(release, Release):
+        print(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
+        for column in release.schema.columns:
+            print(f"{column.name:<30.30} {column.kind}, {column.num_values} values{', or missing' * column.nullable}")
+        return
+    sample, bounds = release.sample, release.measurement.bounds
     unweighted = sample.weights.min() >= 0 and abs(sample.weights.sum() - 1) <= 1e-6
     kind = "a probability distribution" if unweighted else "weights may be negative, and sum to about 1"
     print(f"\n{len(sample.points)} points, {kind}:")
@@ -396,10 +534,18 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _sample(args: argparse.Namespace) -> None:
-    output = files.check_new_file(args.output, (".csv", ".npz"))
-    if not 1 <= args.num_rows <= 10**9:
-        raise InputError(f"--num_rows must be from 1 to a billion, got {args.num_rows}")
+    _num_rows(args.num_rows)
+    files.check_new_file(args.output, (".csv", ".npz", ".parquet"))
     release = Release.load(args.folder)
+    output = files.check_new_file(args.output, (".csv", ".npz" if isinstance(release, Release) else ".parquet"))
+    if not isinstance(release, Release):
+        (table_files,) = _tables("files")
+        table = release.sample(args.num_rows, seed=args.seed, where=args.where, weighted=args.weighted)
+        table_files.write_table(output, table)
+        print(f"wrote {output}: {table.num_rows} rows")
+        return
+    if args.where:
+        raise InputError("--where is for releases of tables")
     if args.weighted:
         if "weight" in release.columns:
             raise InputError("--weighted: a column is named weight already")
@@ -420,14 +566,14 @@ def _plan(args: argparse.Namespace) -> None:
         raise InputError(f"--dim must be from 1 to 10000, got {args.dim}")
     if args.public_points is not None and not 1 <= args.public_points <= 20_000:
         raise InputError(f"--public_points must be from 1 to 20000, got {args.public_points}")
-    _check_features(args)
+    num_features = _num_features(args)
     budgets, kernel = [_budget(epsilon, args.delta) for epsilon in args.epsilon], _kernel(args, args.dim)
     for budget in budgets:
         check_num_rows(args.num_rows, budget)
     public = Bounds.create(np.zeros(args.dim), np.ones(args.dim)).proposal
     if args.public_points is not None:  # stand-ins
         public = np.random.default_rng(args.seed).uniform(size=(args.public_points, args.dim))
-    feature_map = plan_map(kernel, public, num_features=args.num_features, bounded=True, seed=args.seed)
+    feature_map = plan_map(kernel, public, num_features=num_features, bounded=True, seed=args.seed)
     proposal = public if args.public_points is None else None
     plans = []
     for budget in budgets:
@@ -456,6 +602,21 @@ def _evaluate(args: argparse.Namespace) -> None:
     if output is not None and pathlib.Path(args.folder).resolve() in output.resolve().parents:
         raise InputError(f"{output}: errors are NOT PRIVATE, and do not belong into what is published")
     release = Release.load(args.folder)
+    found, text = (_evaluated_points if isinstance(release, Release) else _evaluated_table)(args, release)
+    if output is not None:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    print(text)
+
+
+def _evaluated_table(args: argparse.Namespace, release) -> tuple[dict, str]:
+    (table_files,) = _tables("files")
+    found = evaluation.evaluate_table(release, table_files.open_table(args.against, release.schema))
+    return found, evaluation.describe_table(found)
+
+
+def _evaluated_points(args: argparse.Namespace, release: Release) -> tuple[dict, str]:
     if release.measurement.bounds is None:
         raise InputError(f"{args.folder}: it was made without bounds, so there is nothing to read the file by")
     named = pathlib.Path(args.against).suffix == ".csv" and args.header
@@ -468,11 +629,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     )
     with _bar("distance") as progress:
         found = evaluation.evaluate(release, rows, distance=args.distance, progress=progress)
-    if output is not None:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
-    print(evaluation.describe(found))
+    return found, evaluation.describe(found)
 
 
 # -- the program

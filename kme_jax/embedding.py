@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable
@@ -58,12 +59,12 @@ def private_points(rows: Any) -> np.ndarray:
     if array.dtype.kind in "OUS":
 
         def number(cell):
-            try:
-                return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
-            except OverflowError:
-                return np.inf if cell > 0 else -np.inf  # of a whole number
-            except Exception:  # whatever an object does when asked for a number
-                return np.nan
+            with contextlib.suppress(Exception):  # whatever an object does when asked for a number
+                try:
+                    return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
+                except OverflowError:
+                    return np.inf if cell > 0 else -np.inf  # of a whole number
+            return np.nan
 
         array = np.vectorize(number, otypes=[np.float64])(array) if array.size else array.astype(np.float64)
     if array.dtype.kind not in "fiub" or array.ndim != 2 or not array.shape[1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from kme_jax.embedding import private_points
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, check_columns
 from kme_jax.release import Release
+
+if TYPE_CHECKING:
+    from kme_jax.table.files import TableSource
+    from kme_jax.table.release import TableRelease
 
 WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
 
@@ -31,7 +35,9 @@ def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.divide(covariance, scale, out=np.full_like(scale, np.nan), where=varies)
 
 
-def evaluate(release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | None = None):
+def evaluate(
+    release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | None = None
+) -> dict[str, Any]:
     """Errors of means, standard deviations, cumulative distributions and correlations, and Δ. NOT PRIVATE.
 
     Args:
@@ -82,6 +88,43 @@ def evaluate(release: Release, rows: np.ndarray, *, distance: bool = True, progr
 def _spread(values: np.ndarray, weights: np.ndarray) -> float:
     """The standard deviation; 0 where weights that may be negative make the variance so."""
     return float(np.sqrt(max(0.0, weights @ np.square(values - weights @ values))))
+
+
+def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]:
+    """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
+
+    Args:
+      release: of the table.
+      source: the private table; all of its codes are held in memory.
+
+    Returns:
+      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns, "1" to
+      "3", "columns" (for each, "name" and "total_variation"), and "pairs", those that are furthest apart first.
+    """
+    from kme_jax.table.marginals import means, total_variation
+
+    schema = release.schema
+    distances = total_variation(schema, np.concatenate(list(source.codes())), schema.encode(release.table))
+    pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
+    return {
+        "warning": WARNING,
+        "num_rows": source.num_rows,
+        "mean_total_variation": means(distances),
+        "columns": [{"name": name, "total_variation": distances[name,]} for name in schema.names],
+        "pairs": [{"names": list(names), "total_variation": -d} for d, names in pairs],
+    }
+
+
+def describe_table(found: dict[str, Any]) -> str:
+    """The errors as text."""
+    lines = [found["warning"], f"{'column':<40} {'total variation':>16}"]
+    lines += [f"{c['name']:<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
+    for pair in found["pairs"][:5]:
+        lines.append(f"{' and '.join(pair['names']):<40.40} {pair['total_variation']:16.2g}")
+    words = {"1": "single columns", "2": "pairs", "3": "triples"}
+    for order, mean in found["mean_total_variation"].items():
+        lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
+    return "\n".join(lines)
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import numpy as np
 
@@ -155,24 +156,19 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
     return path
 
 
-def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:
-    """Writes rows [n, d] with the names of their columns: to a .csv file with a header line, or to a .npz file with
-    arrays ``rows`` and ``columns``. All of it, or nothing.
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
+    """A file to write to that is there when the block has ended well, and is not if it has not.
 
     Raises:
-      FileError: see :func:`check_new_file`; it cannot be written.
+      FileError: another suffix; it exists; its folder does not; it cannot be written.
     """
-    path = check_new_file(path, (".csv", ".npz"))
+    path = check_new_file(path, suffixes)
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                if path.suffix == ".npz":
-                    np.savez_compressed(file, rows=rows, columns=np.asarray(columns))
-                else:
-                    file.write((_csv_line(columns) + "\n").encode())
-                    for row in rows.tolist():
-                        file.write((",".join(map(repr, row)) + "\n").encode())
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
@@ -181,6 +177,22 @@ def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]
             pathlib.Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:
+    """Writes rows [n, d] with the names of their columns: to a .csv file with a header line, or to a .npz file with
+    arrays ``rows`` and ``columns``. All of it, or nothing.
+
+    Raises:
+      FileError: see :func:`new_file`.
+    """
+    with new_file(path, (".csv", ".npz")) as file:
+        if pathlib.Path(path).suffix == ".npz":
+            np.savez_compressed(file, rows=rows, columns=np.asarray(columns))
+        else:
+            file.write((_csv_line(columns) + "\n").encode())
+            for row in rows.tolist():
+                file.write((",".join(map(repr, row)) + "\n").encode())
 
 
 def _csv_line(cells: Sequence[str]) -> str:

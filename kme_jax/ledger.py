@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kme_jax.privacy.calibration import zcdp_epsilon
-from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.privacy.mechanisms import Composition, Mechanism
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
 
@@ -92,7 +92,7 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be read ({error.strerror})") from error
 
-    def spend(self, database: str, mechanism: Mechanism, *, again: bool = False) -> dict[str, Any]:
+    def spend(self, database: str, mechanism: Mechanism | Composition, *, again: bool = False) -> dict[str, Any]:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 
         Args:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import shutil
-import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,24 +16,32 @@ from kme_jax.bounds import Bounds
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
+from kme_jax.folders import (
+    ROOM,
+    arrays_writer,
+    check_files,
+    check_folder,
+    check_version,
+    damaged,
+    json_writer,
+    load_arrays,
+    save_folder,
+)
 from kme_jax.kernels import Kernel
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress, check_points
-from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import privacy_statement
 from kme_jax.proposals import NormalProposal
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.sample import WeightedSample
 
-RELEASE_VERSION = 1
-_ROOM = 1 << 20  # bytes, for a statement and points
-_TEMPORARY = ".kme_jax-"
+if TYPE_CHECKING:
+    from kme_jax.table.release import TableMeasurement, TableRelease
+
+RELEASE_VERSION = 2
 _FILES = ("points.npz", "release.npz", "privacy.json")
-
-
-class ReleaseError(ValueError):
-    """A folder that cannot be written, or is no release."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,7 +89,10 @@ class Measurement:
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        return _save(folder, self._arrays(), self.statement, None)
+        return save_folder(folder, self._writers())
+
+    def _writers(self) -> dict[str, Any]:
+        return {"release.npz": arrays_writer(self._arrays()), "privacy.json": json_writer(self.statement)}
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"coordinates": self.private.coordinates}
@@ -99,23 +107,24 @@ class Measurement:
         return arrays | {"json": np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)}
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> Measurement:
+    def load(cls, folder: str | os.PathLike) -> Measurement | TableMeasurement:
         """The measurement of a folder that it, or a release, was saved to.
 
         Raises:
-          ReleaseError: there is none, or it is damaged, or of a later version.
+          ReleaseError: there is none, or it is damaged, or of another version.
         """
         folder = pathlib.Path(folder)
-        _check_files(folder, ("release.npz", "privacy.json"))
-        arrays = _load_arrays(folder / "release.npz")
-        with _damaged(folder / "release.npz"):
+        if _is_table(folder):
+            from kme_jax.table.release import TableMeasurement
+
+            return TableMeasurement.load(folder)
+        check_files(folder, ("release.npz", "privacy.json"))
+        arrays = load_arrays(folder / "release.npz")
+        with damaged(folder / "release.npz"):
             tree = json.loads(arrays["json"].tobytes())
             version = tree["release_version"]
-        if version != RELEASE_VERSION:
-            raise ReleaseError(
-                f"{folder}: is of version {version}, this is kme_jax for version {RELEASE_VERSION}: update"
-            )
-        with _damaged(folder / "release.npz"):
+        check_version(folder, version, RELEASE_VERSION)
+        with damaged(folder / "release.npz"):
             private = PrivateEmbedding(
                 decode(tree["feature_map"], arrays), arrays["coordinates"], decode(tree["mechanism"], arrays)
             )
@@ -123,7 +132,7 @@ class Measurement:
                 raise ValueError("another number of coordinates than of features")
             proposal, bounds = decode(tree["proposal"], arrays), decode(tree["bounds"], arrays)
             statement = tree["statement"]
-        with _damaged(folder / "privacy.json"):
+        with damaged(folder / "privacy.json"):
             if json.loads((folder / "privacy.json").read_text()) != statement:
                 raise ValueError("it is not the statement of this release")
         return cls(private, statement, proposal, bounds)
@@ -163,7 +172,9 @@ class Release:
         bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
         return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
 
-    def resynthesise(self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None):
+    def resynthesise(
+        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
+    ) -> Release:
         """Another synthetic database for the same embedding, a :class:`Release`; see ``Measurement.synthesise``."""
         return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)
 
@@ -180,19 +191,23 @@ class Release:
             "columns": np.asarray(self.columns),
             "seed": np.asarray(self.seed),
         }
-        return _save(folder, self.measurement._arrays(), self.statement, points)
+        return save_folder(folder, self.measurement._writers() | {"points.npz": arrays_writer(points)})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> Release:
-        """A release that :meth:`save` has written.
+    def load(cls, folder: str | os.PathLike) -> Release | TableRelease:
+        """A release, of numbers or of a table, that ``save`` has written.
 
         Raises:
-          ReleaseError: it is none, is damaged, or of a later version.
+          ReleaseError: it is none, is damaged, or of another version.
         """
         folder = pathlib.Path(folder)
-        _check_files(folder, _FILES)
-        measurement, points = Measurement.load(folder), _load_arrays(folder / "points.npz")
-        with _damaged(folder / "points.npz"):
+        if _is_table(folder):
+            from kme_jax.table.release import TableRelease
+
+            return TableRelease.load(folder)
+        check_files(folder, _FILES)
+        measurement, points = Measurement.load(folder), load_arrays(folder / "points.npz")
+        with damaged(folder / "points.npz"):
             sample = WeightedSample(points["points"], points["weights"], measurement.private.mechanism)
             if sample.points.shape != (len(sample.weights), measurement.private.feature_map.dim):
                 raise ValueError("points and weights do not fit")
@@ -200,89 +215,8 @@ class Release:
         return cls(measurement, sample, seed)
 
 
-def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
-    """Refuses a folder that a release could not be saved to, before anything is spent.
-
-    Args:
-      folder: it must not exist, and the folder it is to be in must.
-      num_bytes: what there has to be room for.
-
-    Raises:
-      ReleaseError: it exists, or cannot be written.
-    """
-    folder = pathlib.Path(folder)
-    if folder.exists() or folder.is_symlink():
-        raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
-    try:
-        with tempfile.TemporaryFile(dir=folder.parent) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, num_bytes + 1)
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror or error})") from error
-    return folder
-
-
-def _save(folder, arrays: dict, statement: dict, points: dict | None) -> pathlib.Path:
-    folder = check_folder(folder)
-    try:
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
-    except OSError as error:
-        raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror})") from error
-    try:
-        np.savez_compressed(temporary / "release.npz", **arrays)
-        if points is not None:
-            np.savez_compressed(temporary / "points.npz", **points)
-        (temporary / "privacy.json").write_text(json.dumps(statement, indent=2, allow_nan=False) + "\n")
-        for path in temporary.iterdir():
-            os.chmod(path, 0o644)
-            _flush(path)
-        os.chmod(temporary, 0o755)
-        _flush(temporary)
-        os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
-    except OSError as error:
-        raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    with contextlib.suppress(OSError):  # it is there, and complete, whether or not this can be flushed
-        _flush(folder.parent)
-    return folder
-
-
-def _check_files(folder: pathlib.Path, names: tuple[str, ...]) -> None:
-    if not folder.is_dir():
-        raise ReleaseError(f"{folder}: no such folder")
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing == ["points.npz"]:
-        raise ReleaseError(
-            f"{folder}: has no points.npz yet; kme-jax synthesise {folder} --output=... makes a release of it"
-        )
-    if missing:
-        raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")
-
-
-@contextlib.contextmanager
-def _damaged(path: pathlib.Path):
-    try:
-        yield
-    except Exception as error:  # whatever damaged bytes lead to
-        raise ReleaseError(f"{path}: is damaged ({error})") from error
-
-
-def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}  # an AttributeError, if it is one array
-    except Exception as error:
-        raise ReleaseError(f"{path}: is damaged ({error})") from error
-
-
-def _flush(path: pathlib.Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _is_table(folder: pathlib.Path) -> bool:
+    return (folder / "measurements.npz").exists()
 
 
 def measure(
@@ -344,13 +278,14 @@ def measure(
     proposal = public if isinstance(public, NormalProposal) else None
 
     def result(private: PrivateEmbedding, total: dict[str, Any] | None) -> Measurement:
-        return Measurement(private, privacy_statement(private, bounds=bounds, total=total), proposal, bounds)
+        inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
+        return Measurement(private, privacy_statement(private, public_inputs=inputs, total=total), proposal, bounds)
 
     # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
     draft = result(PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     num_bytes = sum(array.nbytes for array in draft._arrays().values())
     if folder is not None:
-        check_folder(folder, 2 * num_bytes + _ROOM)
+        check_folder(folder, 2 * num_bytes + ROOM)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if ledger is None else ledger.spend(database, mechanism, again=again)
     measured = result(perturb_securely(embedding, budget), total)
@@ -372,16 +307,6 @@ def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.nd
     if points.shape[1] != bounds.dim:
         raise ValueError(f"points: expected {bounds.dim} columns, as the bounds have, got {points.shape[1]}")
     return bounds.to_unit(points)
-
-
-def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
-    """Raises ValueError for N < 2 and for δ ≥ 1/N."""
-    if num_rows < 2:
-        raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")
-    if budget.delta >= 1 / num_rows:
-        raise ValueError(
-            f"delta must be below 1/N = {1 / num_rows:.2g}, got {budget.delta}: a larger one protects nobody"
-        )
 
 
 def plan_mechanism(num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget) -> Mechanism:

@@ -11,25 +11,32 @@ from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.table import Block, Grid, TableMap
 from kme_jax.kernels import Gaussian, Laplacian, Matern32, Matern52, Product, Sum
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.proposals import NormalProposal
+from kme_jax.synthesis.relaxed import Leaves, RelaxedRows
 
 _CLASSES = {
     cls.__name__: cls
     for cls in (
+        Block,
         Bounds,
         FourierMap,
         Gaussian,
+        Grid,
         Laplacian,
         LatticeMap,
+        Leaves,
         Matern32,
         Matern52,
         Mechanism,
         NormalProposal,
         Product,
+        RelaxedRows,
         SubspaceMap,
         Sum,
+        TableMap,
     )
 }
 
@@ -54,8 +61,9 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         raise TypeError(f"{name}: {type(value).__name__} cannot be written")
     if array.ndim == 0:
         return encode(array.item(), arrays, name)
-    arrays[name] = array
-    return {"array": name}
+    same = next((other for other, known in arrays.items() if known is array), name)
+    arrays[same] = array
+    return {"array": same}
 
 
 def decode(value: Any, arrays: Any) -> Any:

@@ -21,8 +21,9 @@ from kme_jax import (
     represent,
     spectral_map,
 )
+from kme_jax.folders import ReleaseError
 from kme_jax.privacy import perturb_securely
-from kme_jax.release import ReleaseError, plan_map
+from kme_jax.release import plan_map
 
 BOUNDS = Bounds.create([-2.0, 0.0], [2.0, 1000.0], ["left", "right"])
 KERNEL = Gaussian(50.0)  # a length of 0.1

@@ -54,7 +54,11 @@ def test_cells_that_are_objects(recwarn):
         def __float__(self):
             raise RuntimeError
 
-    cells = [[b"\xff", "a"], [np.complex128(1 + 2j), None], [10**400, -(10**400)], [Odd(), "0.5"]]
-    expected = [[np.nan, np.nan], [np.nan, np.nan], [np.inf, -np.inf], [np.nan, 0.5]]
+    class Huge:
+        def __float__(self):
+            raise OverflowError
+
+    cells = [[Huge(), 1], [b"\xff", "a"], [np.complex128(1 + 2j), None], [10**400, -(10**400)], [Odd(), "0.5"]]
+    expected = [[np.nan, 1], [np.nan, np.nan], [np.nan, np.nan], [np.inf, -np.inf], [np.nan, 0.5]]
     np.testing.assert_array_equal(private_points(cells), expected)
     assert not recwarn.list

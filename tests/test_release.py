@@ -27,9 +27,9 @@ from kme_jax import (
     release,
 )
 from kme_jax import algorithms as algorithms_module
+from kme_jax.folders import ReleaseError
 from kme_jax.ledger import LedgerError
 from kme_jax.privacy import secure_mechanism, statement, zcdp_delta, zcdp_epsilon
-from kme_jax.release import ReleaseError
 
 ROWS = np.random.default_rng(0).normal([1.0, -2.0], [1.0, 0.5], (2000, 2))
 KERNEL = Gaussian(0.5)
@@ -123,7 +123,7 @@ def test_statements_validate_and_can_be_recomputed():
         text = json.dumps(statement.privacy_statement(private), allow_nan=False)
         said = json.loads(text)
         checker.validate(said)
-        mechanism = said["mechanism"]
+        (mechanism,) = said["measurements"]
         if mechanism["rho"] is not None:
             rho = mechanism["sensitivity"] ** 2 / (2 * mechanism["scale"] ** 2)
             assert mechanism["rho"] == pytest.approx(rho, rel=1e-9)
@@ -131,7 +131,7 @@ def test_statements_validate_and_can_be_recomputed():
             assert zcdp_delta(rho, said["epsilon"]) <= delta
             for group in said["groups"]:
                 assert zcdp_epsilon(group["rows"] ** 2 * rho, delta) == pytest.approx(group["epsilon"], rel=1e-6)
-        assert said["feature_map"]["diameter"] == pytest.approx(mechanism["sensitivity"] * len(ROWS))
+        assert mechanism["feature_map"]["diameter"] == pytest.approx(mechanism["sensitivity"] * len(ROWS))
         assert [group["epsilon"] for group in said["groups"]] == sorted(group["epsilon"] for group in said["groups"])
         assert said["groups"][0] == {"rows": 1, "epsilon": said["epsilon"]}
         words = statement.describe(said)
@@ -140,7 +140,7 @@ def test_statements_validate_and_can_be_recomputed():
         with pytest.raises(jsonschema.ValidationError):
             checker.validate(said | {"private": "yes"})
         with pytest.raises(jsonschema.ValidationError):
-            checker.validate({name: value for name, value in said.items() if name != "mechanism"})
+            checker.validate({name: value for name, value in said.items() if name != "measurements"})
 
 
 def test_rows_used_as_points_are_said_to_be_unprotected(made):
@@ -362,10 +362,10 @@ def test_a_later_version_is_refused(made, tmp_path):
     folder = _copy(made[1], tmp_path / "copy")
     with np.load(folder / "release.npz") as file:
         arrays = dict(file)
-    tree = json.loads(arrays["json"].tobytes()) | {"release_version": 2}
+    tree = json.loads(arrays["json"].tobytes()) | {"release_version": 3}
     arrays["json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
     np.savez(folder / "release.npz", **arrays)
-    with pytest.raises(ReleaseError, match=r"version 2.*update"):
+    with pytest.raises(ReleaseError, match=r"version 3.*update"):
         Release.load(folder)
 
 

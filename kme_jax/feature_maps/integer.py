@@ -18,6 +18,7 @@ import numpy as np
 from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.waves import CosSin, SpectralMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52, Product, Sum
 from kme_jax.numerics import Progress, float64
@@ -79,6 +80,8 @@ def integer_map(feature_map: FeatureMap, num_rows: int) -> IntegerMap:
         return SpectralIntegers.create(feature_map, num_rows)
     if isinstance(feature_map, SubspaceMap):
         return SubspaceIntegers.create(feature_map, num_rows)
+    if isinstance(feature_map, TableMap):
+        return TableIntegers.create(feature_map, num_rows)
     raise ValueError(f"there are no integer features for a {type(feature_map).__name__}")
 
 
@@ -342,3 +345,47 @@ class SubspaceIntegers(IntegerMap):
         product = exact_product(self.feature_map.basis, total, _BASIS_BITS)
         # Beyond 2^61 for no row of a kernel that is computed as said; and clipping brings neighbours no further apart.
         return np.clip(product, -(2**_MAX_SUM_BITS), 2**_MAX_SUM_BITS).astype(np.int64)
+
+
+# -- tables
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableIntegers(IntegerMap):
+    """q(x) = (ω_b e_{c_b(x)})_b = s ψ(x), s = √(Σ_b ω_b²), without any rounding: the weights ω are integers.
+
+    Attributes:
+      feature_map: a TableMap.
+      units: s.
+    """
+
+    feature_map: TableMap
+    units: float
+
+    @classmethod
+    def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:
+        """See ``integer_map``."""
+        largest = max(block.weight for block in feature_map.blocks)
+        if num_rows * largest >= 2**_MAX_SUM_BITS:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, feature_map.norm)
+
+    @property
+    def diameter(self) -> float:
+        """√(2 Σ_b ω_b²), see ``TableMap.diameter``: it holds for these integers as they are."""
+        return math.sqrt(2 * sum(block.weight**2 for block in self.feature_map.blocks)) * (1 + 1e-15)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self.diameter
+
+    def sum(self, rows, usable, *, devices=None, progress=None):
+        blocks = self.feature_map.blocks
+        weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
+        counts = self.feature_map.weighted_counts(rows if np.all(usable) else rows[usable])
+        if progress:
+            progress(len(rows), len(rows))
+        return counts.astype(np.int64) * weights
+
+    def released(self, total):
+        return total

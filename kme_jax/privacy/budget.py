@@ -25,3 +25,13 @@ class PrivacyBudget:
             raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}")
         if not 0 <= self.delta < 1:
             raise ValueError(f"delta must be in [0, 1), got {self.delta}")
+
+
+def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
+    """Raises ValueError for N < 2 and for δ ≥ 1/N."""
+    if num_rows < 2:
+        raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")
+    if budget.delta >= 1 / num_rows:
+        raise ValueError(
+            f"delta must be below 1/N = {1 / num_rows:.2g}, got {budget.delta}: a larger one protects nobody"
+        )

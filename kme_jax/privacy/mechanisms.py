@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from kme_jax.feature_maps.integer import IntegerMap
 from kme_jax.numerics import in_float64
 from kme_jax.privacy import secure
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier, zcdp_delta, zcdp_rho
+from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier, zcdp_delta, zcdp_epsilon, zcdp_rho
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -69,6 +70,44 @@ class Mechanism:
     def variance(self) -> float:
         """Of the noise, per coordinate: σ², or 2b²."""
         return self.scale**2 if self.noise == "gaussian" else 2 * self.scale**2
+
+
+@dataclasses.dataclass(frozen=True)
+class Composition:
+    """Several measurements of the same rows with discrete Gaussian noise, of which later ones may depend on the results
+    of earlier ones: together they are (ε, δ)-differentially private, because ρ adds up (Bun & Steinke 2016, lemma 1.7).
+
+    Attributes:
+      epsilon: ε.
+      delta: δ.
+      rho: the sum of theirs, or what is set aside for them.
+      failure_probability: the sum of theirs.
+      private: whether the noise of all of them is secure.
+    """
+
+    epsilon: float
+    delta: float
+    rho: float
+    failure_probability: float
+    private: bool
+
+    @classmethod
+    def planned(cls, budget: PrivacyBudget) -> Composition:
+        """What may be spent in all, by secure measurements of maps whose diameters are certain."""
+        return cls(budget.epsilon, budget.delta, zcdp_rho(budget), 0.0, True)
+
+    @classmethod
+    def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:
+        """What was spent.
+
+        Raises:
+          ValueError: more than the budget.
+        """
+        rho = math.fsum(mechanism.rho for mechanism in mechanisms)
+        failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
+        if zcdp_delta(rho, budget.epsilon) + failure > budget.delta:
+            raise ValueError(f"the measurements spend more than ε = {budget.epsilon:g}")
+        return cls(budget.epsilon, budget.delta, rho, failure, all(m.private for m in mechanisms))
 
 
 @pytree_dataclass
@@ -236,12 +275,18 @@ def perturb(
     return PrivateEmbedding(feature_map, np.asarray(noisy)[:num_features], mechanism)
 
 
-def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget) -> Mechanism:
+def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0) -> Mechanism:
     """The mechanism of :func:`perturb_securely`, without any rows: discrete Gaussian noise, or discrete Laplace noise
     for δ = 0. Units are those of ψ.
 
+    Args:
+      integer_map: q.
+      num_rows: N.
+      budget: (ε, δ), of all measurements of a sequence.
+      share: the part of the budget's ρ that this one has; its own ε is then smaller.
+
     Raises:
-      ValueError: N < 1; noise that integers have no room for.
+      ValueError: N < 1; noise that integers have no room for; a share of Laplace noise.
     """
     if num_rows < 1:
         raise ValueError(f"num_rows must be at least 1, got {num_rows}")
@@ -251,18 +296,22 @@ def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudg
     common = {"num_rows": num_rows, "private": True, "noise_source": secure.source(), "grid": grid}
     common["failure_probability"] = failure
     if delta == 0:
+        if share != 1:
+            raise ValueError("delta = 0 takes one measurement: give delta > 0 for a sequence of several")
         sensitivity = math.ceil(math.sqrt(integer_map.feature_map.num_features) * largest)  # in L1, by Cauchy–Schwarz
         scale = secure.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))
         return Mechanism("laplace", scale * grid, sensitivity * grid, budget.epsilon, budget.delta, "exact", **common)
-    scale = secure.check_scale(largest / math.sqrt(2 * zcdp_rho(PrivacyBudget(budget.epsilon, delta))))
+    most = share * zcdp_rho(PrivacyBudget(budget.epsilon, delta))
+    scale = secure.check_scale(largest / math.sqrt(2 * most))
     rho = secure.gaussian_rho(scale, largest)
-    while zcdp_delta(rho, budget.epsilon) > delta:  # rounding
+    while rho > most:  # rounding
         scale *= 1 + 1e-9
         rho = secure.gaussian_rho(scale, largest)
-    return Mechanism("gaussian", scale * grid, largest * grid, budget.epsilon, budget.delta, "zcdp", rho=rho, **common)
+    epsilon = budget.epsilon if share == 1 else zcdp_epsilon(rho, delta)
+    return Mechanism("gaussian", scale * grid, largest * grid, epsilon, budget.delta, "zcdp", rho=rho, **common)
 
 
-def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget) -> PrivateEmbedding:
+def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0) -> PrivateEmbedding:
     """μ̃ = (Σ_n q(x_n) + noise) / (s N), with noise that may be published: integer, exact, from a cryptographic
     generator that cannot be seeded (OpenDP). One draw per call; a second call on the same rows is a second release.
 
@@ -270,21 +319,60 @@ def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget) -> Priv
     ``IntegerMap``). The discrete Gaussian of parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any
     dimension (Canonne, Kamath & Steinke 2020, theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is
     lowered by the probability that the diameter fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is
-    (ε, 0). Nothing but integers is computed from rows to noise; division by s N is post-processing.
+    (ε, 0). Nothing but integers is computed from rows to noise; division by s N is post-processing. Measurements whose
+    shares sum to 1 or less are (ε, δ) together, also where a map depends on the results before it: ρ adds up (Bun &
+    Steinke 2016, lemma 1.7).
 
     Args:
       embedding: Σ_n q(x_n).
       budget: (ε, δ).
+      share: see :func:`secure_mechanism`.
 
     Raises:
       TypeError: another kind of embedding.
       ValueError: as :func:`secure_mechanism`.
       ModuleNotFoundError: OpenDP is not installed.
     """
-    if not isinstance(embedding, IntegerEmbedding):
-        raise TypeError(f"secure noise is for the sums of integer_embedding, got {type(embedding).__name__}")
+    _check_integers(embedding)
     integers = embedding.integer_map
-    mechanism = secure_mechanism(integers, embedding.num_rows, budget)
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
     draw = secure.add_gaussian if mechanism.noise == "gaussian" else secure.add_laplace
     noisy = draw(integers.released(embedding.total), mechanism.scale / mechanism.grid)
     return PrivateEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)
+
+
+def perturb_integers(
+    key: Array, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
+) -> PrivateEmbedding:
+    """What :func:`perturb_securely` returns, with simulated Gaussian noise of the same size, for experiments:
+    reproducible, and NOT private.
+
+    Args:
+      key: a JAX random key; never use it for anything else.
+      embedding: Σ_n q(x_n).
+      budget: (ε, δ), δ > 0.
+      share: see :func:`secure_mechanism`.
+
+    Raises:
+      TypeError: another kind of embedding.
+      ValueError: as :func:`secure_mechanism`; δ = 0.
+    """
+    _check_integers(embedding)
+    zcdp_rho(budget)
+    integers = embedding.integer_map
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
+    mechanism = dataclasses.replace(mechanism, private=False, noise_source=Mechanism.noise_source)
+    released = integers.released(embedding.total)
+    noise = np.rint(mechanism.scale / mechanism.grid * _standard_normal(key, len(released)))
+    return PrivateEmbedding(integers.feature_map, (released + noise) * mechanism.grid, mechanism)
+
+
+def _check_integers(embedding: Any) -> None:
+    if not isinstance(embedding, IntegerEmbedding):
+        raise TypeError(f"secure noise is for the sums of integer_embedding, got {type(embedding).__name__}")
+
+
+@in_float64
+def _standard_normal(key: Array, size: int) -> np.ndarray:
+    padded = size + -size % _NOISE_BLOCK
+    return np.asarray(_add_noise(key, np.zeros(padded), 1.0))[:size]

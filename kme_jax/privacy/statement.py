@@ -5,22 +5,23 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from kme_jax._version import __version__
-from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.calibration import gaussian_delta, zcdp_epsilon
-from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
+from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
 
-STATEMENT_VERSION = 1
+STATEMENT_VERSION = 2
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
 
 _NOT_COVERED = (
     "timing, memory use, logs and partial sums of the computation",
     "the number of rows, the schema and the budget, which are public",
     "other releases about the same people",
-    "the choice of kernel, bounds or proposal, if it was made by looking at the rows",
+    "the choice of kernel, bounds, schema or proposal, if it was made by looking at the rows",
 )
 _PUBLIC_ROWS = "rows that were used as public points: they are published as they are"
 
@@ -42,9 +43,9 @@ def _simulated_epsilon(multiplier: float, delta: float) -> float:
     return high * (1 + 1e-9)
 
 
-def group_epsilon(mechanism: Mechanism, rows: int) -> float:
+def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
-    if mechanism.noise == "laplace" or rows == 1:
+    if rows == 1 or (mechanism.rho is None and mechanism.noise == "laplace"):
         return rows * mechanism.epsilon
     delta = mechanism.delta - mechanism.failure_probability
     if mechanism.rho is not None:
@@ -52,54 +53,72 @@ def group_epsilon(mechanism: Mechanism, rows: int) -> float:
     return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
 
 
+def _measurement(name: str, private: PrivateEmbedding) -> dict[str, Any]:
+    feature_map, mechanism = private.feature_map, private.mechanism
+    map_name = type(feature_map).__name__
+    integers = {SubspaceMap: "Subspace", TableMap: "Table"}.get(type(feature_map), "Spectral") + "Integers"
+    cells = None
+    if isinstance(feature_map, TableMap):
+        noise = [mechanism.scale * mechanism.num_rows * feature_map.norm / block.weight for block in feature_map.blocks]
+        cells = [min(noise), max(noise)]
+    return {
+        "name": name,
+        "noise": mechanism.noise,
+        "discrete": mechanism.private,
+        "source": mechanism.noise_source,
+        "calibration": mechanism.calibration,
+        "scale": mechanism.scale,
+        "sensitivity": mechanism.sensitivity,
+        "norm": "L2" if mechanism.noise == "gaussian" else "L1",
+        "rho": mechanism.rho,
+        "grid": mechanism.grid,
+        "failure_probability": mechanism.failure_probability,
+        "feature_map": {
+            "name": map_name,
+            "kernel": repr(feature_map.kernel),
+            "num_features": feature_map.num_features,
+            "diameter": mechanism.sensitivity * mechanism.num_rows,
+            "proof": f"kme_jax.{map_name}.diameter"
+            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.private,
+        },
+        "cell_noise": cells,
+    }
+
+
 def privacy_statement(
-    private: PrivateEmbedding, *, bounds: Bounds | None = None, total: dict[str, float] | None = None
+    measured: PrivateEmbedding | dict[str, PrivateEmbedding],
+    *,
+    composition: Composition | None = None,
+    public_inputs: Sequence[str] = (),
+    total: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """The statement, of plain JSON values; see ``schema``.
 
     Args:
-      private: what is released.
-      bounds: what rows were clamped to and scaled by, if they were.
+      measured: what is released; if that is several measurements, by their names.
+      composition: what several measurements are together.
+      public_inputs: what else is public knowledge, and was used.
       total: of all releases of the same rows, as ``Ledger.spend`` gives it.
     """
-    feature_map, mechanism = private.feature_map, private.mechanism
-    points = isinstance(feature_map, SubspaceMap)
-    map_name, kernel = type(feature_map).__name__, feature_map.kernel
+    several = {"embedding": measured} if isinstance(measured, PrivateEmbedding) else measured
+    last = list(several.values())[-1]
+    whole = last.mechanism if composition is None else composition
+    points = any(isinstance(private.feature_map, SubspaceMap) for private in several.values())
+    inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}.get(
+        type(last.feature_map), ["kernel", "frequencies"]
+    )
     return {
         "statement_version": STATEMENT_VERSION,
-        "private": mechanism.private,
-        "epsilon": mechanism.epsilon,
-        "delta": mechanism.delta,
+        "private": all(private.mechanism.private for private in several.values()),
+        "epsilon": whole.epsilon,
+        "delta": whole.delta,
         "relation": "replace one row; the number of rows is public",
         "unit": "one row",
-        "num_rows": mechanism.num_rows,
-        "groups": [{"rows": k, "epsilon": group_epsilon(mechanism, k)} for k in GROUPS],
-        "mechanism": {
-            "noise": mechanism.noise,
-            "discrete": mechanism.private,
-            "source": mechanism.noise_source,
-            "calibration": mechanism.calibration,
-            "scale": mechanism.scale,
-            "sensitivity": mechanism.sensitivity,
-            "norm": "L2" if mechanism.noise == "gaussian" else "L1",
-            "rho": mechanism.rho,
-            "grid": mechanism.grid,
-            "failure_probability": mechanism.failure_probability,
-        },
-        "feature_map": {
-            "name": map_name,
-            "kernel": repr(kernel),
-            "num_features": feature_map.num_features,
-            "diameter": mechanism.sensitivity * mechanism.num_rows,
-            "proof": f"kme_jax.{map_name}.diameter"
-            + (f", kme_jax.feature_maps.integer ({'Subspace' if points else 'Spectral'}Integers.diameter)")
-            * mechanism.private,
-        },
-        "public_inputs": [
-            "kernel",
-            "public points" if points else "frequencies",
-            *([f"bounds of {', '.join(bounds.names)}"] if bounds else []),
-        ],
+        "num_rows": last.mechanism.num_rows,
+        "groups": [{"rows": k, "epsilon": group_epsilon(whole, k)} for k in GROUPS],
+        "rho": whole.rho,
+        "measurements": [_measurement(name, private) for name, private in several.items()],
+        "public_inputs": [*inputs, *public_inputs],
         "not_covered": [*_NOT_COVERED, *([_PUBLIC_ROWS] if points else [])],
         "total": total,
         "versions": {"kme_jax": __version__}
@@ -109,20 +128,24 @@ def privacy_statement(
 
 def describe(statement: dict[str, Any]) -> str:
     """The statement in words, some lines."""
-    mechanism = statement["mechanism"]
     if not statement["private"]:
         lines = ["NOT PRIVATE: the noise was simulated. Of secure noise of this size one could say:"]
     else:
         lines = []
-    lines += [
+    lines.append(
         f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for {statement['unit']} of "
-        f"{statement['num_rows']} ({statement['relation']}).",
-        f"Noise: {'discrete ' * mechanism['discrete']}{mechanism['noise']} of scale {mechanism['scale']:.4g} for "
-        f"each of {statement['feature_map']['num_features']} features, {mechanism['norm']} sensitivity "
-        f"{mechanism['sensitivity']:.4g}; {mechanism['source']}.",
-    ]
-    if mechanism["rho"] is not None:
-        lines.append(f"ρ = {mechanism['rho']:.6g} of zero-concentrated differential privacy.")
+        f"{statement['num_rows']} ({statement['relation']})."
+    )
+    for measurement in statement["measurements"]:
+        cells = measurement["cell_noise"]
+        lines.append(
+            f"{measurement['name'].capitalize()}: {'discrete ' * measurement['discrete']}{measurement['noise']} noise "
+            f"of scale {measurement['scale']:.4g} for each of {measurement['feature_map']['num_features']} features"
+            + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each cell of a table)" if cells else "")
+            + f", {measurement['norm']} sensitivity {measurement['sensitivity']:.4g}; {measurement['source']}."
+        )
+    if statement["rho"] is not None:
+        lines.append(f"ρ = {statement['rho']:.6g} of zero-concentrated differential privacy.")
     lines += [f"For a person with {g['rows']} rows ε is {g['epsilon']:.4g}." for g in statement["groups"][1:]]
     if statement["total"] and statement["total"]["releases"] > 1:
         total = statement["total"]

@@ -1,0 +1,291 @@
+"""Step 3 for tables: relaxed rows, whose entries are distributions, with embeddings close to noisy tables of counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from kme_jax.numerics import Progress
+from kme_jax.pytrees import pytree_dataclass
+
+NUM_RELAXED = 400
+_NUM_FITS = 4
+NUM_STEPS = 600
+_STEPS_AT_ONCE = 30
+_LEARNING_RATE = 0.05
+_START_SPREAD = 1.0
+_PRIOR_PRECISION = 0.1  # of the logits, about those of the one-way tables
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observed:
+    """Noisy counts that relaxed rows are fitted to. Classes are values of a column that all tables are split by; there
+    is one class where none is. Bins are numbered through all columns: those of column a are ``offsets[a]`` to
+    ``offsets[a + 1]`` − 1.
+
+    Attributes:
+      offsets: where the bins of each column begin, and their number D.
+      num_rows: N.
+      prior: estimates of the counts of every class and bin that the noise is taken from, [T, D].
+      singles: counts of every class and bin, [T, D].
+      singles_sigma: their noise, [D].
+      pairs: counts of every class and pair of bins, [T, D, D]; pairs of columns that were not measured are 0.
+      pairs_precision: 1/σ of each, [D, D]; 0 where not measured.
+      coarse: the same for unions of bins, [T, E, E].
+      coarse_precision: 1/σ of each, [E, E].
+      unions: which union each bin is in, [D, E], zeros and ones.
+    """
+
+    offsets: tuple[int, ...]
+    num_rows: int
+    prior: np.ndarray
+    singles: np.ndarray
+    singles_sigma: np.ndarray
+    pairs: np.ndarray
+    pairs_precision: np.ndarray
+    coarse: np.ndarray
+    coarse_precision: np.ndarray
+    unions: np.ndarray
+
+
+def _probabilities(logits: jax.Array, offsets: tuple[int, ...]) -> jax.Array:
+    columns = [jax.nn.softmax(logits[..., i:j], axis=-1) for i, j in itertools.pairwise(offsets)]
+    return jnp.concatenate(columns, axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames=("offsets",))
+def _steps(state, data, first, num_steps, *, offsets):
+    """Some steps of Adam on every fit, of which the last ones are small."""
+    adam = optax.scale_by_adam()
+
+    def loss(parameters):
+        probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
+        weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
+        pairs = jnp.einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
+        singles = jnp.einsum("tk,tka->ta", weights, probabilities)
+        coarse = jnp.einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"])
+        misfit = (
+            jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
+            + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
+            + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
+        )
+        prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
+        return (misfit + prior) / 2
+
+    def one(parameters, moments, step):
+        gradients = jax.grad(loss)(parameters)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+            updates, moments = adam.update(gradients, moments)
+        rate = _LEARNING_RATE * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
+        return jax.tree.map(lambda p, u: p - rate * u, parameters, updates), moments
+
+    def body(state, step):
+        return jax.vmap(one, in_axes=(0, 0, None))(*state, step), None
+
+    return jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))[0]
+
+
+def fit(
+    key: jax.Array,
+    observed: Observed,
+    *,
+    num_relaxed: int = NUM_RELAXED,
+    num_steps: int = NUM_STEPS,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and probabilities of relaxed rows: a mixture of product distributions, within each class.
+
+    The noise is exactly known, so the squared error in units of it is minus twice the log likelihood; logits have a
+    normal prior about those of their column's own counts, smoothed. Several fits from other starts are put side by
+    side: where the noise leaves open what the table was, the mean of several explanations is nearer to it than any one.
+    Post-processing: nothing is spent.
+
+    Args:
+      key: a JAX random key.
+      observed: noisy counts.
+      num_relaxed: relaxed rows in each fit.
+      num_steps: of Adam; a multiple of 30.
+      progress: called with (steps done, steps in all).
+
+    Returns:
+      weights [T, K], which sum to 1, and probabilities [T, K, D] of the bins of every column.
+    """
+    num_classes, num_bins = observed.singles.shape
+    each = -(-num_relaxed // num_classes)
+    base = np.log(np.maximum(observed.prior, 1))
+    totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
+    single = functools.partial(jnp.asarray, dtype=jnp.float32)
+    names = ("singles", "singles_sigma", "pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
+    data = {name: single(getattr(observed, name)) for name in names}
+    data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
+    for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
+        data[name] = data[name][None]
+    spread = _START_SPREAD * jax.random.normal(key, (_NUM_FITS, num_classes, each, num_bins), jnp.float32)
+    start = single(np.log(totals / totals.sum()))[:, None]
+    parameters = {
+        "logits": data["base"][None] + spread,
+        "weights": jnp.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
+    }
+    state = parameters, jax.vmap(optax.scale_by_adam().init)(parameters)
+    for step in range(0, num_steps, _STEPS_AT_ONCE):
+        state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
+        if progress:
+            jax.block_until_ready(state)
+            progress(step + _STEPS_AT_ONCE, num_steps)
+    parameters = state[0]
+    probabilities = np.asarray(_probabilities(parameters["logits"], observed.offsets), np.float64)
+    logits = np.asarray(parameters["weights"], np.float64)
+    weights = np.exp(logits - logits.max(axis=(1, 2), keepdims=True))
+    weights /= _NUM_FITS * weights.sum(axis=(1, 2), keepdims=True)
+    return np.concatenate(list(weights), axis=1), np.concatenate(list(probabilities), axis=1)
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Leaves:
+    """What the bins of a column consist of: ranges of codes, in order.
+
+    Attributes:
+      first: the first code of each, int64 [L].
+      last: the code after its last, int64 [L].
+      bins: the bin it is in, int64 [L].
+      shares: of its bin, for every class, [T, L]; codes in a range are equally likely.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    bins: np.ndarray
+    shares: np.ndarray
+
+    def within(self, ranges: Sequence[tuple[int, int]]) -> Leaves:
+        """What is left of the leaves within some disjoint ranges of codes [first, last); shares sum to less than 1."""
+        pieces = [Leaves(self.first[:0], self.last[:0], self.bins[:0], self.shares[:, :0])]
+        for low, high in ranges:
+            first, last = np.maximum(self.first, low), np.minimum(self.last, high)
+            some = last > first
+            share = self.shares[:, some] * ((last - first)[some] / (self.last - self.first)[some])
+            pieces.append(Leaves(first[some], last[some], self.bins[some], share))
+        joined = (np.concatenate([getattr(p, n) for p in pieces], axis=-1) for n in ("first", "last", "bins", "shares"))
+        return Leaves(*joined)
+
+    def masses(self, num_bins: int) -> np.ndarray:
+        """Σ of the shares of every class and bin, [T, num_bins]."""
+        return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelaxedRows:
+    """A distribution of rows: a mixture of products of distributions of the columns. All of it public.
+
+    Attributes:
+      weights: of the relaxed rows, [T, K], Σ = 1; T classes are the values of the column ``split``.
+      probabilities: of the bins of every column but ``split``, float32 [T, K, D].
+      offsets: where the bins of each of these columns begin, and D.
+      leaves: of each of these columns.
+      split: the column, or −1 for one class.
+    """
+
+    weights: np.ndarray
+    probabilities: np.ndarray
+    offsets: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    leaves: tuple[Leaves, ...]
+    split: int = dataclasses.field(metadata={"static": True})
+
+    @property
+    def dim(self) -> int:
+        """Columns."""
+        return len(self.leaves) + (self.split >= 0)
+
+    @property
+    def others(self) -> list[int]:
+        """Columns other than ``split``."""
+        return [j for j in range(self.dim) if j != self.split]
+
+    def given(self, ranges: dict[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
+        """The conditional distribution of rows whose codes in some columns are within ranges [first, last).
+
+        Raises:
+          ValueError: there are no such rows in the release.
+        """
+        weights, leaves = np.array(self.weights, np.float64), list(self.leaves)
+        for j, allowed in ranges.items():
+            if j == self.split:
+                kept = [any(low <= t < high for low, high in allowed) for t in range(len(weights))]
+                weights = weights * np.asarray(kept)[:, None]
+                continue
+            a = self.others.index(j)
+            leaves[a] = leaves[a].within(allowed)
+            i, k = self.offsets[a : a + 2]
+            weights = weights * np.einsum("tka,ta->tk", self.probabilities[..., i:k], leaves[a].masses(k - i))
+        if not weights.sum() > 0:
+            raise ValueError("there are no such rows in the release")
+        return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
+
+    def sample(self, num_rows: int, seed: int) -> np.ndarray:
+        """Codes of rows, int64 [num_rows, d], in random order: relaxed rows as often as their weights say, and within
+        each of them the values of every column as often as its distribution says, up to rounding at random, in random
+        combination."""
+        return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
+
+    def weighted_sample(self, num_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Codes of rows with weights [num_rows], Σ = 1: relaxed rows of small weight are taken more often than it says,
+        in proportion to its root, so that few rows show more of what is rare."""
+        weights = self.weights.reshape(-1)
+        codes, source = self._sample(num_rows, np.sqrt(weights), seed)
+        found = np.sqrt(weights)[source]
+        return codes, found / found.sum()
+
+    def _sample(self, num_rows: int, often: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng(seed)
+        each = _systematic(random, often, num_rows)
+        source = np.repeat(np.arange(len(each)), each)
+        counts, starts = each[source], np.repeat(np.cumsum(each) - each, each)
+        codes = np.empty((num_rows, self.dim), np.int64)
+        if self.split >= 0:
+            codes[:, self.split] = source // self.weights.shape[1]
+        for a, j in enumerate(self.others):
+            i, k = self.offsets[a : a + 2]
+            # Ranks of random numbers within each relaxed row: strata in random order.
+            ranks = np.empty(num_rows)
+            ranks[np.lexsort((random.random(num_rows), source))] = np.arange(num_rows)
+            quantiles = (ranks - starts + random.random(num_rows)) / counts
+            probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
+            leaf = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
+            codes[:, j] = random.integers(self.leaves[a].first[leaf], self.leaves[a].last[leaf])
+        order = random.permutation(num_rows)
+        return codes[order], source[order]
+
+
+def _systematic(random: np.random.Generator, weights: np.ndarray, num_rows: int) -> np.ndarray:
+    """How often each of several things is taken: num_rows in all, and each as often as its weight says, rounded."""
+    edges = np.cumsum(weights) * (num_rows / weights.sum())
+    edges[-1] = num_rows
+    return np.diff(np.floor(edges + random.random()), prepend=0).astype(np.int64)
+
+
+def _choose(
+    quantiles: np.ndarray, source: np.ndarray, probabilities: np.ndarray, leaves: Leaves, each: int
+) -> np.ndarray:
+    """The leaf at a quantile of the relaxed row ``source``, increasing, for a few relaxed rows at a time."""
+    found = np.empty(len(quantiles), np.int64)
+    step = max(1, (1 << 24) // max(1, len(leaves.first)))
+    for start in range(0, len(probabilities), step):
+        rows = np.arange(start, min(start + step, len(probabilities)))
+        densities = np.asarray(probabilities[rows], np.float64)[:, leaves.bins] * leaves.shares[rows // each]
+        edges = np.cumsum(densities, axis=1)
+        edges /= np.maximum(edges[:, -1:], np.finfo(float).tiny)
+        first, last = np.searchsorted(source, [rows[0], rows[-1] + 1])
+        some = source[first:last] - start
+        place = np.searchsorted(
+            (edges + np.arange(len(rows))[:, None]).reshape(-1), some + quantiles[first:last], "right"
+        )
+        found[first:last] = np.clip(place - some * edges.shape[1], 0, edges.shape[1] - 1)
+    return found

@@ -1,0 +1,21 @@
+"""Tables of any columns: from a private file and its schema to a synthetic table. Needs pyarrow."""
+
+from kme_jax.table.files import TableSource, open_table, write_table
+from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
+from kme_jax.table.schema import Categorical, Column, Datetime, Numeric, Ordinal, Schema
+
+__all__ = [
+    "Categorical",
+    "Column",
+    "Datetime",
+    "Numeric",
+    "Ordinal",
+    "Schema",
+    "TableMeasurement",
+    "TableRelease",
+    "TableSource",
+    "measure_table",
+    "open_table",
+    "release_table",
+    "write_table",
+]

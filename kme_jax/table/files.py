@@ -1,0 +1,321 @@
+"""Tables from .csv and .parquet files or from memory, in batches, and to files.
+
+What a cell holds never raises an error: errors depend on the structure of a file alone, and show no cell.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import csv
+import functools
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from kme_jax.files import FileError, new_file
+
+if TYPE_CHECKING:
+    from kme_jax.table.schema import Schema
+
+BATCH_ROWS = 2**16
+_SUFFIXES = (".csv", ".parquet")
+_BLOCK_BYTES = (2**21, 2**26)  # of a .csv file; the larger ones only where a row does not fit
+_BUFFER_BYTES = 2**18  # of one column of a .parquet file, whose row groups can be large
+_MAX_DICTIONARY = 2**12
+_MAX_SHOWN = 10
+_NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+def shown(names: Sequence[str]) -> str:
+    """Some of the names, in one line."""
+    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:_MAX_SHOWN]) + more
+
+
+class Reader(abc.ABC):
+    """Rows as they are, in batches, again and again.
+
+    Attributes:
+      label: for errors: the path.
+      fields: names, without blanks around them, and types of the columns.
+    """
+
+    label: str
+    fields: pa.Schema
+
+    def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
+        self.label, names = label, [name.strip() for name in names]
+        if not all(names):
+            raise FileError(f"{label}: column {names.index('') + 1} has no name")
+        twice = [name for name, count in collections.Counter(names).items() if count > 1]
+        if twice:
+            raise FileError(f"{label}: more than one column is named {shown(twice)}; rename or drop one")
+        self.fields = pa.schema(list(zip(names, types, strict=True)))
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """N, the number of rows."""
+
+    @abc.abstractmethod
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of any size."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of at most ``BATCH_ROWS``, with the names of ``fields``."""
+        for batch in self._read():
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
+
+
+class _CsvReader(Reader):
+    """Every cell is bytes. Commas, line breaks and quotes are structure. A line without anything in it is no row,
+    unless rows have one cell; then it is one that is missing."""
+
+    def __init__(self, path: pathlib.Path):
+        with open(path, "rb") as file:
+            start = file.read(4)
+        for magic, name in _NOT_CSV.items():
+            if start.startswith(magic):
+                raise FileError(f"{path}: is a {name} file, not a .csv file: unpack or rename it")
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            lines = csv.reader(file, strict=True)
+            try:
+                names = next(lines, [])
+            except csv.Error as error:
+                raise FileError(f"{path}: its first line is not comma-separated names") from error
+            self._skipped, self._empty = lines.line_num, not file.read(1)
+        if not names:
+            raise FileError(f"{path}: its first line is empty; it must have the names of the columns")
+        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
+            raise FileError(f"{path}: its first line is not text in UTF-8; it must have the names of the columns")
+        super().__init__(str(path), names, [pa.binary()] * len(names))
+        self._path, self._block_bytes = path, _BLOCK_BYTES[0]
+
+    def count(self) -> int:
+        if self._empty:
+            return 0
+        for self._block_bytes in _BLOCK_BYTES:
+            with contextlib.suppress(_LongRow):
+                return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
+        raise FileError(f"{self.label}: a row is longer than {self._block_bytes >> 20} MiB: is a quote not closed?")
+
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        try:
+            with pyarrow.csv.open_csv(
+                self._path,
+                # One thread: several do not tell the row's number.
+                pyarrow.csv.ReadOptions(
+                    use_threads=False,
+                    block_size=self._block_bytes,
+                    skip_rows=self._skipped,
+                    column_names=self.fields.names,
+                ),
+                pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(self.fields) > 1),
+                pyarrow.csv.ConvertOptions(
+                    check_utf8=False, column_types=self.fields, include_columns=names or self.fields.names
+                ),
+            ) as batches:
+                yield from batches
+            return
+        except OSError as error:
+            raise FileError(f"{self.label}: cannot be read ({error.strerror})") from None
+        except pa.ArrowException as error:
+            # Its message goes on to show the row, so that it is not passed on. (A handler of invalid rows would fail,
+            # and show some bytes, where a row is not UTF-8.)
+            found = re.match(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+        if found is None:
+            raise _LongRow(f"{self.label}: it has changed while it was read")
+        raise FileError(
+            f"{self.label}: row {found[1]} (the header line is row 1) has {found[3]} cells, expected {found[2]}: cells "
+            "are separated by commas, and those with commas in quotes"
+        )
+
+
+class _LongRow(FileError):
+    """A row that is longer than a block."""
+
+
+class _ParquetReader(Reader):
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        with open(path, "rb") as file:
+            if file.read(4) != b"PAR1":
+                raise FileError(f"{path}: is no Parquet file")
+        with self._open() as file:
+            fields, self._num_rows = file.schema_arrow, file.metadata.num_rows
+        super().__init__(str(path), fields.names, fields.types)
+        self._texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+
+    @contextlib.contextmanager
+    def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pa.parquet.ParquetFile]:
+        try:
+            # With a buffer, and without pre-buffering, no row group is read as a whole.
+            with pa.parquet.ParquetFile(
+                self._path, read_dictionary=by_dictionary, pre_buffer=False, buffer_size=_BUFFER_BYTES
+            ) as file:
+                yield file
+        except (pa.ArrowException, OSError, ValueError):  # whose messages may show what was read
+            raise FileError(f"{self._path}: is damaged, or no Parquet file") from None
+
+    @functools.cached_property
+    def _by_dictionary(self) -> list[str]:
+        """Columns of few texts are read several times faster as dictionaries; those of many would fill the memory."""
+        with self._open(self._texts) as file:
+            batch = next(file.iter_batches(BATCH_ROWS), None)
+        return [name for name in self._texts if batch and len(batch.column(name).dictionary) <= _MAX_DICTIONARY]
+
+    def count(self) -> int:
+        return self._num_rows
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with self._open(self._by_dictionary) as file:
+            yield from file.iter_batches(BATCH_ROWS)
+
+
+class _MemoryReader(Reader):
+    def __init__(self, table: pa.Table):
+        super().__init__("the table", table.column_names, table.schema.types)
+        self._table = table
+
+    def count(self) -> int:
+        return self._table.num_rows
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        yield from self._table.to_batches()
+
+
+def _cell(value: Any) -> bytes | None:
+    """An object of a DataFrame as the text of a cell."""
+    try:
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, bool | np.bool_):
+            return str(bool(value)).lower().encode()
+        if isinstance(value, int):
+            return b"%d" % max(-(2**64), min(value, 2**64))  # longer ones cannot be written
+        if isinstance(value, float):
+            return np.format_float_positional(value, trim="-").encode()
+        return str(value).encode(errors="replace")
+    except Exception:  # whatever an object does
+        return b"\xff"  # no value of any column
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    """Objects become text one by one: what type they would have together depends on each."""
+    arrays = []
+    for place in range(frame.shape[1]):
+        series = frame.iloc[:, place]
+        array = None
+        if series.dtype != object:
+            with contextlib.suppress(Exception):
+                array = pa.Array.from_pandas(series)
+        if array is None:
+            cells = series.astype(object).where(series.notna(), None)
+            array = pa.array(map(_cell, cells), pa.large_binary())
+        arrays.append(array)
+    return pa.table(arrays, names=[str(name) for name in frame.columns])
+
+
+def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
+    """Reads names and types, of a .csv file names only; see ``open_table``.
+
+    Raises:
+      FileError: no such file, or not what its suffix says; columns without names, or with the same.
+    """
+    if isinstance(data, pa.Table):
+        return _MemoryReader(data)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return _MemoryReader(_from_pandas(data))
+    path = pathlib.Path(data)
+    if path.suffix not in _SUFFIXES:
+        raise FileError(f"{path}: expected a {' or '.join(_SUFFIXES)} file")
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    if not path.stat().st_size:
+        raise FileError(f"{path}: is empty")
+    try:
+        return _CsvReader(path) if path.suffix == ".csv" else _ParquetReader(path)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+class TableSource:
+    """A private table that can be read again and again, at most 2¹⁶ rows at a time. Build it with ``open_table``.
+
+    Attributes:
+      schema: of its columns.
+      num_rows: N.
+    """
+
+    schema: Schema
+    num_rows: int
+
+    def __init__(self, reader: Reader, schema: Schema):
+        try:
+            schema.check_fields(reader.fields)
+        except ValueError as error:
+            raise FileError(f"{reader.label}: {error}") from error
+        self.schema, self.num_rows, self._reader = schema, reader.count(), reader
+        if self.num_rows < 2:
+            raise FileError(f"{reader.label}: expected at least 2 rows, got {self.num_rows}")
+
+    def __repr__(self) -> str:
+        return f"TableSource({self._reader.label!r}, num_rows={self.num_rows})"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows as they are in the file.
+
+        Raises:
+          FileError: the file has changed.
+        """
+        found = 0
+        for batch in self._reader.batches():
+            found += batch.num_rows
+            yield batch
+        if found != self.num_rows:
+            raise FileError(f"{self._reader.label}: it has changed while it was read")
+
+    def codes(self) -> Iterator[np.ndarray]:
+        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``."""
+        return map(self.schema.encode, self.batches())
+
+
+def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> TableSource:
+    """A private table with the columns of a schema, in any order.
+
+    A file is read in batches, in memory that does not depend on N; a .csv file once in the beginning, to count its
+    rows. It needs a header line.
+
+    Args:
+      data: path of a .csv file (cells separated by commas) or a .parquet file; a pyarrow table, a pandas DataFrame.
+      schema: of its columns.
+
+    Raises:
+      FileError: no such file, or not what its suffix says; columns missing, extra, or of a type that they cannot have;
+        fewer than two rows; rows of a .csv file that do not have as many cells as its header line.
+    """
+    return TableSource(open_reader(data), schema)
+
+
+def write_table(path: str | os.PathLike, table: pa.Table) -> None:
+    """Writes a table to a new .csv file, where missing cells are empty, or .parquet file. All of it, or nothing.
+
+    Raises:
+      FileError: see :func:`new_file`.
+    """
+    with new_file(path, _SUFFIXES) as file:
+        if pathlib.Path(path).suffix == ".csv":
+            pyarrow.csv.write_csv(table, file)
+        else:
+            pyarrow.parquet.write_table(table, file)

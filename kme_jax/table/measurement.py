@@ -1,0 +1,286 @@
+"""Which tables of counts of a private table are measured: three measurements, each planned by what the noise let
+through of those before it.
+
+1. *Single columns*, in as many cells as they have values (a thousand at most), split by the target's classes.
+2. *Pairs of columns*, all of them, in a few bins of about equal counts.
+3. *Some pairs*, in more bins: those that differ most from independence in the second, as many as pays. For columns of
+   many values also the bins by themselves, and what is inside of cells that stand out.
+
+Bins, pairs and cells are chosen from noisy counts and public quantities alone, so that the three compose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kme_jax.feature_maps.table import Block, Grid, TableMap
+from kme_jax.privacy.mechanisms import PrivateEmbedding
+from kme_jax.synthesis.histogram import project_to_simplex, smooth
+
+SHARES = (0.5, 0.15, 0.35)  # of ρ
+_MAX_CLASSES = 3  # of a target that all tables are split by
+# Bins and unions of columns with an order: so many times the cube root of N / σ. The error of merging falls with their
+# number B, and that of the noise of a pair grows with B².
+_BINS, _UNIONS = 1.4, 0.7
+_SIGNIFICANT = 4.0  # a bin has counts of so many σ
+_UNORDERED_BINS = 3  # times as many where no order says what to merge, or there is little to merge
+_GAIN = 0.6  # what is left of the noise of a pair after the fit, about
+_MEAN_SIZE = 0.8  # E|g| for a standard normal g
+_WEIGHT_UNIT = 64
+_WIDE = 4  # cells in a bin
+_STANDS_OUT = 4.0  # σ
+_MAX_PARTS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The columns of a table and the one, if any, that all tables of counts are split by.
+
+    Attributes:
+      grids: of the columns.
+      split: index of the target where it has no more than three codes and other columns are there, otherwise −1.
+      target: its index, or −1.
+    """
+
+    grids: tuple[Grid, ...]
+    split: int
+    target: int
+
+    @classmethod
+    def create(cls, grids: Sequence[Grid], target: int = -1) -> Layout:
+        """The layout for a target column, or none (−1)."""
+        splits = target >= 0 and len(grids) > 1 and grids[target].num_codes <= _MAX_CLASSES
+        return cls(tuple(grids), target if splits else -1, target)
+
+    @property
+    def columns(self) -> list[int]:
+        """All columns but ``split``."""
+        return [j for j in range(len(self.grids)) if j != self.split]
+
+    @property
+    def num_classes(self) -> int:
+        """T; 1 without a split."""
+        return self.grids[self.split].num_cells if self.split >= 0 else 1
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """All pairs of :attr:`columns`, by their place in it."""
+        return list(itertools.combinations(range(len(self.columns)), 2))
+
+    def blocks(self, tables: Sequence[Sequence[tuple[int, np.ndarray]]]) -> list[Block]:
+        """Blocks for tables given by columns and their bins, each split by the classes. The sum of errors of all cells
+        is least for weights in proportion to the cube root of the number of a table's cells."""
+        identity = np.arange(self.num_classes)
+        split = [(self.split, identity)] if self.split >= 0 else []
+        found = []
+        for table in tables:
+            columns, bins = zip(*split, *table, strict=True) if split else zip(*table, strict=True)
+            block = Block(tuple(columns), tuple(bins))
+            found.append(dataclasses.replace(block, weight=round(_WEIGHT_UNIT * block.size ** (1 / 3))))
+        return found
+
+
+def shares(layout: Layout) -> tuple[float, float, float]:
+    """Shares of ρ of the three measurements; where there are no pairs, all but a little is for single columns."""
+    return SHARES if layout.pairs() else (0.9, 0.0, 0.1)
+
+
+def sigma(private: PrivateEmbedding, block: Block) -> float:
+    """The standard deviation of the noise of a block's counts."""
+    mechanism = private.mechanism
+    return mechanism.scale * mechanism.num_rows * private.feature_map.norm / block.weight
+
+
+def singles_map(layout: Layout) -> TableMap:
+    """The first measurement."""
+    tables = [[(j, np.arange(layout.grids[j].num_cells))] for j in layout.columns]
+    return TableMap(layout.grids, tuple(layout.blocks(tables)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Singles:
+    """What the first measurement says.
+
+    Attributes:
+      counts: noisy, of every class and cell of each column, [T, cells].
+      sigmas: of the noise of each column's.
+      smoothed: estimates without noise, [T, cells], Σ = N.
+    """
+
+    counts: list[np.ndarray]
+    sigmas: list[float]
+    smoothed: list[np.ndarray]
+
+    @classmethod
+    def read(cls, layout: Layout, private: PrivateEmbedding) -> Singles:
+        """From the noisy embedding."""
+        num_rows, blocks = private.mechanism.num_rows, private.feature_map.blocks
+        counts = [
+            table.reshape(layout.num_classes, -1) for table in private.feature_map.tables(private.coordinates, num_rows)
+        ]
+        sigmas = [sigma(private, block) for block in blocks]
+        smoothed = []
+        for j, table, noise in zip(layout.columns, counts, sigmas, strict=True):
+            grid, estimate = layout.grids[j], table
+            if grid.ordered:
+                values = smooth(table[:, : grid.num_values], noise)
+                estimate = np.concatenate([values, table[:, grid.num_values :]], axis=1)
+            smoothed.append(project_to_simplex(estimate.reshape(-1), num_rows).reshape(table.shape))
+        return cls(counts, sigmas, smoothed)
+
+
+def choose_bins(grid: Grid, counts: np.ndarray, num_bins: float, least: float) -> np.ndarray:
+    """Bins for the cells of a column, int64 [cells].
+
+    Args:
+      grid: of the column.
+      counts: estimates for each cell, [cells].
+      num_bins: how many there are to be, about, for a column with an order and many more cells: neighbouring cells are
+        merged, and a cell with more counts than a bin needs stays alone. Without an order the rarest cells are merged.
+      least: counts that a bin has to have.
+    """
+    values = counts[: grid.num_values]
+    if grid.ordered:
+        merges = len(values) > _UNORDERED_BINS * num_bins
+        enough = max(least, counts.sum() / num_bins) if merges else least
+        bins, current, held = np.zeros(len(values), np.int64), 0, 0.0
+        for i, count in enumerate(values):
+            if i and (held >= enough or (count >= enough and held >= least / 2)):
+                current, held = current + 1, 0.0
+            bins[i], held = current, held + count
+        if current and held < least:
+            bins[bins == current] = current - 1
+    else:
+        most = max(2, round(_UNORDERED_BINS * num_bins))
+        order = np.argsort(-values, kind="stable")
+        alone = int(np.sum(values >= least))
+        bins = np.empty(len(values), np.int64)
+        bins[order] = np.minimum(np.arange(len(values)), min(alone, most - 1))
+    if not grid.missing:
+        return bins
+    return np.append(bins, bins.max() + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How finely pairs are looked at.
+
+    Attributes:
+      bins: of the cells of every column, for the third measurement.
+      unions: of these bins, for the second.
+    """
+
+    bins: list[np.ndarray]
+    unions: list[np.ndarray]
+
+    @classmethod
+    def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
+        """From the first measurement; ρ is that of all measurements."""
+        num_pairs = max(1, len(layout.pairs()))
+        # The noise of tables if all of them weigh the same; about half of all pairs are measured again.
+        fine = math.sqrt(num_pairs / 2 / (SHARES[2] * rho))
+        coarse = math.sqrt(num_pairs / (SHARES[1] * rho))
+        num_bins, num_unions = (
+            max(2.0, factor * (num_rows / noise) ** (1 / 3)) for factor, noise in ((_BINS, fine), (_UNIONS, coarse))
+        )
+        bins, unions = [], []
+        for j, counts in zip(layout.columns, singles.smoothed, strict=True):
+            grid, counts = layout.grids[j], counts.sum(0)
+            bins.append(choose_bins(grid, counts, num_bins, _SIGNIFICANT * fine))
+            sums = np.bincount(bins[-1], counts)
+            least = min(_SIGNIFICANT * coarse, num_rows / 10)
+            unions.append(choose_bins(Grid(len(sums), grid.ordered, grid.missing, 1), sums, num_unions, least))
+        return cls(bins, unions)
+
+    @property
+    def merged(self) -> list[np.ndarray]:
+        """The union of every cell of every column."""
+        return [unions[bins] for bins, unions in zip(self.bins, self.unions, strict=True)]
+
+
+def coarse_map(layout: Layout, plan: Plan) -> TableMap | None:
+    """The second measurement; None if there are no pairs."""
+    merged = plan.merged
+    tables = [[(layout.columns[a], merged[a]), (layout.columns[b], merged[b])] for a, b in layout.pairs()]
+    return TableMap(layout.grids, tuple(layout.blocks(tables))) if tables else None
+
+
+def association(layout: Layout, plan: Plan, singles: Singles, private: PrivateEmbedding) -> np.ndarray:
+    """How far each pair is from independence within the classes: total variation, about, [pairs], by the second
+    measurement, less what its noise adds."""
+    num_rows, found = private.mechanism.num_rows, []
+    merged = [
+        np.stack([np.bincount(union, row) for row in counts])
+        for union, counts in zip(plan.merged, singles.smoothed, strict=True)
+    ]
+    tables = private.feature_map.tables(private.coordinates, num_rows)
+    for (a, b), block, table in zip(layout.pairs(), private.feature_map.blocks, tables, strict=True):
+        left, right = merged[a], merged[b]
+        independent = left[:, :, None] * right[:, None, :] / np.maximum(left.sum(1), 1)[:, None, None]
+        excess = np.mean(np.square(table.reshape(independent.shape) - independent)) - sigma(private, block) ** 2
+        found.append(_MEAN_SIZE * table.size * math.sqrt(max(excess, 0)) / (2 * num_rows))
+    return np.asarray(found)
+
+
+def choose_pairs(layout: Layout, plan: Plan, association: np.ndarray, num_rows: int, rho: float) -> list[int]:
+    """Which pairs the third measurement is of: the most associated ones, as many as make the sum of the errors of all
+    pairs least, where a pair that is left out is off by its association. Pairs with the target are always in.
+
+    Args:
+      layout: the columns.
+      plan: bins.
+      association: of every pair.
+      num_rows: N.
+      rho: ρ of the third measurement.
+    """
+    pairs = layout.pairs()
+    sizes = np.asarray([layout.num_classes * math.prod(int(plan.bins[i].max()) + 1 for i in pair) for pair in pairs])
+    place = layout.columns.index(layout.target) if layout.target >= 0 > layout.split else -1
+    wanted = np.asarray([place in pair for pair in pairs])
+    order = np.lexsort((-association, ~wanted))
+    weights = sizes[order] ** (1 / 3)
+    # σ of a table is √(Σ ω² / ρ) / ω, for all that are measured, and its error half the sum of its cells' errors.
+    noise = np.sqrt(np.cumsum(np.square(weights)) / rho) * np.cumsum(sizes[order] / weights)
+    errors = _GAIN * _MEAN_SIZE * noise / (2 * num_rows) - np.cumsum(association[order])
+    least = max(1, int(wanted.sum()))
+    return sorted(order[: least + int(np.argmin(errors[least - 1 :]))].tolist())
+
+
+def wide_columns(layout: Layout, plan: Plan) -> list[int]:
+    """Columns, by their place, whose bins have so many cells each that the noise of the cells adds up."""
+    sizes = [
+        (layout.grids[j].num_cells, int(bins.max()) + 1) for j, bins in zip(layout.columns, plan.bins, strict=True)
+    ]
+    return [a for a, (cells, bins) in enumerate(sizes) if cells >= _WIDE * bins > _WIDE]
+
+
+def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
+    """What is inside of cells of many codes that stand out from their neighbours: values that many rows have."""
+    found = []
+    for j, counts, noise in zip(layout.columns, singles.counts, singles.sigmas, strict=True):
+        grid = layout.grids[j]
+        if grid.width == 1:
+            continue
+        values = counts.sum(0)[: grid.num_values]
+        spread = noise * math.sqrt(layout.num_classes)
+        near = np.stack([np.roll(values, shift) for shift in (-2, -1, 1, 2)])
+        cells = np.flatnonzero(values > 2 * np.maximum(np.median(near, axis=0), 0) + _STANDS_OUT * spread)
+        if len(cells):
+            bins = np.full(grid.num_cells, -1)
+            bins[cells] = np.arange(len(cells))
+            zoom = min(grid.width, _MAX_PARTS)
+            block = Block((j,), (bins,), zoom=zoom)
+            found.append(dataclasses.replace(block, weight=round(_WEIGHT_UNIT * zoom ** (1 / 3))))
+    return found
+
+
+def pairs_map(layout: Layout, plan: Plan, chosen: Sequence[int], zooms: Sequence[Block]) -> TableMap | None:
+    """The third measurement; None if there is nothing to measure."""
+    several = [(a,) for a in wide_columns(layout, plan)] + [layout.pairs()[i] for i in chosen]
+    tables = [[(layout.columns[a], plan.bins[a]) for a in some] for some in several]
+    blocks = (*layout.blocks(tables), *zooms)
+    return TableMap(layout.grids, blocks) if blocks else None

@@ -1,0 +1,441 @@
+"""From a private table to a folder that may be published: noisy tables of counts, synthetic rows, and a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from kme_jax.embedding import integer_embedding_of_batches
+from kme_jax.feature_maps.table import Grid, TableMap
+from kme_jax.folders import (
+    arrays_writer,
+    check_files,
+    check_folder,
+    check_version,
+    damaged,
+    json_writer,
+    load_arrays,
+    save_folder,
+)
+from kme_jax.ledger import Ledger
+from kme_jax.numerics import Progress
+from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.privacy.mechanisms import Composition, PrivateEmbedding, perturb_integers, perturb_securely
+from kme_jax.privacy.statement import privacy_statement
+from kme_jax.serialisation import decode, encode
+from kme_jax.synthesis.relaxed import RelaxedRows
+from kme_jax.table import measurement as plans
+from kme_jax.table.files import TableSource, open_table, write_table
+from kme_jax.table.report import report
+from kme_jax.table.schema import Schema
+from kme_jax.table.synthesis import synthesise
+
+TABLE_VERSION = 1
+MAX_COLUMNS = 200
+_NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
+_ROOM = 1 << 26  # bytes that have to be there
+_CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
+
+
+def _layout(schema: Schema, target: str | None) -> plans.Layout:
+    if len(schema.columns) > MAX_COLUMNS:
+        raise ValueError(f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}")
+    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    if target is not None and target not in schema.names:
+        raise ValueError(f"target: the schema has no column {target!r}")
+    return plans.Layout.create(grids, -1 if target is None else schema.index(target))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableMeasurement:
+    """All that is ever learnt from a private table, and what it takes to use it. All of it is public.
+
+    Attributes:
+      schema: of the columns.
+      target: the name of the column that others are to predict, or None.
+      plan: the bins that pairs were measured in.
+      measured: the noisy embeddings, by name, in order.
+      statement: the privacy statement, see ``kme_jax.privacy.statement``.
+    """
+
+    schema: Schema
+    target: str | None
+    plan: plans.Plan
+    measured: dict[str, PrivateEmbedding]
+    statement: dict[str, Any]
+
+    def synthesise(
+        self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
+    ) -> TableRelease:
+        """A synthetic table for the measurements: post-processing, which spends nothing, as often as one likes.
+
+        Args:
+          num_rows: of the table; as many as the private one has, if None.
+          seed: of the synthesis.
+          progress: called with (work done, work in all).
+
+        Raises:
+          ValueError: num_rows < 1.
+        """
+        num_rows = self.statement["num_rows"] if num_rows is None else num_rows
+        if num_rows < 1:
+            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        layout = _layout(self.schema, self.target)
+        several = [self.measured.get(name) for name in _NAMES]
+        rows = synthesise(layout, self.plan, several, seed=seed, progress=progress)
+        return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes measurements.npz, schema.json and privacy.json into a new folder: all of them, or nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        return save_folder(folder, self._writers())
+
+    def _writers(self) -> dict[str, Any]:
+        arrays: dict[str, np.ndarray] = {}
+        tree = {
+            "table_version": TABLE_VERSION,
+            "target": self.target,
+            "plan": encode((tuple(self.plan.bins), tuple(self.plan.unions)), arrays, "plan"),
+            "measured": {
+                name: encode((p.feature_map, p.coordinates, p.mechanism), arrays, name)
+                for name, p in self.measured.items()
+            },
+        }
+        arrays["json"] = np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
+        return {
+            "measurements.npz": arrays_writer(arrays),
+            "schema.json": self.schema.write,
+            "privacy.json": json_writer(self.statement),
+        }
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> TableMeasurement:
+        """The measurement of a folder that it, or a release, was saved to.
+
+        Raises:
+          ReleaseError: there is none, or it is damaged, or of another version.
+        """
+        folder = pathlib.Path(folder)
+        check_files(folder, ("measurements.npz", "schema.json", "privacy.json"))
+        arrays = load_arrays(folder / "measurements.npz")
+        with damaged(folder / "measurements.npz"):
+            tree = json.loads(arrays["json"].tobytes())
+            version = tree["table_version"]
+        check_version(folder, version, TABLE_VERSION)
+        with damaged(folder / "schema.json"):
+            schema = Schema.read(folder / "schema.json")
+        with damaged(folder / "privacy.json"):
+            statement = json.loads((folder / "privacy.json").read_text())
+        with damaged(folder / "measurements.npz"):
+            measured = {name: PrivateEmbedding(*decode(value, arrays)) for name, value in tree["measured"].items()}
+            if [m["name"] for m in statement["measurements"]] != list(measured):
+                raise ValueError("privacy.json is the statement of another release")
+            for private in measured.values():
+                if private.coordinates.shape != (private.feature_map.num_features,):
+                    raise ValueError("another number of coordinates than of features")
+            bins, unions = decode(tree["plan"], arrays)
+        return cls(schema, tree["target"], plans.Plan(list(bins), list(unions)), measured, statement)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableRelease:
+    """A release of a table: measurements, and synthetic rows made from them. All of it is public.
+
+    Attributes:
+      measurement: the noisy embeddings and their privacy statement.
+      rows: the distribution that synthetic rows are drawn from.
+      table: synthetic rows, without weights.
+      seed: of the synthesis.
+    """
+
+    measurement: TableMeasurement
+    rows: RelaxedRows
+    table: pa.Table
+    seed: int
+
+    def __repr__(self) -> str:
+        epsilon, delta = self.statement["epsilon"], self.statement["delta"]
+        return (
+            f"TableRelease(ε={epsilon:g}, δ={delta:g}, {self.table.num_rows} rows, {len(self.schema.columns)} columns)"
+        )
+
+    @property
+    def schema(self) -> Schema:
+        """Of the columns."""
+        return self.measurement.schema
+
+    @property
+    def target(self) -> str | None:
+        """The column that others are to predict, if one was named."""
+        return self.measurement.target
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement."""
+        return self.measurement.statement
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self.schema.names
+
+    def sample(self, num_rows: int, *, seed: int = 0, where: Sequence[str] = (), weighted: bool = False) -> pa.Table:
+        """Other synthetic rows: from the release alone, so that nothing is spent.
+
+        Args:
+          num_rows: how many.
+          seed: of the sampling.
+          where: conditions that all of them meet, such as "age>=65" or "sex=Female", by =, !=, <, <=, > and >=. Missing
+            values meet "!=" of a value, and "=missing".
+          weighted: whether rows have weights, in a last column "weight", that sum to 1: few rows then show more of what
+            is rare.
+
+        Raises:
+          ValueError: a condition that cannot be read, or that no row of the release meets; num_rows < 1.
+        """
+        if num_rows < 1:
+            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        conditions = [where] if isinstance(where, str) else where
+        rows = self.rows.given(_ranges(self.schema, conditions)) if conditions else self.rows
+        if not weighted:
+            return self.schema.decode(rows.sample(num_rows, seed))
+        if "weight" in self.schema.names:
+            raise ValueError("weighted: a column is named weight already")
+        codes, weights = rows.weighted_sample(num_rows, seed)
+        return self.schema.decode(codes).append_column("weight", pa.array(weights))
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings) and
+        rows.npz (what other rows are drawn from) into a new folder: all of them, or nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        arrays: dict[str, np.ndarray] = {"seed": np.asarray(self.seed)}
+        arrays["json"] = np.frombuffer(json.dumps(encode(self.rows, arrays, "rows")).encode(), np.uint8)
+        text = report(self)
+        added = {
+            "rows.npz": arrays_writer(arrays),
+            "synthetic.parquet": lambda path: write_table(path, self.table),
+            "report.html": lambda path: path.write_text(text, encoding="utf-8"),
+        }
+        return save_folder(folder, self.measurement._writers() | added)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> TableRelease:
+        """A release that :meth:`save` has written.
+
+        Raises:
+          ReleaseError: it is none, is damaged, or of another version.
+        """
+        folder = pathlib.Path(folder)
+        check_files(folder, ("rows.npz", "synthetic.parquet", "measurements.npz", "schema.json", "privacy.json"))
+        measurement, arrays = TableMeasurement.load(folder), load_arrays(folder / "rows.npz")
+        with damaged(folder / "rows.npz"):
+            rows, seed = decode(json.loads(arrays["json"].tobytes()), arrays), int(arrays["seed"])
+            if rows.dim != len(measurement.schema.columns):
+                raise ValueError("rows and schema do not fit")
+        with damaged(folder / "synthetic.parquet"):
+            table = pyarrow.parquet.read_table(folder / "synthetic.parquet")
+            measurement.schema.check(table)
+        return cls(measurement, rows, table, seed)
+
+
+def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
+    """Ranges of codes [first, last) that meet conditions, by column."""
+    allowed: dict[int, list[tuple[int, int]]] = {}
+    for text in conditions:
+        # Names may have any characters: the longest one that begins the condition and leaves a comparison.
+        named = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
+        name, found = max((pair for pair in named if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
+        if found is None:
+            raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
+        column, comparison = schema.columns[schema.index(name)], found[1]
+        code, values = column.code(found[2]), column.num_codes - column.nullable
+        if comparison in ("=", "=="):
+            ranges = [(code, code + 1)]
+        elif comparison == "!=":
+            ranges = [(0, code), (code + 1, column.num_codes)]
+        elif not column.ordered or code == values:
+            raise ValueError(f"condition {text!r}: {name} has no order for it; use = or !=")
+        elif comparison in ("<", "<="):
+            ranges = [(0, code + (comparison == "<="))]
+        else:
+            ranges = [(code + (comparison == ">"), values)]
+        before = allowed.get(schema.index(name), [(0, column.num_codes)])
+        both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
+        allowed[schema.index(name)] = [(low, high) for low, high in both if low < high]
+    return allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    """Measurements of one source, one after the other."""
+
+    source: TableSource
+    budget: PrivacyBudget
+    simulation: jax.Array | None
+    progress: Progress | None
+
+    def measure(self, number: int, feature_map: TableMap, share: float) -> PrivateEmbedding:
+        total = len(_NAMES) * self.source.num_rows
+
+        def batches() -> Iterator[np.ndarray]:
+            done = number * self.source.num_rows
+            for codes in self.source.codes():
+                yield codes.astype(np.float64)
+                done += len(codes)
+                if self.progress:
+                    self.progress(done, total)
+
+        key = None if self.simulation is None else jax.random.fold_in(self.simulation, number)
+        embedding = integer_embedding_of_batches(feature_map, batches(), self.source.num_rows)
+        if key is not None:
+            return perturb_integers(key, embedding, self.budget, share=share)
+        return perturb_securely(embedding, self.budget, share=share)
+
+
+def measure_table(
+    source: TableSource | pa.Table | str | os.PathLike | Any,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    target: str | None = None,
+    ledger: Ledger | None = None,
+    database: str = "",
+    again: bool = False,
+    folder: str | os.PathLike | None = None,
+    secure: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TableMeasurement:
+    """The part of :func:`release_table` that sees private rows: steps 1 and 2, three times.
+
+    Formal guarantee: (ε, δ)-differential privacy for one row, N public. Rows enter through
+    ``integer_embedding_of_batches`` alone, as codes: a cell of a row becomes a code by itself (``Schema.encode``). Each
+    measurement has the diameter of ``TableIntegers`` and discrete Gaussian noise, see ``perturb_securely``. Bins, pairs
+    and cells of the second and third are functions of the schema, N, the budget and noisy counts (``measurement``), so
+    that they compose: ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget,
+    before noise is drawn. No error depends on what a cell holds.
+
+    Args:
+      source: the private table, see ``kme_jax.table.files.open_table``; it is read three times.
+      schema: of its columns, from public knowledge.
+      epsilon: ε > 0.
+      delta: δ in (0, 1/N).
+      target: the name of the column that others are to predict, if any. Where it has no more than three values, all
+        tables of counts are split by it; otherwise pairs with it are all measured.
+      ledger: of the curator.
+      database: the name of the rows in the ledger.
+      again: whether rows of that name may have been released before; what is spent adds up.
+      folder: a new one that the measurement is saved to at once.
+      secure: whether noise is secure. Simulated noise is for experiments: reproducible, NOT private.
+      seed: of simulated noise.
+      progress: called with (rows read, 3 N).
+
+    Raises:
+      ValueError: a budget that cannot be; a spent budget (``LedgerError``); a ledger for simulated noise; a table that
+        does not fit the schema (``FileError``), or was opened with another one; a folder that cannot be written
+        (``ReleaseError``).
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    budget = PrivacyBudget(epsilon, delta)
+    planned = Composition.planned(budget)
+    layout = _layout(schema, target)
+    if ledger is not None and not secure:
+        raise ValueError("a ledger is for secure noise: simulated noise releases nothing")
+    source = source if isinstance(source, TableSource) else open_table(source, schema)
+    if source.schema != schema:
+        raise ValueError("source: it was opened with another schema")
+    num_rows = source.num_rows
+    check_num_rows(num_rows, budget)
+    if folder is not None:
+        check_folder(folder, _ROOM)
+    total = None if ledger is None else ledger.spend(database, planned, again=again)
+    session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
+    shares = plans.shares(layout)
+    measured = {_NAMES[0]: session.measure(0, plans.singles_map(layout), shares[0])}
+    singles = plans.Singles.read(layout, measured[_NAMES[0]])
+    plan = plans.Plan.create(layout, singles, num_rows, planned.rho)
+    chosen: list[int] = []
+    if layout.pairs():
+        measured[_NAMES[1]] = session.measure(1, plans.coarse_map(layout, plan), shares[1])
+        associated = plans.association(layout, plan, singles, measured[_NAMES[1]])
+        chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * planned.rho)
+    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles))
+    if last is not None:
+        measured[_NAMES[2]] = session.measure(2, last, shares[2])
+    composition = Composition.of([private.mechanism for private in measured.values()], budget)
+    filled = ", filled in from rows that were said to be public" * schema.filled_from_data
+    inputs = [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
+    statement = privacy_statement(measured, composition=composition, public_inputs=inputs, total=total)
+    result = TableMeasurement(schema, target, plan, measured, statement)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def release_table(
+    source: TableSource | pa.Table | str | os.PathLike | Any,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    target: str | None = None,
+    ledger: Ledger | None = None,
+    database: str = "",
+    again: bool = False,
+    num_rows: int | None = None,
+    secure: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TableRelease:
+    """A synthetic table in place of a private one: :func:`measure_table`, then ``TableMeasurement.synthesise``.
+
+    Args:
+      source: the private table; it, and all others that are not named here, as in :func:`measure_table`.
+      schema: of its columns.
+      epsilon: ε > 0.
+      delta: δ in (0, 1/N).
+      target: the column that others are to predict.
+      ledger: of the curator.
+      database: the name of the rows in the ledger.
+      again: whether rows of that name may have been released before.
+      num_rows: of the synthetic table; as many as the private one has, if None.
+      secure: whether noise is secure.
+      seed: of the synthesis, and of simulated noise.
+      progress: called with (work done, work in all) by the synthesis.
+
+    Raises:
+      ValueError: as :func:`measure_table`; num_rows < 1.
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    if num_rows is not None and num_rows < 1:
+        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    measured = measure_table(
+        source,
+        schema,
+        epsilon=epsilon,
+        delta=delta,
+        target=target,
+        ledger=ledger,
+        database=database,
+        again=again,
+        secure=secure,
+        seed=seed,
+    )
+    return measured.synthesise(num_rows, seed=seed, progress=progress)

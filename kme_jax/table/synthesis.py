@@ -1,0 +1,186 @@
+"""Relaxed rows for the measurements of a table: post-processing."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+
+from kme_jax.feature_maps.table import Block, Grid
+from kme_jax.numerics import Progress
+from kme_jax.privacy.mechanisms import PrivateEmbedding
+from kme_jax.synthesis import relaxed
+from kme_jax.synthesis.histogram import project_to_simplex, smooth, threshold
+from kme_jax.synthesis.relaxed import Leaves, Observed, RelaxedRows
+from kme_jax.table.measurement import Layout, Plan, Singles, sigma
+
+
+def _tables(private: PrivateEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
+    """Blocks of a measurement, their noisy counts and the noise of these."""
+    if private is None:
+        return []
+    feature_map = private.feature_map
+    tables = feature_map.tables(private.coordinates, private.mechanism.num_rows)
+    return [(b, table, sigma(private, b)) for b, table in zip(feature_map.blocks, tables, strict=True)]
+
+
+def _pairs(layout: Layout, offsets: list[int], private: PrivateEmbedding | None) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy counts of pairs of bins, [T, D, D], and 1/σ, [D, D]."""
+    size = offsets[-1]
+    counts, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
+    for block, table, noise in _tables(private):
+        columns = [j for j in block.columns if j != layout.split]
+        if len(columns) == 2:
+            left, right = (slice(*offsets[a : a + 2]) for a in map(layout.columns.index, columns))
+            counts[:, left, right] = table.reshape(layout.num_classes, *table.shape[-2:])
+            precision[left, right] = 1 / noise
+    return counts, precision
+
+
+def observe(
+    layout: Layout,
+    plan: Plan,
+    singles: Singles,
+    coarse: PrivateEmbedding | None,
+    pairs: PrivateEmbedding | None,
+    num_rows: int,
+) -> Observed:
+    """What relaxed rows are fitted to."""
+    sizes = [int(bins.max()) + 1 for bins in plan.bins]
+    union_sizes = [int(union.max()) + 1 for union in plan.unions]
+    offsets, union_offsets = ([0, *np.cumsum(some).tolist()] for some in (sizes, union_sizes))
+    unions = np.zeros((offsets[-1], union_offsets[-1]))
+    unions[
+        np.arange(offsets[-1]), np.concatenate([u + o for u, o in zip(plan.unions, union_offsets, strict=False)])
+    ] = 1
+    counts = [
+        np.stack([np.bincount(bins, row) for row in table])
+        for bins, table in zip(plan.bins, singles.counts, strict=True)
+    ]
+    spread = [s * np.sqrt(np.bincount(bins)) for bins, s in zip(plan.bins, singles.sigmas, strict=True)]
+    for block, table, noise in _tables(pairs):
+        columns = [j for j in block.columns if j != layout.split]
+        if len(columns) == 1 and not block.zoom:  # the bins of a column once more: the best mean of both
+            a = layout.columns.index(columns[0])
+            part = spread[a] ** 2 / (spread[a] ** 2 + noise**2)
+            counts[a] = (1 - part) * counts[a] + part * table.reshape(counts[a].shape)
+            spread[a] = spread[a] * np.sqrt(1 - part)
+    prior = [
+        np.stack([np.bincount(bins, row) for row in table])
+        for bins, table in zip(plan.bins, singles.smoothed, strict=True)
+    ]
+    return Observed(
+        tuple(offsets),
+        num_rows,
+        np.concatenate(prior, axis=1),
+        np.concatenate(counts, axis=1),
+        np.concatenate(spread),
+        *_pairs(layout, offsets, pairs),
+        *_pairs(layout, union_offsets, coarse),
+        unions,
+    )
+
+
+def _by_class(grid: Grid, bins: np.ndarray, counts: np.ndarray, noise: float, masses: np.ndarray) -> np.ndarray:
+    """Counts of every class and cell, [T, cells]: within a bin as those of all classes together, but for what stands
+    out from the noise. A classifier would take noise that differs between classes for a rule."""
+    values = slice(0, grid.num_values)
+    common = counts.sum(0)
+    if grid.ordered:
+        common[values] = smooth(common[values], noise * math.sqrt(len(counts)))
+    expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
+    differences = counts - expected
+    if grid.ordered:
+        differences[:, values] = smooth(differences[:, values], noise)
+        differences[:, grid.num_values :] = 0
+    else:
+        differences = threshold(differences, noise)
+    return expected + differences
+
+
+def _leaves(
+    grid: Grid, bins: np.ndarray, counts: np.ndarray, noise: float, masses: np.ndarray, zoom: tuple | None
+) -> Leaves:
+    """The cells of a column as ranges of codes, cells that were looked into as their parts.
+
+    Args:
+      grid: of the column.
+      bins: of its cells.
+      counts: noisy, [T, cells].
+      noise: σ of counts.
+      masses: what the fit gives every class and bin, [T, B].
+      zoom: (block, counts, σ) of a look into cells.
+    """
+    estimate = _by_class(grid, bins, counts, noise, masses)
+    shares = np.empty_like(estimate)
+    for b in range(masses.shape[1]):
+        inside = bins == b
+        for t, mass in enumerate(masses[:, b]):
+            shares[t, inside] = project_to_simplex(estimate[t, inside] / max(mass, 1e-9), 1.0)
+    first = grid.first_codes()
+    leaves = Leaves(first[:-1], first[1:], bins, shares)
+    if zoom is None:
+        return leaves
+    block, inner, inner_noise = zoom
+    parts = block.zoom
+    looked = np.flatnonzero(block.bins[0] >= 0)
+    pieces = [np.delete(np.arange(grid.num_cells), looked)]
+    new_first, new_last, new_bins, new_shares = (
+        [value[..., pieces[0]]] for value in (leaves.first, leaves.last, bins, shares)
+    )
+    for cell, row in zip(looked, inner, strict=True):
+        starts = leaves.first[cell] + -(-np.arange(parts + 1) * grid.width // parts)
+        kept = starts[:-1] < leaves.last[cell]
+        total = max(float(estimate[:, cell].sum()), inner_noise)
+        inside = project_to_simplex(smooth(row[kept], inner_noise), total) / total
+        new_first.append(starts[:-1][kept])
+        new_last.append(np.minimum(starts[1:][kept], leaves.last[cell]))
+        new_bins.append(np.full(int(kept.sum()), bins[cell]))
+        new_shares.append(shares[:, cell, None] * inside)
+    return Leaves(
+        np.concatenate(new_first),
+        np.concatenate(new_last),
+        np.concatenate(new_bins),
+        np.concatenate(new_shares, axis=1),
+    )
+
+
+def synthesise(
+    layout: Layout,
+    plan: Plan,
+    measured: list[PrivateEmbedding | None],
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> RelaxedRows:
+    """Relaxed rows whose embeddings are close to those measured.
+
+    Args:
+      layout: the columns.
+      plan: bins.
+      measured: the three measurements; None for one that there was nothing to measure in.
+      seed: of the fit.
+      progress: called with (work done, work in all).
+    """
+    first, coarse, pairs = measured
+    num_rows = first.mechanism.num_rows
+    singles = Singles.read(layout, first)
+    observed = observe(layout, plan, singles, coarse, pairs, num_rows)
+    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=progress)
+    masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
+    zooms = {block.columns[0]: (block, table, noise) for block, table, noise in _tables(pairs) if block.zoom}
+    leaves = [
+        _leaves(layout.grids[j], bins, counts, noise, masses[:, i:k], zooms.get(j))
+        for j, bins, counts, noise, i, k in zip(
+            layout.columns,
+            plan.bins,
+            singles.counts,
+            singles.sigmas,
+            observed.offsets,
+            observed.offsets[1:],
+            strict=False,
+        )
+    ]
+    probabilities = probabilities.astype(np.float32)
+    return RelaxedRows(weights, probabilities, observed.offsets, tuple(leaves), layout.split)

@@ -1,0 +1,120 @@
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from kme_jax.synthesis import relaxed
+from kme_jax.synthesis.relaxed import Leaves, Observed, RelaxedRows
+
+# Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
+_FIRST = Leaves(np.asarray([0, 2, 3]), np.asarray([2, 3, 6]), np.asarray([0, 0, 1]), np.asarray([[0.5, 0.5, 1.0]] * 2))
+_LAST = Leaves(np.asarray([0, 1, 4]), np.asarray([1, 4, 9]), np.asarray([2, 0, 1]), np.asarray([[1.0, 1.0, 1.0]] * 2))
+
+
+@pytest.fixture
+def rows(rng):
+    weights = rng.gamma(1.0, size=(2, 3))
+    parts = [rng.gamma(0.5, size=(2, 3, size)) for size in (2, 3)]
+    probabilities = np.concatenate([part / part.sum(2, keepdims=True) for part in parts], axis=2)
+    return RelaxedRows(weights / weights.sum(), probabilities, (0, 2, 5), (_FIRST, _LAST), 1)
+
+
+def _joint(rows):
+    """Probabilities of all codes, [6, 2, 9], from the definition."""
+    joint = np.zeros((6, 2, 9))
+    for t, k in itertools.product(range(2), range(3)):
+        columns = []
+        for leaves, start, size in ((_FIRST, 0, 6), (_LAST, 2, 9)):
+            column = np.zeros(size)
+            for first, last, bin_, share in zip(leaves.first, leaves.last, leaves.bins, leaves.shares[t], strict=True):
+                column[first:last] += rows.probabilities[t, k, start + bin_] * share / (last - first)
+            columns.append(column)
+        joint[:, t] += rows.weights[t, k] * np.outer(*columns)
+    return joint
+
+
+def _histogram(codes, weights=None):
+    index = np.ravel_multi_index(codes.T, (6, 2, 9))
+    return np.bincount(index, weights, 108).reshape(6, 2, 9) / (len(codes) if weights is None else 1)
+
+
+def test_samples_have_the_distribution(rows):
+    joint = _joint(rows)
+    assert joint.sum() == pytest.approx(1)
+    codes = rows.sample(200_000, 0)
+    assert codes.shape == (200_000, 3)
+    assert np.abs(_histogram(codes) - joint).sum() / 2 < 0.012
+    # Strata: classes and leaves are taken as often as they should be, which independent draws would miss by 1e-3.
+    found = _histogram(codes)
+    np.testing.assert_allclose(found.sum((0, 2)), joint.sum((0, 2)), atol=1e-5)
+    for axes, starts in (((1, 2), _FIRST.first), ((0, 1), np.sort(_LAST.first))):
+        leaves = [np.add.reduceat(table.sum(axes), starts) for table in (found, joint)]
+        np.testing.assert_allclose(*leaves, atol=2e-4)
+    np.testing.assert_array_equal(rows.sample(50, 3), rows.sample(50, 3))
+    assert not np.array_equal(rows.sample(50, 3), rows.sample(50, 4))
+
+
+def test_rows_are_in_random_order(rows):
+    codes = rows.sample(20_000, 0)
+    np.testing.assert_allclose(codes[:10_000].mean(0), codes[10_000:].mean(0), atol=0.15)
+
+
+def test_weighted_samples_have_the_distribution(rows):
+    codes, weights = rows.weighted_sample(200_000, 0)
+    assert weights.sum() == pytest.approx(1)
+    assert weights.min() > 0
+    assert np.abs(_histogram(codes, weights) - _joint(rows)).sum() / 2 < 0.016
+
+
+def test_conditional_distributions(rows):
+    joint = _joint(rows)
+    ranges = {0: [(1, 3), (4, 5)], 2: [(0, 5)], 1: [(1, 2)]}
+    kept = np.zeros_like(joint)
+    for codes in itertools.product(range(6), range(2), range(9)):
+        inside = all(any(low <= codes[j] < high for low, high in allowed) for j, allowed in ranges.items())
+        kept[codes] = joint[codes] * inside
+    given = rows.given(ranges)
+    codes = given.sample(100_000, 1)
+    assert np.abs(_histogram(codes) - kept / kept.sum()).sum() / 2 < 0.014
+    with pytest.raises(ValueError, match="no such rows"):
+        rows.given({2: [(7, 7)]})
+    with pytest.raises(ValueError, match="no such rows"):
+        rows.given({2: []})
+
+
+def test_no_class_without_a_split(rng, rows):
+    alone = RelaxedRows(
+        rows.weights[:1] / rows.weights[0].sum(), rows.probabilities[:1], (0, 2, 5), (_FIRST, _LAST), -1
+    )
+    assert alone.dim == 2
+    codes = alone.sample(30_000, 0)
+    joint = _joint(rows)[:, 0] / rows.weights[0].sum()
+    found = np.bincount(codes @ [9, 1], minlength=54).reshape(6, 9) / len(codes)
+    assert np.abs(found - joint).sum() / 2 < 0.015
+
+
+@pytest.mark.parametrize("num_classes", [1, 2])
+def test_fits_find_tables_behind_noise(rng, num_classes):
+    """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
+    num_rows, sigma = 10_000, 60.0
+    truth = rng.dirichlet(np.ones(3), size=(num_classes, 20))  # three kinds of rows
+    kinds = rng.dirichlet(np.full(3, 5.0), size=num_classes) / num_classes
+    left, right = (part / part.sum(1, keepdims=True) for part in (truth[:, :8], truth[:, 8:]))
+    table = num_rows * np.einsum("tk,tak,tbk->tab", kinds, left, right)
+    offsets, noise = (0, 8, 20), sigma * rng.normal(size=table.shape)
+    pairs, precision = np.zeros((num_classes, 20, 20)), np.zeros((20, 20))
+    pairs[:, :8, 8:], precision[:8, 8:] = table + noise, 1 / sigma
+    singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
+    coarse = np.zeros((num_classes, 1, 1)), np.zeros((1, 1)), np.zeros((20, 1))
+    observed = Observed(offsets, num_rows, singles, singles, np.full(20, 10.0), pairs, precision, *coarse)
+    calls = []
+    weights, probabilities = relaxed.fit(
+        jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
+    )
+    assert weights.sum() == pytest.approx(1)
+    np.testing.assert_allclose(probabilities[..., :8].sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(probabilities[..., 8:].sum(-1), 1, atol=1e-5)
+    found = num_rows * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
+    assert np.sqrt(np.mean(np.square(found - table))) < 0.9 * np.sqrt(np.mean(np.square(noise)))
+    assert calls[-1][0] == calls[-1][1]

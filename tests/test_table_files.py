@@ -1,0 +1,309 @@
+import csv
+import decimal
+import gzip
+import os
+import traceback
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kme_jax.files import FileError
+from kme_jax.table import files
+from kme_jax.table.files import open_table, write_table
+from kme_jax.table.schema import Categorical, Datetime, Numeric, Schema
+
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 100, integer=True, nullable=True),
+        Categorical("job", ("clerk", "émigré"), nullable=True),
+        Datetime("day", "2024-01-01", "2024-12-31", "day", nullable=True),
+    )
+)
+TABLE = pa.table({"job": ["clerk", None, "x"], "day": ["2024-01-02", "", "?"], "age": [3, None, 200]})
+CODES = [[3, 0, 1], [101, 2, 366], [100, 2, 366]]
+
+
+def _codes(data, schema=SCHEMA):
+    source = open_table(data, schema)
+    first, second = (list(source.codes()) for _ in range(2))
+    codes = np.concatenate(first)
+    np.testing.assert_array_equal(np.concatenate(second), codes)
+    assert len(codes) == source.num_rows == sum(batch.num_rows for batch in source.batches())
+    assert max(map(len, first)) <= 2**16
+    return codes.tolist()
+
+
+def _file(tmp_path, content, name="people.csv"):
+    path = tmp_path / name
+    if isinstance(content, pa.Table):
+        pq.write_table(content, path)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", None])
+def test_the_same_table_from_anywhere(tmp_path, suffix):
+    data = TABLE
+    if suffix:
+        data = tmp_path / f"people{suffix}"
+        write_table(data, TABLE)
+    assert _codes(data) == CODES
+    assert "clerk" not in repr(open_table(data, SCHEMA))
+
+
+def test_many_batches(tmp_path, rng):
+    """Of a column with a few texts, and of one in which every other cell is different."""
+    ages, clerks = rng.integers(0, 101, size=150_000), rng.integers(2, size=150_000)
+    jobs = [f"job {i}" if clerk else "clerk" for i, clerk in enumerate(clerks)]
+    table = pa.table({" age ": ages, "job": jobs, "short": np.where(clerks, "b", "a")})
+    schema = Schema((*SCHEMA.columns[:2], Categorical("short", ("a", "b"))))
+    codes = np.stack([ages, 2 * clerks, clerks], axis=1)
+    for path in (tmp_path / "a.csv", tmp_path / "a.parquet"):
+        write_table(path, table)
+        assert np.array_equal(_codes(path, schema), codes)
+    types = [batch.schema.types[1:] for batch in open_table(path, schema).batches()]
+    assert types == [[pa.string(), pa.dictionary(pa.int32(), pa.string())]] * len(types)
+    assert np.array_equal(_codes(table, schema), codes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfage, job ,day\r\n 3, clerk , 2024-01-02\r\n,,\r\n1e400,\xe9migr\xe9,\xff\r\n",
+        b'"age","job","day"\n"3","clerk",2024-01-02\n\n"","",\n\n999999999999999999999,"a\n\n,""b",never',
+        b"age,job,day\r3,clerk,2024-01-02\r,,\r9e9,\x00,0",
+        '"day",age,job\n2024-01-02,3,clerk\n,"nan",\n0x10,101,Émigré\n',
+    ],
+)
+def test_odd_csv_files_pass_in_silence(tmp_path, text, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _codes(_file(tmp_path, text)) == CODES
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_with_line_breaks_commas_and_quotes(tmp_path):
+    schema = Schema(tuple(Numeric(name, 0, 9, integer=True) for name in ('say "a"', "b,\nc", "données")))
+    path = tmp_path / "names.csv"
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([schema.names, [1, 2, 3], [4, 5, 6]])
+    assert _codes(path, schema) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_an_empty_line_is_a_row_of_one_column_alone(tmp_path):
+    schema = Schema(SCHEMA.columns[:1])
+    assert _codes(_file(tmp_path, "age\n\n3\n\n"), schema) == [[101], [3], [101]]
+    assert _codes(_file(tmp_path, "age\n\n3"), schema) == [[101], [3]]
+
+
+def test_long_cells(tmp_path):
+    long = "x" * 5_000_000
+    assert _codes(_file(tmp_path, f"age,job,day\n3,clerk,2024-01-02\n,{long},\n")) == [CODES[0], [101, 2, 366]]
+
+
+def test_odd_parquet_types_pass_in_silence(tmp_path):
+    table = pa.table(
+        {
+            "age": pa.array([decimal.Decimal(10) ** 37, None], pa.decimal128(38, 0)),
+            "job": pa.array(["clerk", "y"]).dictionary_encode(),
+            "day": pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us", "Europe/Rome")),
+        }
+    )
+    assert _codes(_file(tmp_path, table, "p.parquet")) == [[100, 0, 0], [101, 2, 365]]
+    array = pa.array([b"\xff", b"clerk"])
+    text = pa.Array.from_buffers(pa.string(), 2, array.buffers())  # not valid UTF-8
+    table = pa.table({"age": text, "job": text, "day": pa.nulls(2)})
+    assert _codes(_file(tmp_path, table, "q.parquet")) == [[101, 2, 366], [101, 0, 366]]
+
+
+LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "", "is empty"),
+        ("a.parquet", "", "is empty"),
+        ("a.csv", "age,job,day", "expected at least 2 rows, got 0"),
+        ("a.csv", "age,job,day\n\n\n", "expected at least 2 rows, got 0"),
+        ("a.csv", "\nage,job,day\n", "its first line is empty"),
+        ("a.csv", "age,job,day\n1,clerk,2024-01-01\n", "expected at least 2 rows, got 1"),
+        ("a.parquet", TABLE[:1], "expected at least 2 rows, got 1"),
+        ("a.txt", LINES, "expected a .csv or .parquet file"),
+        ("a.csv.gz", gzip.compress(LINES.encode()), "expected a .csv or .parquet file"),
+        ("a.csv", gzip.compress(LINES.encode()), "is a gzip file, not a .csv file: unpack"),
+        ("a.csv", TABLE, "is a Parquet file, not a .csv file"),
+        ("a.csv", b"PK\x03\x04secret", "is a zip file"),
+        ("a.parquet", LINES, "is no Parquet file"),
+        ("a.parquet", "PAR1secret", "is damaged, or no Parquet file"),
+        ("a.csv", LINES.encode("utf-16"), "its first line is not text in UTF-8"),
+        ("a.csv", "âge,job\n1,2\n".encode("latin-1"), "its first line is not text in UTF-8"),
+        ("a.csv", '"age"x,job\n1,2\n', "its first line is not comma-separated names"),
+        ("a.csv", "age,,day\n1,2,3\n", "column 2 has no name"),
+        ("a.csv", "age,job,age ,day\n1,2,3,4\n", "more than one column is named age; rename"),
+        ("a.parquet", TABLE.append_column("age", TABLE["age"]), "more than one column is named age"),
+        ("a.csv", "age,day\n1,2\n3,4\n", "it lacks the schema's job$"),
+        ("a.csv", "age,job,day,name,x\n1,2,3,4,5\n", "the schema lacks name, x: drop extra columns, or add them"),
+        ("a.parquet", TABLE.rename_columns(["age", "JOB", "day"]), "it lacks the schema's job; the schema lacks JOB: "),
+        ("a.csv", "40,secret,1\n41,y,2\n", r"none of the schema's columns \(age, job, day\), or no header line"),
+        ("a.csv", LINES.encode() + b"3,secret \xff\xe9\n", "row 4 .* has 2 cells, expected 3"),
+        ("a.csv", LINES.encode() * 9999 + b"3,secret \xff\n", "row 29998 .* has 2 cells, expected 3"),
+        ("a.csv", LINES + "3,secret\n", r"row 4 \(the header line is row 1\) has 2 cells, expected 3"),
+        ("a.csv", LINES.replace(",2024", ",a,secret", 1), "row 2 .* has 4 cells, expected 3"),
+        ("a.csv", LINES.replace("secret", '"secret'), "row 3 .* has 2 cells, expected 3"),
+        ("a.parquet", TABLE.set_column(2, "age", pa.array([[1], [2], []])), "column age: type list<.*> does not fit"),
+        ("a.parquet", TABLE.set_column(2, "age", pa.array([{"x": 1}] * 3)), "column age: type struct<.*> does not fit"),
+        ("a.parquet", TABLE.set_column(2, "day", pa.array([1, 2, 3])), "more than one column is named day"),
+        (
+            "a.parquet",
+            TABLE.set_column(1, "day", pa.array([1, 2, 3])),
+            "column day: type int64 does not fit kind datetime",
+        ),
+    ],
+)
+def test_bad_files_are_named_in_one_line(tmp_path, capfd, name, content, message):
+    path = _file(tmp_path, content, name)
+    with pytest.raises(FileError, match=message) as caught:
+        open_table(path, SCHEMA)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    assert "secret" not in text
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_files_that_are_not_there(tmp_path):
+    for name in ("a.csv", "a.parquet"):
+        with pytest.raises(FileError, match="no such file"):
+            open_table(tmp_path / name, SCHEMA)
+        (tmp_path / name).mkdir()
+        with pytest.raises(FileError, match="no such file"):
+            open_table(tmp_path / name, SCHEMA)
+    with pytest.raises(FileError, match="the table: expected at least 2 rows, got 0"):
+        open_table(TABLE[:0], SCHEMA)
+    with pytest.raises(FileError, match="the table: it lacks the schema's day"):
+        open_table(TABLE.drop_columns(["day"]), SCHEMA)
+
+
+def test_a_row_longer_than_any_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK_BYTES", (2**12, 2**14))
+    path = _file(tmp_path, LINES + "3," + "x" * 10_000 + ",\n")
+    assert open_table(path, SCHEMA).num_rows == 3
+    _file(tmp_path, LINES + "3," + "x" * 100_000 + ",\n")
+    with pytest.raises(FileError, match="a row is longer than 0 MiB: is a quote not closed"):
+        open_table(path, SCHEMA)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_changes(tmp_path, suffix):
+    path = tmp_path / f"people{suffix}"
+    write_table(path, TABLE)
+    source = open_table(path, SCHEMA)
+    for change in (lambda: write_table(path, TABLE[:2]), lambda: path.write_bytes(b"secret"), lambda: None):
+        path.unlink()
+        change()
+        with pytest.raises(FileError, match=r"changed while it was read|damaged|cannot be read|row 1") as caught:
+            list(source.codes())
+        assert "secret" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_damaged_parquet_files_are_refused_in_one_line(tmp_path, rng):
+    whole = _file(tmp_path, pa.concat_tables([TABLE] * 200), "a.parquet").read_bytes()
+    refused = []
+    for place in rng.integers(4, len(whole), size=200):
+        path = _file(tmp_path, whole[:place] + rng.bytes(3) + whole[place + 3 :], "b.parquet")
+        try:
+            list(open_table(path, SCHEMA).codes())
+        except FileError as error:
+            refused.append(str(error))
+    assert len(refused) > 20
+    assert not any("\n" in error for error in refused)
+
+
+def test_memory_does_not_depend_on_the_rows(tmp_path, rng):
+    """Arrow's own memory, at its highest, for one row group of 1 and 8 million numbers that do not compress."""
+    peaks = []
+    for num_rows in (1_000_000, 8_000_000):
+        path = tmp_path / f"{num_rows}.parquet"
+        pq.write_table(pa.table({"x": rng.normal(size=num_rows)}), path, row_group_size=num_rows, compression="none")
+        source = open_table(path, Schema((Numeric("x", -1, 1),)))
+        before, highest = pa.total_allocated_bytes(), 0
+        for _ in source.codes():
+            highest = max(highest, pa.total_allocated_bytes() - before)
+        peaks.append(highest)
+    assert peaks[1] < peaks[0] + 2**20
+    assert peaks[1] < 2**23
+
+
+def test_data_frames():
+    pandas = pytest.importorskip("pandas")
+
+    class Odd:
+        def __str__(self):
+            raise RuntimeError
+
+    cells = [3, "4", None, float("nan"), 10**5000, -(10**5000), Odd(), [1], True, b"\xff", 5.0, pandas.NA, "\ud800"]
+    frame = pandas.DataFrame(
+        {
+            "age": pandas.Series(cells, dtype=object),
+            "job": pandas.Categorical(["clerk"] * 12 + [None]),
+            "day": pandas.to_datetime(["2024-01-02"] * 12 + [None]),
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codes = np.array(_codes(frame))
+    assert codes[:, 0].tolist() == [3, 4, 101, 101, 100, 0, 101, 101, 101, 101, 5, 101, 101]
+    assert codes[:, 1].tolist() == [0] * 12 + [2]
+    assert codes[:, 2].tolist() == [1] * 12 + [366]
+    question = Schema((Categorical("x", ("a", "?")),))
+    assert _codes(pandas.DataFrame({"x": [Odd(), "?"]}, dtype=object), question) == [[0], [1]]
+    digits = Schema((Categorical("x", ("1", "true"), nullable=True),))
+    assert _codes(pandas.DataFrame({"x": [1.0, None, 1]}), digits) == [[0], [2], [0]]
+    assert _codes(pandas.DataFrame({"x": [1.0, True, 1, "1"]}, dtype=object), digits) == [[0], [1], [0], [0]]
+    with pytest.raises(FileError, match="the table: more than one column is named age"):
+        open_table(pandas.DataFrame([[1, 2], [3, 4]], columns=["age", "age"]), SCHEMA)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_written_tables_are_valid_and_read_again(tmp_path, rng, suffix):
+    schema = Schema(
+        (
+            *SCHEMA.columns,
+            Numeric("x", -1, 1),
+            Numeric("price", 0, 9.99, step=0.01),
+            Categorical("odd, name", ('say "a"', "a,b", "a\nb", "'", "nan", "1")),
+            Datetime("seen", "1969-12-31", "1970-01-02", "second", nullable=True),
+        )
+    )
+    codes = np.stack([rng.integers(0, column.num_codes, size=300) for column in schema.columns], axis=1)
+    path = tmp_path / f"synthetic{suffix}"
+    write_table(path, schema.decode(codes))
+    np.testing.assert_array_equal(_codes(path, schema), codes)
+    if suffix == ".parquet":
+        schema.check(pq.read_table(path))
+    with pytest.raises(FileError, match="exists"):
+        write_table(path, TABLE)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_all_or_nothing(tmp_path, monkeypatch):
+    with pytest.raises(FileError, match=r"expected a .csv or .parquet file"):
+        write_table(tmp_path / "a.xlsx", TABLE)
+    with pytest.raises(FileError, match="no such folder"):
+        write_table(tmp_path / "b" / "a.csv", TABLE)
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for suffix in (".csv", ".parquet"):
+        with pytest.raises(KeyboardInterrupt):
+            write_table(tmp_path / f"a{suffix}", TABLE)
+    assert not os.listdir(tmp_path)

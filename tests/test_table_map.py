@@ -1,0 +1,161 @@
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kme_jax import PrivacyBudget
+from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, mean_embedding
+from kme_jax.feature_maps.integer import integer_map
+from kme_jax.feature_maps.table import Block, Grid, TableMap
+from kme_jax.privacy.mechanisms import Composition, perturb_integers, perturb_securely
+
+# A nullable number of 5000 values, a category, a small number.
+GRIDS = (
+    Grid.create(5001, ordered=True, missing=True),
+    Grid.create(4, ordered=False, missing=False),
+    Grid.create(6, ordered=True, missing=False),
+)
+_CELLS = np.arange(GRIDS[0].num_cells)
+_COARSE = np.where(GRIDS[0].num_values == _CELLS, 3, _CELLS // 400)
+_LOOKED = np.where(_CELLS == 7, 0, np.where(_CELLS == 900, 1, -1))
+BLOCKS = (
+    Block((0,), (_CELLS,), weight=3),
+    Block((1, 2), (np.arange(4), np.asarray([0, 0, 1, 1, 2, 2])), weight=2),
+    Block((2, 0, 1), (np.asarray([0, 1, 1, 1, 1, 2]), _COARSE, np.asarray([0, 1, 1, 0]))),
+    Block((0,), (_LOOKED,), weight=5, zoom=GRIDS[0].width),
+)
+MAP = TableMap(GRIDS, BLOCKS)
+
+
+def _rows(rng, num_rows=500):
+    rows = np.stack([rng.integers(0, grid.num_codes, num_rows) for grid in GRIDS], axis=1)
+    rows[:40, 0] = rng.integers(7 * GRIDS[0].width, 8 * GRIDS[0].width, 40)
+    rows[40:50, 0] = 5000
+    return rows
+
+
+def _places(row):
+    """Where ψ(x) is not zero, and what it is there without the norm, from the definition."""
+    found, start = {}, 0
+    for block in BLOCKS:
+        bins = [table[GRIDS[j].cells(np.asarray(row[j]))] for j, table in zip(block.columns, block.bins, strict=True)]
+        if block.zoom:
+            bins.append(row[0] % GRIDS[0].width)
+        if bins[0] >= 0:
+            found[start + int(np.ravel_multi_index(bins, block.shape))] = block.weight
+        start += block.size
+    return found
+
+
+def test_cells_cover_all_codes():
+    for grid in GRIDS:
+        first = grid.first_codes()
+        assert first[0] == 0
+        assert first[-1] == grid.num_codes
+        cells = grid.cells(np.arange(grid.num_codes))
+        np.testing.assert_array_equal(cells, np.searchsorted(first, np.arange(grid.num_codes), "right") - 1)
+        assert cells.max() == grid.num_cells - 1
+    assert GRIDS[0].num_cells <= 1025
+    assert GRIDS[0].cells(np.asarray([4999, 5000])).tolist() == [GRIDS[0].num_values - 1, GRIDS[0].num_values]
+    assert Grid.create(4096, ordered=False, missing=False).num_cells == 4096
+
+
+def test_features_and_counts_are_those_of_the_definition(rng):
+    rows = _rows(rng)
+    expected = np.zeros((len(rows), MAP.num_features))
+    for row, features in zip(rows, expected, strict=True):
+        for place, weight in _places(row).items():
+            features[place] = weight / math.sqrt(9 + 4 + 1 + 25)
+    np.testing.assert_allclose(MAP(jnp.asarray(rows, jnp.float32)), expected, atol=1e-6)
+    np.testing.assert_allclose(MAP.weighted_sum(rows, np.ones(len(rows))), expected.sum(0), atol=1e-9)
+    weights = rng.normal(size=len(rows))
+    np.testing.assert_allclose(MAP.weighted_sum(rows, weights), weights @ expected, atol=1e-9)
+    tables = MAP.tables(expected.mean(0), len(rows))
+    assert [table.shape for table in tables] == [block.shape for block in BLOCKS]
+    np.testing.assert_allclose(tables[1].sum(), len(rows))
+    np.testing.assert_allclose(tables[3].sum(), np.sum(_LOOKED[GRIDS[0].cells(rows[:, 0])] >= 0))
+
+
+def test_the_kernel_is_the_product_of_features(rng):
+    rows = _rows(rng, 60)
+    x = jnp.asarray(rows[:30], jnp.float32)
+    gram = np.asarray(MAP.kernel.pairwise(x, x))
+    for (i, first), (j, second) in itertools.product(enumerate(rows[:30]), repeat=2):
+        same = _places(first).items() & _places(second).items()
+        assert gram[i, j] == pytest.approx(sum(weight**2 for _, weight in same) / 39, abs=1e-6)
+    assert MAP.kernel(x[0], x[1]) == pytest.approx(gram[0, 1], abs=1e-6)
+    assert gram.min() >= 0
+    assert gram.max() <= MAP.kernel.diagonal_bound + 1e-6
+
+
+def test_the_diameter_holds_and_is_reached(rng):
+    rows = _rows(rng, 200)
+    rows[0], rows[1] = [7 * GRIDS[0].width, 0, 0], [900 * GRIDS[0].width, 1, 5]  # nothing in common, all blocks counted
+    features = np.asarray(MAP(jnp.asarray(rows, jnp.float32)), np.float64)
+    distances = np.linalg.norm(features[:, None] - features[None], axis=2)
+    assert distances.max() <= MAP.diameter + 1e-6
+    assert distances[0, 1] == pytest.approx(MAP.diameter, abs=1e-6)
+    assert np.linalg.norm(features, axis=1).max() <= MAP.diameter
+
+
+def test_integers_are_exact(rng):
+    rows = _rows(rng)
+    integers = integer_map(MAP, len(rows))
+    expected = np.zeros(MAP.num_features, np.int64)
+    for row in rows:
+        for place, weight in _places(row).items():
+            expected[place] += weight
+    whole = integer_embedding(MAP, rows.astype(float))
+    np.testing.assert_array_equal(whole.total, expected)
+    for size in (1, 7, 499):
+        shuffled = rng.permutation(rows).astype(float)
+        batches = (shuffled[i : i + size] for i in range(0, len(rows), size))
+        np.testing.assert_array_equal(integer_embedding_of_batches(MAP, batches, len(rows)).total, expected)
+    first, second = np.asarray([[7 * GRIDS[0].width, 0, 0]]), np.asarray([[900 * GRIDS[0].width, 1, 5]])
+    difference = integers.sum(first, [True]) - integers.sum(second, [True])
+    assert np.linalg.norm(difference) == pytest.approx(integers.diameter)
+    assert integers.diameter == pytest.approx(integers.units * MAP.diameter)
+    assert np.linalg.norm(integers.sum(first, [True])) <= integers.diameter
+    np.testing.assert_allclose(mean_embedding(MAP, rows.astype(float)).coordinates * len(rows) * MAP.norm, expected)
+
+
+@pytest.mark.parametrize("cell", [-1.0, 5001.0, 0.5, np.nan, np.inf])
+def test_rows_that_are_no_codes_count_as_nothing(cell):
+    good, bad = np.asarray([[3.0, 1.0, 2.0]]), np.asarray([[cell, 1.0, 2.0]])
+    alone = integer_embedding(MAP, good)
+    both = integer_embedding(MAP, np.concatenate([bad, good]))
+    np.testing.assert_array_equal(both.total, alone.total)
+    assert both.num_rows == 2
+
+
+def test_shares_of_a_budget_compose(rng):
+    budget = PrivacyBudget(1.0, 1e-6)
+    embedding = integer_embedding(MAP, _rows(rng).astype(float))
+    parts = [perturb_securely(embedding, budget, share=share).mechanism for share in (0.5, 0.15, 0.35)]
+    whole = perturb_securely(embedding, budget).mechanism
+    assert sum(part.rho for part in parts) <= Composition.planned(budget).rho
+    assert sum(part.rho for part in parts) == pytest.approx(whole.rho, rel=1e-6)
+    assert parts[0].scale == pytest.approx(whole.scale * math.sqrt(2), rel=1e-6)
+    assert parts[0].epsilon < whole.epsilon == 1.0
+    composition = Composition.of(parts, budget)
+    assert (composition.epsilon, composition.delta, composition.private) == (1.0, 1e-6, True)
+    with pytest.raises(ValueError, match="spend more"):
+        Composition.of([*parts, parts[1]], budget)
+    with pytest.raises(ValueError, match="one measurement"):
+        perturb_securely(embedding, PrivacyBudget(1.0, 0.0), share=0.5)
+
+
+def test_noise_has_the_scale_that_it_says(rng):
+    embedding, budget = integer_embedding(MAP, _rows(rng).astype(float)), PrivacyBudget(1.0, 1e-6)
+    truth = embedding.total / embedding.integer_map.units / embedding.num_rows
+    secure = perturb_securely(embedding, budget, share=0.3)
+    simulated = perturb_integers(jax.random.key(3), embedding, budget, share=0.3)
+    for private in (secure, simulated):
+        errors = (private.coordinates - truth) / private.mechanism.scale
+        # The secure noise has no seed: six standard errors of the root mean square of so many normals.
+        assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / math.sqrt(2 * errors.size))
+        assert private.mechanism.private is (private is secure)
+    assert simulated.mechanism.scale == secure.mechanism.scale

@@ -1,0 +1,424 @@
+import dataclasses
+import functools
+import json
+
+import jsonschema
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax import Ledger, Release
+from kme_jax.folders import ReleaseError
+from kme_jax.privacy import statement
+from kme_jax.privacy.calibration import zcdp_delta
+from kme_jax.release import Measurement
+from kme_jax.synthesis import relaxed
+from kme_jax.table import measurement as plans
+from kme_jax.table.files import open_table
+from kme_jax.table.marginals import means, total_variation
+from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
+from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
+
+JOBS = ("baker", "clerk", "nurse", "smith", "tailor")
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 99, integer=True),
+        Numeric("gain", 0, 99_999, integer=True),
+        Categorical("job", JOBS, nullable=True),
+        Ordinal("size", ("S", "M", "L")),
+        Datetime("since", "2000-01-01", "2019-12-31", "day", nullable=True),
+        Numeric("height", 1.0, 2.2),
+        Categorical("rich", ("no", "yes")),
+    )
+)
+
+
+def made_up(num_rows=4000, seed=0):
+    """Rows in which most columns depend on each other, with atoms and missing cells."""
+    rng = np.random.default_rng(seed)
+    age = np.clip(rng.normal(40, 15, num_rows), 0, 99).astype(int)
+    job = rng.integers(0, 5, num_rows)
+    rich = rng.random(num_rows) < 1 / (1 + np.exp(-(age - 55) / 6 - (job == 2)))
+    gain = np.where(rng.random(num_rows) < 0.8, 0, np.where(rich, 15_024, rng.integers(0, 9000, num_rows)))
+    since = np.asarray("2000-01-01", "M8[D]") + (7000 * rng.beta(2, 1, num_rows)).astype(int)
+    missing = rng.random((2, num_rows)) < 0.1
+    return pa.table(
+        {
+            "age": age,
+            "gain": gain,
+            "job": pa.array(np.asarray(JOBS)[job], mask=missing[0]),
+            "size": np.asarray(["S", "M", "L"])[np.minimum(age // 35, 2)],
+            "since": pa.array(since, mask=missing[1]),
+            "height": rng.normal(1.7, 0.1, num_rows),
+            "rich": np.where(rich, "yes", "no"),
+        }
+    )
+
+
+TABLE = made_up()
+
+
+@pytest.fixture(autouse=True)
+def _quick_fits(monkeypatch):
+    """Fits that are good enough where accuracy is not looked at; ``made`` has the real ones."""
+    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A release with secure noise, saved."""
+    released = release_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, target="rich", num_rows=5000)
+    return released, released.save(tmp_path_factory.mktemp("made") / "release")
+
+
+def _distances(table, schema=SCHEMA):
+    return total_variation(schema, schema.encode(TABLE), schema.encode(table))
+
+
+def test_a_release_is_close_and_valid(made):
+    released, _ = made
+    SCHEMA.check(released.table)
+    assert released.table.num_rows == 5000
+    assert released.table.schema.names == list(SCHEMA.names)
+    rng = np.random.default_rng(1)
+    codes = SCHEMA.encode(TABLE)
+    shuffled = total_variation(SCHEMA, codes, rng.permuted(codes, axis=0))
+    found = means(_distances(released.table))
+    assert found["1"] < 0.08
+    assert found["2"] < 0.17
+    # Strong pairs: far better than independent columns, which have the exact single columns.
+    for pair in (("age", "size"), ("age", "rich"), ("gain", "rich")):
+        assert _distances(released.table)[pair] < max(0.6 * shuffled[pair], 0.08)
+
+
+def test_atoms_survive(made):
+    gain = np.asarray(made[0].table["gain"])
+    truth = np.asarray(TABLE["gain"])
+    for atom in (0, 15_024):
+        assert np.mean(gain == atom) == pytest.approx(np.mean(truth == atom), abs=0.03)
+    assert np.mean((gain > 0) & (gain < 98)) < 0.02
+
+
+def test_saved_and_loaded(made):
+    released, folder = made
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "measurements.npz",
+        "privacy.json",
+        "report.html",
+        "rows.npz",
+        "schema.json",
+        "synthetic.parquet",
+    ]
+    loaded = Release.load(folder)
+    assert isinstance(loaded, TableRelease)
+    assert loaded.table.equals(released.table)
+    assert (loaded.statement, loaded.schema, loaded.target) == (released.statement, SCHEMA, "rich")
+    assert loaded.sample(20, seed=3).equals(released.sample(20, seed=3))
+    again = Measurement.load(folder)
+    assert isinstance(again, TableMeasurement)
+    assert again.synthesise(30, seed=1).table.num_rows == 30
+    assert "TableRelease(ε=3" in repr(loaded)
+
+
+def test_a_folder_holds_no_private_cell(made):
+    """A value that one row has would stay in what is written only by chance."""
+    _, folder = made
+    with np.load(folder / "measurements.npz") as file:
+        content = b"".join(file[name].tobytes() for name in file.files)
+    for height in np.asarray(TABLE["height"])[:200]:
+        assert np.float64(height).tobytes() not in content
+
+
+@pytest.mark.parametrize("name", ["measurements.npz", "rows.npz", "synthetic.parquet", "privacy.json", "schema.json"])
+def test_damaged_folders_are_refused(made, tmp_path, name):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in made[1].iterdir():
+        content = path.read_bytes()
+        (folder / path.name).write_bytes(content[: len(content) // 2] if path.name == name else content)
+    with pytest.raises(ReleaseError, match=f"{name}: is damaged"):
+        TableRelease.load(folder)
+    (folder / name).unlink()
+    with pytest.raises(ReleaseError, match=f"has no {name}"):
+        TableRelease.load(folder)
+
+
+def test_the_statement_adds_up(made):
+    said = made[0].statement
+    jsonschema.Draft202012Validator(statement.schema()).validate(said)
+    assert said["private"] is True
+    rho = sum(m["sensitivity"] ** 2 / (2 * m["scale"] ** 2) for m in said["measurements"])
+    assert said["rho"] == pytest.approx(rho, rel=1e-9)
+    assert zcdp_delta(rho, said["epsilon"]) <= said["delta"]
+    assert [m["rho"] / said["rho"] for m in said["measurements"]] == pytest.approx(plans.SHARES, rel=1e-6)
+    for measured, private in zip(said["measurements"], made[0].measurement.measured.values(), strict=True):
+        assert measured["feature_map"]["diameter"] == pytest.approx(np.sqrt(2), rel=1e-12)
+        assert measured["feature_map"]["num_features"] == len(private.coordinates)
+        noise = [plans.sigma(private, block) for block in private.feature_map.blocks]
+        assert measured["cell_noise"] == [min(noise), max(noise)]
+    words = statement.describe(said)
+    assert "(3, 1e-06)-differential privacy" in words
+    assert words.count("rows for each cell of a table") == 3
+
+
+def test_counts_are_those_of_the_table_and_the_noise(made):
+    """Every cell of every table that was measured, within what its noise makes likely."""
+    codes = SCHEMA.encode(TABLE)
+    for private in made[0].measurement.measured.values():
+        feature_map = private.feature_map
+        counts = feature_map.tables(feature_map.weighted_sum(codes, np.ones(len(codes))) / len(codes), len(codes))
+        noisy = feature_map.tables(private.coordinates, len(codes))
+        scaled = [
+            (theirs - ours).reshape(-1) / plans.sigma(private, block)
+            for theirs, ours, block in zip(noisy, counts, feature_map.blocks, strict=True)
+        ]
+        errors = np.concatenate(scaled)
+        assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / np.sqrt(2 * len(errors)))
+
+
+def test_simulated_noise_is_reproducible_and_said_to_be_no_protection():
+    both = [measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False, seed=4) for _ in range(2)]
+    for first, second in zip(*(list(measured.measured.values()) for measured in both), strict=True):
+        np.testing.assert_array_equal(first.coordinates, second.coordinates)
+    assert both[0].statement["private"] is False
+    assert statement.describe(both[0].statement).startswith("NOT PRIVATE")
+
+
+def test_the_ledger_comes_before_the_noise(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "ledger")
+    options = {"epsilon": 1.0, "delta": 1e-6, "ledger": ledger, "database": "people"}
+    monkeypatch.setattr("kme_jax.privacy.secure.add_gaussian", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        measure_table(TABLE, SCHEMA, **options)
+    (spent,) = ledger.spent("people")
+    assert (spent.epsilon, spent.delta) == (1.0, 1e-6)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="released before"):
+        measure_table(TABLE, SCHEMA, **options)
+    measured = measure_table(TABLE, SCHEMA, **options, again=True, folder=tmp_path / "measured")
+    assert measured.statement["total"]["releases"] == 2
+    assert measured.statement["total"]["rho"] == pytest.approx(2 * spent.rho)
+    assert measured.statement["rho"] <= spent.rho
+    assert TableMeasurement.load(tmp_path / "measured").statement == measured.statement
+
+
+def test_the_source_may_come_in_any_form(tmp_path):
+    """The same rows in a file, in another order of columns: the same codes, so the same release."""
+    from kme_jax.table.files import write_table
+
+    reordered = TABLE.select(list(reversed(SCHEMA.names)))
+    write_table(tmp_path / "rows.parquet", reordered)
+    sources = TABLE, tmp_path / "rows.parquet", open_table(reordered, SCHEMA)
+    found = [measure_table(source, SCHEMA, epsilon=1.0, delta=1e-6, secure=False) for source in sources]
+    for name, expected in found[0].measured.items():
+        for other in found[1:]:
+            np.testing.assert_array_equal(other.measured[name].coordinates, expected.coordinates)
+
+
+# -- conditions
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        (["age>=65"], lambda row: row["age"] >= 65),
+        ("age < 18", lambda row: row["age"] < 18),
+        (["age>20", "age<=30", "rich=yes"], lambda row: 20 < row["age"] <= 30 and row["rich"] == "yes"),
+        (["job != baker"], lambda row: row["job"] != "baker"),
+        (["job=missing"], lambda row: row["job"] is None),
+        (["since>=2010-06-01"], lambda row: str(row["since"]) >= "2010-06-01" and row["since"] is not None),
+        (["size>S"], lambda row: row["size"] in ("M", "L")),
+        (["age==40"], lambda row: row["age"] == 40),
+    ],
+)
+def test_conditional_samples(made, where, holds):
+    rows = made[0].sample(300, where=where).to_pylist()
+    assert len(rows) == 300
+    assert all(map(holds, rows))
+
+
+def test_conditional_samples_are_those_that_all_rows_have(made):
+    released, _ = made
+    many = released.sample(100_000, seed=1)
+    old = many.filter(pa.compute.greater_equal(many["age"], 60))
+    given = released.sample(50_000, where="age>=60", seed=2)
+    for name, value in (("rich", "yes"), ("gain", 0), ("size", "L")):
+        shares = [np.mean(np.asarray(table[name]) == value) for table in (old, given)]
+        assert shares[0] == pytest.approx(shares[1], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("height", "expected a column"),
+        ("agex>3", "expected a column"),
+        ("age>=old", "age: 'old' is not one of its values"),
+        ("job>baker", "job has no order"),
+        ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
+        (["age<20", "age>30"], "no such rows"),
+        ("since>=missing", "no order for it"),
+    ],
+)
+def test_bad_conditions(made, where, message):
+    with pytest.raises(ValueError, match=message):
+        made[0].sample(10, where=where)
+
+
+def test_the_longest_name_is_meant():
+    schema = Schema((Numeric("a", 0, 3, integer=True), Numeric("a>1", 0, 3, integer=True)))
+    table = pa.table({"a": [0, 1, 2, 3] * 30, "a>1": [3, 2, 1, 0] * 30})
+    released = release_table(table, schema, epsilon=10.0, delta=1e-4, secure=False)
+    assert set(released.sample(50, where="a>1=2")["a>1"].to_pylist()) == {2}
+    assert set(released.sample(50, where="a > 1")["a"].to_pylist()) <= {2, 3}
+
+
+def test_weighted_samples(made):
+    released, _ = made
+    table = released.sample(20_000, weighted=True)
+    weights = np.asarray(table["weight"])
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ (np.asarray(table["rich"]) == "yes") == pytest.approx(
+        np.mean(np.asarray(released.table["rich"]) == "yes"), abs=0.03
+    )
+    with pytest.raises(ValueError, match="num_rows"):
+        released.sample(0)
+
+
+# -- odd tables
+
+
+@pytest.mark.parametrize(
+    ("schema", "target", "num_rows"),
+    [
+        (Schema((Numeric("x", 0, 1),)), None, 300),
+        (Schema((Categorical("only", ("one",)),)), "only", 2),
+        (Schema((Categorical("a", ("u", "v")), Categorical("b", ("u", "v")))), "b", 300),
+        (Schema((Numeric("wide", 0, 10**12, integer=True), Categorical("a", tuple("uvwxyz")))), "a", 300),
+        (Schema((Numeric("x", 0, 1), Numeric("y", -5, 5, nullable=True), Numeric("z", 0, 100, step=0.5))), "y", 2),
+    ],
+)
+def test_any_schema_can_be_released(schema, target, num_rows):
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, column.num_codes, num_rows) for column in schema.columns], axis=1)
+    released = release_table(schema.decode(codes), schema, epsilon=1.0, delta=1e-6, target=target, secure=False)
+    schema.check(released.table)
+    assert released.table.num_rows == num_rows
+
+
+def test_columns_of_a_single_value_or_none():
+    """What is constant or missing everywhere passes in silence, and stays valid."""
+    schema = Schema((Numeric("x", 0, 1, nullable=True), Categorical("a", ("u", "v")), Numeric("n", 0, 9, integer=True)))
+    table = pa.table({"x": pa.nulls(200, pa.float64()), "a": ["v"] * 200, "n": [4] * 200})
+    released = release_table(table, schema, epsilon=5.0, delta=1e-6, secure=False)
+    schema.check(released.table)
+    assert np.mean(np.asarray(released.table["a"]) == "v") > 0.8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "wealth"}, "no column 'wealth'"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 0.01}, "delta must be below"),
+        ({"num_rows": 0}, "num_rows"),
+        ({"ledger": Ledger("nowhere/at/all"), "database": "people"}, "nowhere"),
+        ({"ledger": Ledger("ledger"), "database": ""}, "name"),
+        ({"ledger": Ledger("ledger"), "database": "people", "secure": False}, "simulated noise releases nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        release_table(TABLE, SCHEMA, **({"epsilon": 1.0, "delta": 1e-6} | changes))
+
+
+def test_a_source_of_another_schema_is_refused():
+    source = open_table(TABLE, SCHEMA)
+    other = Schema(SCHEMA.columns, filled_from_data=True)
+    with pytest.raises(ValueError, match="another schema"):
+        measure_table(source, other, epsilon=1.0, delta=1e-6)
+    said = measure_table(TABLE, other, epsilon=1.0, delta=1e-6, secure=False).statement
+    assert "said to be public" in said["public_inputs"][0]
+
+
+def test_too_many_columns():
+    schema = Schema(tuple(Numeric(f"x{i}", 0, 1) for i in range(201)))
+    table = pa.table({name: [0.5, 0.5] for name in schema.names})
+    with pytest.raises(ValueError, match="at most 200 columns"):
+        release_table(table, schema, epsilon=1.0, delta=1e-6)
+
+
+def test_plans_do_not_see_rows():
+    """Bins, pairs and cells are functions of noisy counts alone."""
+    first = measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False)
+    layout = plans.Layout.create(first.measured["single columns"].feature_map.grids)
+    singles = plans.Singles.read(layout, first.measured["single columns"])
+    rho = first.statement["rho"]
+    plan = plans.Plan.create(layout, singles, TABLE.num_rows, rho)
+    for ours, theirs in zip(plan.bins + plan.unions, first.plan.bins + first.plan.unions, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    coarse = first.measured["pairs, coarsely"]
+    associated = plans.association(layout, plan, singles, coarse)
+    chosen = plans.choose_pairs(layout, plan, associated, TABLE.num_rows, plans.SHARES[2] * rho)
+    expected = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles))
+    found = first.measured["some pairs, finely"].feature_map
+    assert [(b.columns, b.weight, b.shape) for b in found.blocks] == [
+        (b.columns, b.weight, b.shape) for b in expected.blocks
+    ]
+
+
+def test_pairs_that_depend_on_each_other_come_first():
+    measured = measure_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, secure=False)
+    private = list(measured.measured.values())
+    layout = plans.Layout.create(private[0].feature_map.grids)
+    singles = plans.Singles.read(layout, private[0])
+    found = plans.association(layout, measured.plan, singles, private[1])
+    associated = {
+        tuple(SCHEMA.names[j] for j in pair): value for pair, value in zip(layout.pairs(), found, strict=True)
+    }
+    strongest = sorted(associated, key=associated.get)[-4:]
+    assert ("age", "size") in strongest
+    assert ("age", "rich") in strongest
+    chosen = plans.choose_pairs(layout, measured.plan, found, TABLE.num_rows, 0.01)
+    assert 1 <= len(chosen) < len(found)
+    assert layout.pairs().index((0, 3)) in chosen
+    assert len(plans.choose_pairs(layout, measured.plan, found, TABLE.num_rows, 1e6)) == np.count_nonzero(found)
+
+
+@pytest.mark.parametrize("name", ["bins", "unions"])
+def test_bins_are_numbered_without_gaps(made, name):
+    for bins in getattr(made[0].measurement.plan, name):
+        assert sorted(set(bins.tolist())) == list(range(bins.max() + 1))
+
+
+def test_releases_differ(made):
+    """The noise of two secure releases is not the same."""
+    other = measure_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, target="rich")
+    first, second = (m.measured["single columns"].coordinates for m in (made[0].measurement, other))
+    assert np.mean(first == second) < 0.2
+    assert json.dumps(dataclasses.asdict(made[0].measurement.measured["single columns"].mechanism))
+
+
+def test_an_attack_on_the_whole_sequence():
+    """Of two tables that differ in a row as much as they can, by the likelihood ratio of all three measurements: nobody
+    does better than 2ρ says, whatever is chosen on the way, and this attacker does as well."""
+    schema = Schema(tuple(Categorical(name, ("u", "v", "w", "x", "y")) for name in "abcd"))
+    neighbours = [np.zeros((40, 4), np.int64) for _ in range(2)]
+    neighbours[1][0] = 4
+    rows = [schema.decode(codes) for codes in neighbours]
+    statistics, bounds = [[], []], []
+    for _ in range(25):
+        for which in (0, 1):
+            measured = measure_table(rows[which], schema, epsilon=10.0, delta=1e-3)
+            statistic = bound = 0.0
+            for private in measured.measured.values():
+                sums = [private.feature_map.weighted_sum(codes, np.ones(40)) / 40 for codes in neighbours]
+                difference, variance = sums[1] - sums[0], private.mechanism.variance
+                statistic += (private.coordinates - (sums[0] + sums[1]) / 2) @ difference / variance
+                bound += difference @ difference / variance
+            statistics[which].append(statistic)
+            bounds.append(bound)
+            assert bound <= 2 * measured.statement["rho"] * (1 + 1e-9)
+    distance = np.mean(statistics[1]) - np.mean(statistics[0])  # of normal distributions of variance d², ± d²/2: d²
+    assert distance == pytest.approx(np.mean(bounds), abs=5 * np.sqrt(np.mean(bounds) * 2 / 25))
+    assert max(bounds) > 0.9 * 2 * measured.statement["rho"]

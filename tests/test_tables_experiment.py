@@ -1,0 +1,266 @@
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import threadpoolctl
+
+from experiments import common, datasets, plots, table_metrics, table_scale, tables
+from experiments.processes import Measured, in_fresh_process
+from kme_jax.synthesis import relaxed
+from kme_jax.table.schema import Categorical, Numeric, Schema
+
+# The real files are no part of the project.
+DATA = pathlib.Path(os.environ.get("KME_JAX_DATA", common.REPOSITORY.parent / "shared" / "data"))
+
+SCHEMA = Schema(
+    (
+        Categorical("colour", ("red", "green", "blue"), nullable=True),
+        Numeric("size", 0, 9, integer=True, nullable=True),
+        Numeric("wealth", 0, 999, integer=True, nullable=True),
+        Categorical("rich", ("no", "yes")),
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Those of gradient boosting wait for each other, busily, where tests run side by side."""
+    with threadpoolctl.threadpool_limits(1):
+        yield
+
+
+def _codes(rng, num_rows=400):
+    """The target depends on two columns."""
+    columns = [rng.integers(0, column.num_codes, num_rows) for column in SCHEMA.columns[:3]]
+    rich = (columns[2] > 500) ^ (columns[0] == 1) ^ (rng.random(num_rows) < 0.1)
+    return np.stack([*columns, rich], axis=1).astype(np.int64)
+
+
+def test_classifiers_learn_what_there_is_to_learn(rng):
+    train, test = _codes(rng, 1000), _codes(rng, 1000)
+    real = table_metrics.utility(SCHEMA, "rich", train, test)
+    shuffled = table_metrics.utility(SCHEMA, "rich", rng.permuted(train, axis=0), test)
+    assert set(real) == set(table_metrics.CLASSIFIERS)
+    for name in ("random_forest", "gradient_boosting"):
+        assert real[name]["auc"] > 0.85
+        assert real[name]["f1"] > 0.8
+        assert abs(shuffled[name]["auc"] - 0.5) < 0.15
+    assert 0.55 < real["logistic_regression"]["auc"] < 0.85  # no interactions
+
+
+@pytest.mark.parametrize("rich", [[0], [1], [0] * 30 + [1]])
+def test_a_class_that_synthetic_rows_lack(rng, rich):
+    train, test = _codes(rng, 31), _codes(rng, 50)
+    train[:, 3] = rich if len(rich) > 1 else rich[0]
+    for scores in table_metrics.utility(SCHEMA, "rich", train, test).values():
+        assert scores["auc"] == 0.5
+        assert (scores["f1"] > 0) == (rich == [1])
+
+
+def test_of_several_classes_each_counts_the_same():
+    """The test rows have three of four classes; the training rows lack one of them."""
+    schema = Schema((Numeric("x", 0, 3, integer=True), Categorical("y", ("a", "b", "c", "d"))))
+    y = np.repeat(np.arange(3), (500, 100, 50))
+    test = np.stack([np.minimum(y, 1), y], axis=1)
+    for scores in table_metrics.utility(schema, "y", test[y != 2], test).values():
+        # Rows of c look like those of b: of 150 taken for b, 100 are.
+        assert scores["auc"] == pytest.approx((1 + (500 + 50 * 0.5) / 550 + 0.5) / 3)
+        assert scores["f1"] == pytest.approx((1 + 200 / 250 + 0) / 3)
+
+
+def test_a_missing_number_is_no_large_number(rng):
+    """In a linear model, too: the target is whether it is missing, or not large."""
+    train, test = _codes(rng), _codes(rng)
+    for codes in (train, test):
+        codes[:, 2] = np.where(rng.random(len(codes)) < 0.3, 1000, codes[:, 2])
+        codes[:, 3] = (codes[:, 2] == 1000) | (codes[:, 2] < 300)
+    assert table_metrics.utility(SCHEMA, "rich", train, test)["logistic_regression"]["auc"] > 0.98
+
+
+# --- the experiment --------------------------------------------------------------------------------------------------
+
+
+def _sample(rows, schema, target, epsilon, delta, seed, secure):
+    """In place of a release: rows of the table, in some of which a column is another's."""
+    assert (target, delta, secure) == ("rich", 1e-5, True)
+    codes = schema.encode(rows)
+    changed = np.random.default_rng(seed).random(len(codes)) < 0.3 / (1 + epsilon)
+    codes[changed, 0] = np.roll(codes[:, 0], 1)[changed]
+    return schema.decode(codes)
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    def load(name, data_dir, seed):
+        assert data_dir == "somewhere"
+        private, test = (SCHEMA.decode(_codes(np.random.default_rng([seed, k]))) for k in range(2))
+        return datasets.Dataset(name, private, test, SCHEMA, "rich")
+
+    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(tables, "_release", _sample)
+    monkeypatch.setattr(tables, "in_fresh_process", lambda call, *words: Measured(call(*words), 2.0, 3 * 2**20))
+    return tables.TablesConfig(
+        data_dir="somewhere", datasets=("adult_pgm",), epsilons=(0.1, 1.0), num_seeds=2, output_dir=str(tmp_path)
+    )
+
+
+def test_a_small_run_and_its_picture(tiny, tmp_path):
+    result = tables.run(tiny)["adult_pgm"]
+    path = tables.result_path(tiny, "adult_pgm")
+    assert json.loads(path.read_text()) == result
+    assert "somewhere" not in path.read_text()
+    rows = {(row["source"], row["epsilon"]): row for row in result["summary"]}
+    controls = ["real rows", "independent columns", "real sample"]
+    assert list(rows) == [(control, None) for control in controls] + [("release", 0.1), ("release", 1.0)]
+    assert {row["num_seeds"] for row in rows.values()} == {2}
+    real, shuffled, sample = (rows[control, None]["mean"] for control in controls)
+    assert [real[f"{order}-way"] for order in (1, 2, 3)] == [0, 0, 0]
+    assert shuffled["1-way"] == 0 < sample["1-way"] < sample["2-way"] < sample["3-way"]
+    assert shuffled["auc gradient_boosting"] < 0.65 < real["auc gradient_boosting"]
+    assert 0 < rows["release", 1.0]["mean"]["2-way"] < rows["release", 0.1]["mean"]["2-way"]
+    scores = [c["utility"]["random_forest"]["f1"] for c in result["cells"] if c["source"] == "real sample"]
+    assert sample["f1 random_forest"] == pytest.approx(np.mean(scores))
+    error = rows["real sample", None]["error"]["f1 random_forest"]
+    assert error == pytest.approx(abs(scores[0] - scores[1]) / 2)
+    text = tables.markdown(result)
+    assert f"| {np.mean(scores):.3f} ± {error:.3f} |" in text
+    assert "| MST, ε = 1 (issue 6, one seed) | – | 0.072 | 0.151 | – | – | 0.823 |" in text
+    assert text.splitlines()[6].endswith("| 2 | 3 |")
+    assert len({line.count("|") for line in text.splitlines()}) == 1
+    assert plots.draw_tables([path, path], tmp_path / "tables.png").stat().st_size > 20_000
+
+
+def test_an_interrupted_run_goes_on(tiny):
+    tiny = dataclasses.replace(tiny, num_seeds=1)
+    first = tables.run(tiny)["adult_pgm"]
+    kept = dict(first, cells=[dict(cell, kept=True) for cell in first["cells"][:4]])
+    common.write_json(tables.result_path(tiny, "adult_pgm"), kept)
+    again = tables.run(tiny)["adult_pgm"]
+    assert again["cells"][:4] == kept["cells"]  # not computed again
+    assert [c["total_variation"] for c in again["cells"]] == [c["total_variation"] for c in first["cells"]]
+    assert [row["num_seeds"] for row in again["summary"]] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"data_dir": ""}, "--data_dir"),
+        ({"datasets": ("adult", "mnist")}, "no 'mnist'"),
+        ({"datasets": ()}, "--datasets"),
+        ({"epsilons": (1.0, 1.0)}, "--epsilons"),
+        ({"epsilons": (-1.0,)}, "epsilon"),
+        ({"num_seeds": 0}, "--num_seeds"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(tiny, change, text):
+    tiny.validate()
+    with pytest.raises(common.InputError, match=text):
+        dataclasses.replace(tiny, **change).validate()
+
+
+def test_a_process_of_its_own_has_its_own_peak():
+    np.ones(400 << 17)
+    small, large = (in_fresh_process(eval, f"len(b'1' * ({megabytes} << 20))") for megabytes in (1, 200))
+    assert small.value == 1 << 20
+    assert 150 < (large.peak_bytes - small.peak_bytes) / 2**20 < 250
+    assert 0 < small.seconds < 10
+
+
+def test_a_real_release_of_a_few_rows(rng, monkeypatch):
+    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+    rows = SCHEMA.decode(_codes(rng))
+    released = tables._release(rows, SCHEMA, "rich", 10.0, 1e-5, 0, False)
+    SCHEMA.check(released)
+    assert released.num_rows == rows.num_rows
+
+
+# --- data sets -------------------------------------------------------------------------------------------------------
+
+_ADULT = "39, State-gov, 77516, Bachelors, 13, Never-married, ?, Husband, White, Male, 2174, 0, 40, ?, <=50K"
+
+
+def test_the_format_of_adult(tmp_path):
+    folder = tmp_path / "adult"
+    folder.mkdir()
+    for name, text in (("data", f"{_ADULT}\n\n"), ("test", f"|1x3 Cross validator\n{_ADULT}.\n{_ADULT}.\n\n")):
+        with pa.CompressedOutputStream(str(folder / f"adult.{name}.gz"), "gzip") as file:
+            file.write(text.encode())
+    adult = datasets.load("adult", str(tmp_path), seed=3)
+    assert (adult.private.num_rows, adult.test.num_rows) == (1, 2)
+    assert adult.test.slice(0, 1) == adult.test.slice(1, 1) == adult.private
+    row = adult.private.to_pylist()[0]
+    assert [row[name] for name in ("age", "workclass", "occupation", "income")] == [39, "State-gov", None, "<=50K"]
+    adult.schema.check(adult.private)
+
+
+def test_files_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(common.InputError, match=r"--data_dir=.*: data set adult: .*adult\.data\.gz"):
+        datasets.load("adult", str(tmp_path))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}; KME_JAX_DATA names their folder")
+@pytest.mark.parametrize(
+    ("name", "num_private", "num_test"),
+    [
+        ("adult", 32561, 16281),
+        ("adult_pgm", 39073, 9769),
+        ("intrusion", 395216, 98805),
+        ("census", 79809, 19953),
+        ("covtype", 16000, 4000),
+        ("credit", 4233, 1059),
+        ("cervical", 686, 172),
+    ],
+)
+def test_real_tables(name, num_private, num_test):
+    dataset = datasets.load(name, str(DATA), seed=1)
+    assert (dataset.private.num_rows, dataset.test.num_rows) == (num_private, num_test)
+    assert dataset.schema.columns[-1].name == dataset.target
+    for column in dataset.schema.columns:
+        values = dataset.private[column.name]
+        # All cells have been read; nearly all lie within the public bounds.
+        decoded = column.decode(column.encode(values))
+        assert column.nullable == (dataset.test[column.name].null_count + values.null_count > 0)
+        if column.kind == "categorical":
+            assert decoded.equals(values.combine_chunks())
+        else:
+            found, cells = (np.nan_to_num(array.to_numpy(zero_copy_only=False)) for array in (decoded, values))
+            assert np.mean(np.abs(found - cells) > (column.upper - column.lower) / 1000) < 0.01
+
+
+# --- scale -----------------------------------------------------------------------------------------------------------
+
+
+def test_made_up_rows_are_valid_skewed_and_dependent(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_scale, "_GROUP", 1000)
+    schema = datasets.adult_schema()
+    table_scale.write_rows(tmp_path / "rows.parquet", schema, 2500)
+    assert pq.ParquetFile(tmp_path / "rows.parquet").num_row_groups == 3
+    rows = pq.read_table(tmp_path / "rows.parquet")
+    assert rows.num_rows == 2500
+    schema.check(rows)
+    codes = schema.encode(rows)
+    gains = codes[:, schema.index("capital-gain")]
+    assert 0.5 < np.mean(gains == 0) < 0.6
+    assert len(np.unique(gains)) > 500
+    assert 0 < rows["occupation"].null_count < 250
+    assert np.corrcoef(codes[:, schema.index("education")], codes[:, schema.index("marital-status")])[0, 1] > 0.1
+
+
+def test_measurements_of_two_sizes_have_the_same_features(tmp_path, monkeypatch):
+    schema = datasets.adult_schema()
+    table_scale.write_rows(tmp_path / "adult.parquet", schema, 500)
+    adult = pq.read_table(tmp_path / "adult.parquet")
+    monkeypatch.setattr(datasets, "load", lambda name, _: datasets.Dataset(name, adult, adult, schema, "income"))
+    monkeypatch.setattr(table_scale, "in_fresh_process", lambda call, *words: Measured(call(*words), 2.0, 3 * 2**20))
+    config = table_scale.ScaleConfig(data_dir="somewhere", num_rows=(100, 300), output_dir=str(tmp_path / "out"))
+    cells = table_scale.run(config)["cells"]
+    assert cells[0]["num_features"] == cells[1]["num_features"] > 100
+    assert cells[1]["rows_per_second"] == 300 / (cells[1]["sum_seconds"] + cells[1]["noise_seconds"])
+    assert table_scale.markdown({"cells": cells}).splitlines()[3].startswith("| 300 | 0 |")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["table_scale.json"]
