@@ -296,7 +296,7 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
             axes.set_xscale("log")
             axes.set_xlabel("ε")
             axes.set_ylabel(title)
-            axes.set_title(result["config"]["dataset"], fontsize=10)
+            axes.set_title(f"{result['config']['dataset']}, δ = {releases[0]['delta']:g}", fontsize=10)
             axes.grid(True, alpha=0.3)
         row[0].set_yscale("log")
     handles = [handle for axes in all_axes[0] for handle in axes.get_legend_handles_labels()[0]]
@@ -305,8 +305,7 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     config = results[0]["config"]
     noise = "secure" if config["secure"] else "simulated"
     figure.suptitle(
-        f"Releases of tables, δ = {config['delta']:g}, {noise} noise: mean and standard error, "
-        f"seeds: {config['num_seeds']}",
+        f"Releases of tables, {noise} noise: mean and standard error, seeds: {config['num_seeds']}",
         fontsize=9,
     )
     return _save(figure, outputs)

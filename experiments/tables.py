@@ -5,7 +5,8 @@ python -m experiments.tables --data_dir=FOLDER --datasets=adult_pgm --epsilons=1
 
 A seed is of the split into private rows and test rows (Adult: the publisher's split), of the controls, of the
 classifiers and of what is public in a release. Marginals are compared by kme_jax.table.marginals, classifiers by
-experiments.table_metrics; the tables are in experiments.datasets. Beside the releases stand three controls, which are
+experiments.table_metrics; the tables are in experiments.datasets. Where δ is no less than 1/N, which would protect
+nobody, it is the next smaller power of ten. Beside the releases stand three controls, which are
 not private: the real rows themselves, each column of them shuffled ("independent columns"), and as many rows drawn from
 them with replacement ("real sample"). Results are kept as they come, in <output_dir>/tables_<data set>.json: an
 interrupted run with the same flags, commit and machine goes on where it was.
@@ -14,6 +15,7 @@ interrupted run with the same flags, commit and machine goes on where it was.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -118,9 +120,10 @@ def _run(config: TablesConfig, name: str) -> dict[str, Any]:
             for done, (source, epsilon) in enumerate(wanted):
                 cell = {"source": source, "epsilon": epsilon, "seed": seed}
                 if source == _RELEASE:
-                    budget = (epsilon, config.delta, seed, config.secure)
+                    delta = _delta(config.delta, dataset.private.num_rows)
+                    budget = (epsilon, delta, seed, config.secure)
                     made = in_fresh_process(_release, dataset.private, dataset.schema, dataset.target, *budget)
-                    cell |= {"seconds": made.seconds, "peak_bytes": made.peak_bytes}
+                    cell |= {"delta": delta, "seconds": made.seconds, "peak_bytes": made.peak_bytes}
                     dataset.schema.check(made.value)
                     codes = dataset.schema.encode(made.value)
                 else:
@@ -132,6 +135,11 @@ def _run(config: TablesConfig, name: str) -> dict[str, Any]:
     cells.result["summary"] = summary(cells.result)
     common.write_json(path, cells.result)
     return cells.result
+
+
+def _delta(delta: float, num_rows: int) -> float:
+    """δ, or where it would protect nobody the largest power of ten below 1/N."""
+    return delta if delta * num_rows < 1 else 10.0 ** -(math.floor(math.log10(num_rows)) + 1)
 
 
 def _metrics(cell: dict[str, Any]) -> dict[str, float]:
@@ -147,12 +155,14 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
     for cell in result["cells"]:
         groups.setdefault((cell["source"], cell["epsilon"]), []).append(_metrics(cell))
     lines = []
+    deltas = {(cell["source"], cell["epsilon"]): cell.get("delta") for cell in result["cells"]}
     for (source, epsilon), found in groups.items():
         values = {name: np.asarray([metrics[name] for metrics in found]) for name in found[0]}
         lines.append(
             {
                 "source": source,
                 "epsilon": epsilon,
+                "delta": deltas[source, epsilon],
                 "num_seeds": len(found),
                 "mean": {name: float(v.mean()) for name, v in values.items()},
                 "error": {
@@ -163,10 +173,16 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
+def data_title(result: dict[str, Any]) -> str:
+    """The data set, and δ of its releases."""
+    found = sorted({line["delta"] for line in result["summary"] if line["delta"] is not None})
+    return ", ".join([result["config"]["dataset"], *(f"δ = {delta:g}" for delta in found)])
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The summary as a table for the README: mean ± standard error; seconds, and the most memory of a release."""
     lines = [
-        f"| {result['config']['dataset']} | {' | '.join(_METRICS.values())} | seconds | MiB |",
+        f"| {data_title(result)} | {' | '.join(_METRICS.values())} | seconds | MiB |",
         "|---|" + "---|" * (len(_METRICS) + 2),
     ]
 

@@ -95,7 +95,7 @@ def test_no_class_without_a_split(rng, rows):
 
 
 @pytest.mark.parametrize("num_classes", [1, 2])
-def test_fits_find_tables_behind_noise(rng, num_classes):
+def test_fits_find_tables_behind_noise(rng, num_classes, monkeypatch):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows, sigma = 10_000, 60.0
     truth = rng.dirichlet(np.ones(3), size=(num_classes, 20))  # three kinds of rows
@@ -107,7 +107,9 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     pairs[:, :8, 8:], precision[:8, 8:] = table + noise, 1 / sigma
     singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
     coarse = np.zeros((num_classes, 1, 1)), np.zeros((1, 1)), np.zeros((20, 1))
-    observed = Observed(offsets, num_rows, singles, singles, np.full(20, 10.0), pairs, precision, *coarse)
+    observed = Observed(
+        offsets, num_rows, singles, singles, np.full(20, 10.0), np.zeros(20), np.zeros(20), pairs, precision, *coarse
+    )
     calls = []
     weights, probabilities = relaxed.fit(
         jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
@@ -118,3 +120,11 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     found = num_rows * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
     assert np.sqrt(np.mean(np.square(found - table))) < 0.9 * np.sqrt(np.mean(np.square(noise)))
     assert calls[-1][0] == calls[-1][1]
+    monkeypatch.setattr(relaxed, "_AT_ONCE", 1)  # one fit after another
+    calls.clear()
+    apart = relaxed.fit(
+        jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
+    )
+    np.testing.assert_allclose(apart[0], weights, atol=1e-4)
+    np.testing.assert_allclose(apart[1], probabilities, atol=1e-3)
+    assert [done for done, _ in calls] == list(range(30, 601, 30))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kme_jax import Ledger, Release
+from kme_jax.feature_maps.table import Grid
 from kme_jax.folders import ReleaseError
 from kme_jax.privacy import statement
 from kme_jax.privacy.calibration import zcdp_delta
@@ -56,6 +57,9 @@ def made_up(num_rows=4000, seed=0):
 
 
 TABLE = made_up()
+
+
+_FIT = relaxed.fit
 
 
 @pytest.fixture(autouse=True)
@@ -351,9 +355,9 @@ def test_too_many_columns():
 def test_plans_do_not_see_rows():
     """Bins, pairs and cells are functions of noisy counts alone."""
     first = measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False)
-    layout = plans.Layout.create(first.measured["single columns"].feature_map.grids)
-    singles = plans.Singles.read(layout, first.measured["single columns"])
     rho = first.statement["rho"]
+    layout = plans.Layout.create(first.measured["single columns"].feature_map.grids, -1, TABLE.num_rows, rho)
+    singles = plans.Singles.read(layout, first.measured["single columns"])
     plan = plans.Plan.create(layout, singles, TABLE.num_rows, rho)
     for ours, theirs in zip(plan.bins + plan.unions, first.plan.bins + first.plan.unions, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -370,7 +374,7 @@ def test_plans_do_not_see_rows():
 def test_pairs_that_depend_on_each_other_come_first():
     measured = measure_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, secure=False)
     private = list(measured.measured.values())
-    layout = plans.Layout.create(private[0].feature_map.grids)
+    layout = plans.Layout.of_plan(private[0].feature_map.grids, -1, measured.plan)
     singles = plans.Singles.read(layout, private[0])
     found = plans.association(layout, measured.plan, singles, private[1])
     associated = {
@@ -422,3 +426,54 @@ def test_an_attack_on_the_whole_sequence():
     distance = np.mean(statistics[1]) - np.mean(statistics[0])  # of normal distributions of variance d², ± d²/2: d²
     assert distance == pytest.approx(np.mean(bounds), abs=5 * np.sqrt(np.mean(bounds) * 2 / 25))
     assert max(bounds) > 0.9 * 2 * measured.statement["rho"]
+
+
+@pytest.mark.parametrize(
+    ("num_codes", "num_rows", "rho", "splits"),
+    [
+        (2, 100, 1e-6, True),
+        (3, 100, 1e-6, True),
+        (4, 100, 1e-6, False),
+        (5, 400_000, 0.02, True),
+        (5, 1000, 0.02, False),
+        (17, 10**9, 1.0, False),
+    ],
+)
+def test_tables_are_split_by_a_target_of_few_classes(num_codes, num_rows, rho, splits):
+    grids = [Grid.create(size, ordered=False, missing=False) for size in (*[8] * 20, num_codes)]
+    layout = plans.Layout.create(grids, 20, num_rows, rho)
+    assert layout.split == (20 if splits else -1)
+    assert layout.target == 20
+    assert layout.num_classes == (num_codes if splits else 1)
+    assert len(layout.pairs()) == 20 * (19 if splits else 21) // 2
+
+
+def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
+    """Classes that only a pair of columns tells apart: tables of pairs by themselves do not show it."""
+    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    left, right = rng.integers(0, 4, (2, 20_000))
+    label = (left + right) % 4
+    columns = {"left": left, "right": right, "label": label}
+    schema = Schema(tuple(Categorical(name, ("0", "1", "2", "3")) for name in columns))
+    table = pa.table({name: pa.array(codes.astype(str)) for name, codes in columns.items()})
+    made = release_table(table, schema, epsilon=3.0, delta=1e-6, target="label", secure=False).table
+    codes = schema.encode(made)
+    assert np.mean((codes[:, 0] + codes[:, 1]) % 4 == codes[:, 2]) > 0.9
+
+
+def test_wide_tables_have_bins_that_there_is_room_for():
+    grids = [Grid.create(900, ordered=True, missing=False) for _ in range(200)]
+    layout = plans.Layout.create(grids, -1, 10**8, 1.0)
+    counts = [np.full((1, 900), 10**8 / 900) for _ in grids]
+    ones, sums = [1.0] * 200, [table[0] for table in counts]
+    singles = plans.Singles(counts, ones, None, [], sums, ones, counts)
+    plan = plans.Plan.create(layout, singles, 10**8, 1.0)
+    assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans._MOST_CELLS
+
+
+@pytest.mark.parametrize(("width", "expected"), [(1000, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])
+def test_a_table_of_one_column_spends_all(width, expected):
+    schema = Schema((Numeric("a", 0, width - 1, integer=True),))
+    made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, epsilon=1.0, delta=1e-6, secure=False)
+    assert plans.shares(plans.Layout(made.measured["single columns"].feature_map.grids, -1, -1)) == expected
+    assert made.measured["single columns"].mechanism.rho >= 0.89 * made.statement["rho"]

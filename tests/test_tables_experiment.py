@@ -129,11 +129,18 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
     error = rows["real sample", None]["error"]["f1 random_forest"]
     assert error == pytest.approx(abs(scores[0] - scores[1]) / 2)
     text = tables.markdown(result)
+    assert text.startswith("| adult_pgm, δ = 1e-05 |")
     assert f"| {np.mean(scores):.3f} ± {error:.3f} |" in text
     assert "| MST, ε = 1 (issue 6, one seed) | – | 0.072 | 0.151 | – | – | 0.823 |" in text
     assert text.splitlines()[6].endswith("| 2 | 3 |")
     assert len({line.count("|") for line in text.splitlines()}) == 1
     assert plots.draw_tables([path, path], tmp_path / "tables.png").stat().st_size > 20_000
+
+
+def test_delta_protects_somebody():
+    assert tables._delta(1e-5, 30_000) == 1e-5
+    for num_rows in (100_000, 395_216, 999_999, 1_000_000):
+        assert 0.1 <= tables._delta(1e-5, num_rows) * num_rows < 1
 
 
 def test_an_interrupted_run_goes_on(tiny):

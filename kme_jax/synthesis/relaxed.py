@@ -19,6 +19,7 @@ NUM_RELAXED = 400
 _NUM_FITS = 4
 NUM_STEPS = 600
 _STEPS_AT_ONCE = 30
+_AT_ONCE = 1 << 26  # entries of all pairs, of all fits that are side by side
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
 _PRIOR_PRECISION = 0.1  # of the logits, about those of the one-way tables
@@ -36,6 +37,8 @@ class Observed:
       prior: estimates of the counts of every class and bin that the noise is taken from, [T, D].
       singles: counts of every class and bin, [T, D].
       singles_sigma: their noise, [D].
+      totals: counts of every bin, of all classes together, [D].
+      totals_precision: 1/σ of each, [D]; 0 where they were not measured.
       pairs: counts of every class and pair of bins, [T, D, D]; pairs of columns that were not measured are 0.
       pairs_precision: 1/σ of each, [D, D]; 0 where not measured.
       coarse: the same for unions of bins, [T, E, E].
@@ -48,6 +51,8 @@ class Observed:
     prior: np.ndarray
     singles: np.ndarray
     singles_sigma: np.ndarray
+    totals: np.ndarray
+    totals_precision: np.ndarray
     pairs: np.ndarray
     pairs_precision: np.ndarray
     coarse: np.ndarray
@@ -75,6 +80,7 @@ def _steps(state, data, first, num_steps, *, offsets):
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
             + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
             + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
+            + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
         )
         prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
         return (misfit + prior) / 2
@@ -122,7 +128,8 @@ def fit(
     base = np.log(np.maximum(observed.prior, 1))
     totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
-    names = ("singles", "singles_sigma", "pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
+    names = ("singles", "singles_sigma", "totals", "totals_precision")
+    names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
     data = {name: single(getattr(observed, name)) for name in names}
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
@@ -133,13 +140,19 @@ def fit(
         "logits": data["base"][None] + spread,
         "weights": jnp.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
     }
-    state = parameters, jax.vmap(optax.scale_by_adam().init)(parameters)
-    for step in range(0, num_steps, _STEPS_AT_ONCE):
-        state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
-        if progress:
-            jax.block_until_ready(state)
-            progress(step + _STEPS_AT_ONCE, num_steps)
-    parameters = state[0]
+    side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= _AT_ONCE else 1
+    found = []
+    for i in range(0, _NUM_FITS, side_by_side):
+        some = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
+        state = some, jax.vmap(optax.scale_by_adam().init)(some)
+        for step in range(0, num_steps, _STEPS_AT_ONCE):
+            state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
+            if progress:
+                jax.block_until_ready(state)
+                done = i * num_steps + side_by_side * (step + _STEPS_AT_ONCE)
+                progress(done, _NUM_FITS * num_steps)
+        found.append(state[0])
+    parameters = {name: np.concatenate([np.asarray(one[name]) for one in found]) for name in found[0]}
     probabilities = np.asarray(_probabilities(parameters["logits"], observed.offsets), np.float64)
     logits = np.asarray(parameters["weights"], np.float64)
     weights = np.exp(logits - logits.max(axis=(1, 2), keepdims=True))

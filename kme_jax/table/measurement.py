@@ -1,7 +1,8 @@
 """Which tables of counts of a private table are measured: three measurements, each planned by what the noise let
 through of those before it.
 
-1. *Single columns*, in as many cells as they have values (a thousand at most), split by the target's classes.
+1. *Single columns*, in as many cells as they have values (a thousand at most): split by the target's classes, and by
+   themselves.
 2. *Pairs of columns*, all of them, in a few bins of about equal counts.
 3. *Some pairs*, in more bins: those that differ most from independence in the second, as many as pays. For columns of
    many values also the bins by themselves, and what is inside of cells that stand out.
@@ -23,7 +24,7 @@ from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.synthesis.histogram import project_to_simplex, smooth
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ
-_MAX_CLASSES = 3  # of a target that all tables are split by
+_FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all tables are split by
 # Bins and unions of columns with an order: so many times the cube root of N / σ. The error of merging falls with their
 # number B, and that of the noise of a pair grows with B².
 _BINS, _UNIONS = 1.4, 0.7
@@ -35,6 +36,8 @@ _WEIGHT_UNIT = 64
 _WIDE = 4  # cells in a bin
 _STANDS_OUT = 4.0  # σ
 _MAX_PARTS = 4096
+_EVENLY = 1e-3  # of all rows: over classes that no noisy count tells apart
+_MOST_CELLS = 1 << 24  # of all pairs of all bins, about: what a fit has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Layout:
 
     Attributes:
       grids: of the columns.
-      split: index of the target where it has no more than three codes and other columns are there, otherwise −1.
+      split: index of the target where tables are split by it, otherwise −1.
       target: its index, or −1.
     """
 
@@ -52,10 +55,26 @@ class Layout:
     target: int
 
     @classmethod
-    def create(cls, grids: Sequence[Grid], target: int = -1) -> Layout:
-        """The layout for a target column, or none (−1)."""
-        splits = target >= 0 and len(grids) > 1 and grids[target].num_codes <= _MAX_CLASSES
-        return cls(tuple(grids), target if splits else -1, target)
+    def create(cls, grids: Sequence[Grid], target: int, num_rows: int, rho: float) -> Layout:
+        """The layout for a target column, or none (−1). Tables are split by a target of up to three codes, or of no
+        more than a column has bins, and sixteen: what a classifier learns of rare classes is worth more than the noise
+        of more cells.
+
+        Args:
+          grids: of the columns.
+          target: index of the column, or −1.
+          num_rows: N.
+          rho: ρ of all measurements.
+        """
+        num_codes = grids[target].num_codes if target >= 0 and len(grids) > 1 else math.inf
+        noise = _fine_noise(math.comb(len(grids) - 1, 2), rho)
+        most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
+        return cls(tuple(grids), target if num_codes <= most else -1, target)
+
+    @classmethod
+    def of_plan(cls, grids: Sequence[Grid], target: int, plan: Plan) -> Layout:
+        """The one that a plan was made for."""
+        return cls(tuple(grids), target if len(plan.bins) < len(grids) else -1, target)
 
     @property
     def columns(self) -> list[int]:
@@ -71,6 +90,11 @@ class Layout:
         """All pairs of :attr:`columns`, by their place in it."""
         return list(itertools.combinations(range(len(self.columns)), 2))
 
+    @property
+    def has_totals(self) -> bool:
+        """Whether single columns are measured of all classes together, too: the noise of several would add up."""
+        return self.num_classes > 1
+
     def blocks(self, tables: Sequence[Sequence[tuple[int, np.ndarray]]]) -> list[Block]:
         """Blocks for tables given by columns and their bins, each split by the classes. The sum of errors of all cells
         is least for weights in proportion to the cube root of the number of a table's cells."""
@@ -85,8 +109,20 @@ class Layout:
 
 
 def shares(layout: Layout) -> tuple[float, float, float]:
-    """Shares of ρ of the three measurements; where there are no pairs, all but a little is for single columns."""
-    return SHARES if layout.pairs() else (0.9, 0.0, 0.1)
+    """Shares of ρ of the three measurements; where there are no pairs, all is for single columns, but for a little
+    where cells of several codes may stand out."""
+    if layout.pairs():
+        return SHARES
+    return (0.9, 0.0, 0.1) if any(layout.grids[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
+
+
+def _fine_noise(num_pairs: int, rho: float) -> float:
+    """σ of the counts of pairs in the third measurement, if all tables weigh the same and half of all pairs are in."""
+    return math.sqrt(max(1, num_pairs) / 2 / (SHARES[2] * rho))
+
+
+def _num_bins(factor: float, num_rows: int, noise: float) -> float:
+    return max(2.0, factor * (num_rows / noise) ** (1 / 3))
 
 
 def sigma(private: PrivateEmbedding, block: Block) -> float:
@@ -96,9 +132,12 @@ def sigma(private: PrivateEmbedding, block: Block) -> float:
 
 
 def singles_map(layout: Layout) -> TableMap:
-    """The first measurement."""
+    """The first measurement: every column, split by the classes, and then every column by itself, if there are any."""
     tables = [[(j, np.arange(layout.grids[j].num_cells))] for j in layout.columns]
-    return TableMap(layout.grids, tuple(layout.blocks(tables)))
+    blocks = layout.blocks(tables)
+    if layout.has_totals:
+        blocks += [Block(b.columns[1:], b.bins[1:], weight=b.weight) for b in blocks]
+    return TableMap(layout.grids, tuple(blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,29 +147,52 @@ class Singles:
     Attributes:
       counts: noisy, of every class and cell of each column, [T, cells].
       sigmas: of the noise of each column's.
-      smoothed: estimates without noise, [T, cells], Σ = N.
+      totals: of all classes together, [cells]: measured by themselves, or None.
+      totals_sigmas: of the noise of each column's.
+      sums: the best estimates of them, [cells], with noise.
+      sums_sigmas: of the noise of each column's.
+      smoothed: estimates of ``counts`` without noise, [T, cells], Σ = N.
     """
 
     counts: list[np.ndarray]
     sigmas: list[float]
+    totals: list[np.ndarray] | None
+    totals_sigmas: list[float]
+    sums: list[np.ndarray]
+    sums_sigmas: list[float]
     smoothed: list[np.ndarray]
 
     @classmethod
     def read(cls, layout: Layout, private: PrivateEmbedding) -> Singles:
         """From the noisy embedding."""
         num_rows, blocks = private.mechanism.num_rows, private.feature_map.blocks
-        counts = [
-            table.reshape(layout.num_classes, -1) for table in private.feature_map.tables(private.coordinates, num_rows)
-        ]
-        sigmas = [sigma(private, block) for block in blocks]
+        tables = private.feature_map.tables(private.coordinates, num_rows)
+        noises, size = [sigma(private, block) for block in blocks], len(layout.columns)
+        counts, sigmas = [table.reshape(layout.num_classes, -1) for table in tables[:size]], noises[:size]
+        totals, totals_sigmas = (list(tables[size:]), noises[size:]) if layout.has_totals else (None, [])
+        sums = [table.sum(0) for table in counts]
+        sums_sigmas = [noise * math.sqrt(layout.num_classes) for noise in sigmas]
+        if totals is not None:
+            parts = [s**2 / (s**2 + t**2) for s, t in zip(sums_sigmas, totals_sigmas, strict=True)]
+            sums = [(1 - part) * s + part * t for part, s, t in zip(parts, sums, totals, strict=True)]
+            sums_sigmas = [s * math.sqrt(1 - part) for part, s in zip(parts, sums_sigmas, strict=True)]
         smoothed = []
-        for j, table, noise in zip(layout.columns, counts, sigmas, strict=True):
-            grid, estimate = layout.grids[j], table
-            if grid.ordered:
-                values = smooth(table[:, : grid.num_values], noise)
-                estimate = np.concatenate([values, table[:, grid.num_values :]], axis=1)
-            smoothed.append(project_to_simplex(estimate.reshape(-1), num_rows).reshape(table.shape))
-        return cls(counts, sigmas, smoothed)
+        for a, j in enumerate(layout.columns):
+            estimate = project_to_simplex(_along_values(layout.grids[j], counts[a], sigmas[a]).reshape(-1), num_rows)
+            estimate = estimate.reshape(counts[a].shape)
+            if totals is not None:  # as the totals say, in proportion
+                wanted = project_to_simplex(_along_values(layout.grids[j], sums[a], sums_sigmas[a]), num_rows)
+                estimate = estimate + num_rows * _EVENLY / estimate.size
+                estimate = estimate * (wanted / estimate.sum(0))
+            smoothed.append(estimate)
+        return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed)
+
+
+def _along_values(grid: Grid, counts: np.ndarray, noise: float) -> np.ndarray:
+    """Counts, [..., cells], smoothed where values have an order."""
+    if not grid.ordered:
+        return counts
+    return np.concatenate([smooth(counts[..., : grid.num_values], noise), counts[..., grid.num_values :]], axis=-1)
 
 
 def choose_bins(grid: Grid, counts: np.ndarray, num_bins: float, least: float) -> np.ndarray:
@@ -181,11 +243,11 @@ class Plan:
     def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
         """From the first measurement; ρ is that of all measurements."""
         num_pairs = max(1, len(layout.pairs()))
-        # The noise of tables if all of them weigh the same; about half of all pairs are measured again.
-        fine = math.sqrt(num_pairs / 2 / (SHARES[2] * rho))
-        coarse = math.sqrt(num_pairs / (SHARES[1] * rho))
+        fine, coarse = _fine_noise(num_pairs, rho), math.sqrt(num_pairs / (SHARES[1] * rho))
+        room = math.sqrt(_MOST_CELLS / layout.num_classes) / len(layout.columns)
         num_bins, num_unions = (
-            max(2.0, factor * (num_rows / noise) ** (1 / 3)) for factor, noise in ((_BINS, fine), (_UNIONS, coarse))
+            max(2.0, min(_num_bins(factor, num_rows, noise), room))
+            for factor, noise in ((_BINS, fine), (_UNIONS, coarse))
         )
         bins, unions = [], []
         for j, counts in zip(layout.columns, singles.smoothed, strict=True):
@@ -261,12 +323,11 @@ def wide_columns(layout: Layout, plan: Plan) -> list[int]:
 def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
     """What is inside of cells of many codes that stand out from their neighbours: values that many rows have."""
     found = []
-    for j, counts, noise in zip(layout.columns, singles.counts, singles.sigmas, strict=True):
+    for j, counts, spread in zip(layout.columns, singles.sums, singles.sums_sigmas, strict=True):
         grid = layout.grids[j]
         if grid.width == 1:
             continue
-        values = counts.sum(0)[: grid.num_values]
-        spread = noise * math.sqrt(layout.num_classes)
+        values = counts[: grid.num_values]
         near = np.stack([np.roll(values, shift) for shift in (-2, -1, 1, 2)])
         cells = np.flatnonzero(values > 2 * np.maximum(np.median(near, axis=0), 0) + _STANDS_OUT * spread)
         if len(cells):
@@ -280,7 +341,8 @@ def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
 
 def pairs_map(layout: Layout, plan: Plan, chosen: Sequence[int], zooms: Sequence[Block]) -> TableMap | None:
     """The third measurement; None if there is nothing to measure."""
-    several = [(a,) for a in wide_columns(layout, plan)] + [layout.pairs()[i] for i in chosen]
+    again = wide_columns(layout, plan) if layout.pairs() else []
+    several = [(a,) for a in again] + [layout.pairs()[i] for i in chosen]
     tables = [[(layout.columns[a], plan.bins[a]) for a in some] for some in several]
     blocks = (*layout.blocks(tables), *zooms)
     return TableMap(layout.grids, blocks) if blocks else None

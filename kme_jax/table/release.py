@@ -47,13 +47,18 @@ _ROOM = 1 << 26  # bytes that have to be there
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
-def _layout(schema: Schema, target: str | None) -> plans.Layout:
+def check_columns(schema: Schema, target: str | None) -> None:
+    """Raises ValueError for a schema of too many columns, and a target that is none of them."""
     if len(schema.columns) > MAX_COLUMNS:
         raise ValueError(f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}")
-    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}")
-    return plans.Layout.create(grids, -1 if target is None else schema.index(target))
+
+
+def _grids(schema: Schema, target: str | None) -> tuple[list[Grid], int]:
+    """Grids of the columns, and the index of the target or −1."""
+    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    return grids, -1 if target is None else schema.index(target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +95,7 @@ class TableMeasurement:
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         if num_rows < 1:
             raise ValueError(f"num_rows must be at least 1, got {num_rows}")
-        layout = _layout(self.schema, self.target)
+        layout = plans.Layout.of_plan(*_grids(self.schema, self.target), self.plan)
         several = [self.measured.get(name) for name in _NAMES]
         rows = synthesise(layout, self.plan, several, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
@@ -337,8 +342,8 @@ def measure_table(
       schema: of its columns, from public knowledge.
       epsilon: ε > 0.
       delta: δ in (0, 1/N).
-      target: the name of the column that others are to predict, if any. Where it has no more than three values, all
-        tables of counts are split by it; otherwise pairs with it are all measured.
+      target: the name of the column that others are to predict, if any. Where it has few values, three or as many as
+        the noise has room for, all tables of counts are split by it; otherwise pairs with it are all measured.
       ledger: of the curator.
       database: the name of the rows in the ledger.
       again: whether rows of that name may have been released before; what is spent adds up.
@@ -355,7 +360,7 @@ def measure_table(
     """
     budget = PrivacyBudget(epsilon, delta)
     planned = Composition.planned(budget)
-    layout = _layout(schema, target)
+    check_columns(schema, target)
     if ledger is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing")
     source = source if isinstance(source, TableSource) else open_table(source, schema)
@@ -363,6 +368,7 @@ def measure_table(
         raise ValueError("source: it was opened with another schema")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
+    layout = plans.Layout.create(*_grids(schema, target), num_rows, planned.rho)
     if folder is not None:
         check_folder(folder, _ROOM)
     total = None if ledger is None else ledger.spend(database, planned, again=again)

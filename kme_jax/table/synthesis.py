@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import numpy as np
 
@@ -66,6 +64,11 @@ def observe(
             part = spread[a] ** 2 / (spread[a] ** 2 + noise**2)
             counts[a] = (1 - part) * counts[a] + part * table.reshape(counts[a].shape)
             spread[a] = spread[a] * np.sqrt(1 - part)
+    totals, totals_precision = np.zeros(offsets[-1]), np.zeros(offsets[-1])
+    if singles.totals is not None:
+        several = zip(plan.bins, singles.totals, singles.totals_sigmas, strict=True)
+        found = [(np.bincount(bins, table), 1 / (s * np.sqrt(np.bincount(bins)))) for bins, table, s in several]
+        totals, totals_precision = (np.concatenate(some) for some in zip(*found, strict=True))
     prior = [
         np.stack([np.bincount(bins, row) for row in table])
         for bins, table in zip(plan.bins, singles.smoothed, strict=True)
@@ -76,19 +79,29 @@ def observe(
         np.concatenate(prior, axis=1),
         np.concatenate(counts, axis=1),
         np.concatenate(spread),
+        totals,
+        totals_precision,
         *_pairs(layout, offsets, pairs),
         *_pairs(layout, union_offsets, coarse),
         unions,
     )
 
 
-def _by_class(grid: Grid, bins: np.ndarray, counts: np.ndarray, noise: float, masses: np.ndarray) -> np.ndarray:
+def _by_class(
+    grid: Grid,
+    bins: np.ndarray,
+    counts: np.ndarray,
+    noise: float,
+    sums: np.ndarray,
+    sums_noise: float,
+    masses: np.ndarray,
+) -> np.ndarray:
     """Counts of every class and cell, [T, cells]: within a bin as those of all classes together, but for what stands
     out from the noise. A classifier would take noise that differs between classes for a rule."""
     values = slice(0, grid.num_values)
-    common = counts.sum(0)
+    common = np.array(sums)
     if grid.ordered:
-        common[values] = smooth(common[values], noise * math.sqrt(len(counts)))
+        common[values] = smooth(common[values], sums_noise)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
     if grid.ordered:
@@ -100,7 +113,14 @@ def _by_class(grid: Grid, bins: np.ndarray, counts: np.ndarray, noise: float, ma
 
 
 def _leaves(
-    grid: Grid, bins: np.ndarray, counts: np.ndarray, noise: float, masses: np.ndarray, zoom: tuple | None
+    grid: Grid,
+    bins: np.ndarray,
+    counts: np.ndarray,
+    noise: float,
+    sums: np.ndarray,
+    sums_noise: float,
+    masses: np.ndarray,
+    zoom: tuple | None,
 ) -> Leaves:
     """The cells of a column as ranges of codes, cells that were looked into as their parts.
 
@@ -109,10 +129,12 @@ def _leaves(
       bins: of its cells.
       counts: noisy, [T, cells].
       noise: σ of counts.
+      sums: noisy, of all classes together, [cells].
+      sums_noise: σ of these.
       masses: what the fit gives every class and bin, [T, B].
       zoom: (block, counts, σ) of a look into cells.
     """
-    estimate = _by_class(grid, bins, counts, noise, masses)
+    estimate = _by_class(grid, bins, counts, noise, sums, sums_noise, masses)
     shares = np.empty_like(estimate)
     for b in range(masses.shape[1]):
         inside = bins == b
@@ -171,16 +193,17 @@ def synthesise(
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, table, noise) for block, table, noise in _tables(pairs) if block.zoom}
     leaves = [
-        _leaves(layout.grids[j], bins, counts, noise, masses[:, i:k], zooms.get(j))
-        for j, bins, counts, noise, i, k in zip(
-            layout.columns,
-            plan.bins,
-            singles.counts,
-            singles.sigmas,
-            observed.offsets,
-            observed.offsets[1:],
-            strict=False,
+        _leaves(
+            layout.grids[j],
+            plan.bins[a],
+            singles.counts[a],
+            singles.sigmas[a],
+            singles.sums[a],
+            singles.sums_sigmas[a],
+            masses[:, slice(*observed.offsets[a : a + 2])],
+            zooms.get(j),
         )
+        for a, j in enumerate(layout.columns)
     ]
     probabilities = probabilities.astype(np.float32)
     return RelaxedRows(weights, probabilities, observed.offsets, tuple(leaves), layout.split)
