@@ -92,8 +92,8 @@ class Layout:
 
     @property
     def has_totals(self) -> bool:
-        """Whether single columns are measured of all classes together, too: the noise of several would add up."""
-        return self.num_classes > 1
+        """Whether single columns are measured of all classes together, too: the noise of many classes would add up."""
+        return self.num_classes > _FEW_CLASSES
 
     def blocks(self, tables: Sequence[Sequence[tuple[int, np.ndarray]]]) -> list[Block]:
         """Blocks for tables given by columns and their bins, each split by the classes. The sum of errors of all cells
