@@ -414,6 +414,7 @@ def _release_table(args: argparse.Namespace) -> None:
     schema, table_files, table_release = _tables("schema", "files", "release")
     budget, num_rows = _budget(args.epsilon, args.delta), _num_rows(args.num_rows)
     known = schema.Schema.read(args.schema)
+    table_release.check_columns(known, args.target)
     places = _places(args, _TABLE_ROOM)
     _, measured, ledger, database = places
     source = table_files.open_table(args.file, known)
@@ -482,7 +483,7 @@ def _schema(args: argparse.Namespace) -> None:
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason}")
     what = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
-    print(f"wrote {output}: {len(draft['columns'])} columns; {what}")
+    print(f"wrote {output}: {len(draft['columns'])} columns, named by the file's header; {what}")
 
 
 def _finish(measurement, size: dict[str, int | None], seed: int, output: pathlib.Path):
@@ -611,6 +612,9 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _evaluated_table(args: argparse.Namespace, release) -> tuple[dict, str]:
+    for name, given in {"no-header": not args.header, "array": args.array, "no-distance": not args.distance}.items():
+        if given:
+            raise InputError(f"--{name} does not apply to a table")
     (table_files,) = _tables("files")
     found = evaluation.evaluate_table(release, table_files.open_table(args.against, release.schema))
     return found, evaluation.describe_table(found)
@@ -639,6 +643,10 @@ def _warn(message, *_, **__) -> None:
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+def _one_line(error: BaseException, text: str = "") -> str:
+    return "; ".join(" ".join(part.split()) for part in [text or str(error), *getattr(error, "__notes__", [])])
+
+
 def _guarded(work: Callable[[], None]) -> int:
     try:
         with warnings.catch_warnings():
@@ -648,10 +656,10 @@ def _guarded(work: Callable[[], None]) -> int:
     except BrokenPipeError:  # nobody reads on; what was to be done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, ModuleNotFoundError, MemoryError, flags.Error) as error:
-        print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        print(f"error: {_one_line(error) or type(error).__name__}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(_one_line(error, "interrupted"), file=sys.stderr)
         return 130
     return 0
 

@@ -87,9 +87,9 @@ def check_files(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     if not folder.is_dir():
         raise ReleaseError(f"{folder}: no such folder")
     missing = [name for name in names if not (folder / name).is_file()]
-    if missing == ["points.npz"]:
+    if missing and set(missing) <= {"points.npz", "rows.npz", "synthetic.parquet"}:
         raise ReleaseError(
-            f"{folder}: has no points.npz yet; kme-jax synthesise {folder} --output=... makes a release of it"
+            f"{folder}: has no {missing[0]} yet; kme-jax synthesise {folder} --output=... makes a release of it"
         )
     if missing:
         raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")

@@ -92,6 +92,15 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be read ({error.strerror})") from error
 
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Adds to any error, and to an interruption, that the budget is spent."""
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to it")
+            raise
+
     def spend(self, database: str, mechanism: Mechanism | Composition, *, again: bool = False) -> dict[str, Any]:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 

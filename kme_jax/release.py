@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -288,9 +289,10 @@ def measure(
         check_folder(folder, 2 * num_bytes + ROOM)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if ledger is None else ledger.spend(database, mechanism, again=again)
-    measured = result(perturb_securely(embedding, budget), total)
-    if folder is not None:
-        measured.save(folder)
+    with contextlib.nullcontext() if ledger is None else ledger.recorded():
+        measured = result(perturb_securely(embedding, budget), total)
+        if folder is not None:
+            measured.save(folder)
     return measured
 
 

@@ -48,3 +48,11 @@ def test_of_many_columns_some_sets_are_drawn(rng):
     assert sum(len(names) == 3 for names in found) == 1000
     assert set(means(found)) == {"1", "2", "3"}
     assert set(means(total_variation(Schema(schema.columns[:2]), codes[:, :2], codes[:, :2]))) == {"1", "2"}
+
+
+def test_columns_of_many_categories(rng):
+    """A table of counts of all sets of three would have 6 · 10¹⁰ cells."""
+    schema = Schema(tuple(Categorical(name, tuple(map(str, range(4000)))) for name in "abc"))
+    first = rng.integers(0, 4000, (50, 3))
+    second = np.concatenate([first[:30], 3999 - first[:20]])
+    assert total_variation(schema, first, second)["a", "b", "c"] == pytest.approx(0.4)

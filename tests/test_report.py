@@ -279,7 +279,11 @@ def test_ticks_are_round(low, high):
         (Numeric("x", 0.0, 1.0, nullable=True), pa.array([None, None, None], pa.float64())),
         (Categorical("x", ("a",)), ["a", "a", "a"]),
         (Categorical("x", ("a", "b"), nullable=True), pa.array([None, None, None], pa.string())),
-        (Ordinal("x", [f"level {i}" for i in range(40)]), ["level 0", "level 39", "level 7"]),
+        *(
+            (Ordinal("x", [f"level {i}" for i in range(n)]), ["level 0", f"level {n - 1}", "level 7"])
+            for n in (25, 40, 41, 997)
+        ),
+        (Ordinal("x", [f"level {i}" for i in range(41)], nullable=True), ["level 40", None, "level 7"]),
         (Datetime("x", "1800-01-01", "2200-01-01", "second"), pa.array([0, 1, 10**9], pa.timestamp("s"))),
     ],
     ids=lambda value: getattr(value, "kind", ""),
@@ -293,6 +297,13 @@ def test_odd_columns(column, values, num_rows):
     assert "table" in page.tags
     for target in ("x", "beside", None):
         _Page(report(_release([column, beside], [values, ["a", "b", "a"][:num_rows]], target)))
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+def test_axes_end_at_the_last_value(nullable):
+    for size in (*range(25, 200), 997, 4096):
+        column = Ordinal("x", [f"level {i}" for i in range(size)], nullable)
+        assert "missing" not in module._histogram(column, np.arange(size))
 
 
 def test_many_columns_with_long_names(rng):

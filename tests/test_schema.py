@@ -188,10 +188,41 @@ def test_numbers_as_categories(array):
     assert Categorical("x", ("2", "1"), nullable=True).encode(array).tolist() == [1, 0, 2, 2]
 
 
+def test_a_dictionary_of_views_that_is_longer_than_its_batch():
+    words = pa.array([f"word {i}" for i in range(20)])
+    for kind in (pa.string_view(), pa.binary_view()):
+        array = pa.DictionaryArray.from_arrays(pa.array([3, None, 19]), words.cast(pa.binary()).cast(kind))
+        assert Categorical("x", ("word 19", "word 3"), nullable=True).encode(array).tolist() == [1, 2, 0]
+
+
+def test_values_below_any_public_one():
+    age, tens = Numeric("x", 0, 100, integer=True), Numeric("x", -20, 80, step=10)
+    for text, expected in {"3": (3, 4), "3.5": (4, 4), "-1": (0, 0), "101": (101, 101), "inf": (101, 101)}.items():
+        assert age.below(text) == expected
+    assert tens.below("-14") == (1, 1)
+    assert tens.below("-16") == (1, 1)
+    assert tens.below(" -10 ") == (1, 2)
+    day = Datetime("x", "2024-01-01", "2024-12-31", "day")
+    for text, expected in {
+        "2024-01-02": (1, 2),
+        "2024-01-02T00:00:01": (2, 2),
+        "2023-05-05": (0, 0),
+        "2024-12-31T23:59": (366, 366),
+        "2030-01-01": (366, 366),
+    }.items():
+        assert day.below(text) == expected
+    size = Ordinal("x", ("S", "M", "L"))
+    assert size.below("M") == (1, 2)
+    for column, text in ((age, "old"), (age, "nan"), (day, "soon"), (size, "XL")):
+        with pytest.raises(ValueError, match=f"{text}' is no"):
+            column.below(text)
+
+
 def test_large_numbers_and_fractions_as_categories():
     column = Categorical("x", ("12345678901", "0.1"))
     assert column.encode(pa.array([0.1, 12345678901.0])).tolist() == [1, 0]
     assert column.encode(pa.array([0.1], pa.float32())).tolist() == [1]
+    assert Categorical("x", ("1", "0")).encode(pa.array([-0.0, 0.0, 1.0])).tolist() == [1, 1, 0]
     assert Categorical("x", ("false", "true")).encode(pa.array([True, False])).tolist() == [1, 0]
     with pytest.raises(ValueError, match="column x: type bool: its categories must be true and false"):
         Categorical("x", ("yes", "no")).encode(pa.array([True, False]))
@@ -338,6 +369,7 @@ BAD_COLUMNS = [
     ({"kind": "numeric", "lower": 0, "upper": 1, "nullable": None}, "nullable is null: fill in true"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "nullable": "yes"}, "nullable must be true or false"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "minimum": 2}, "unknown field 'minimum'"),
+    ({"kind": "categorical", "categories": ["a", "missing"], "nullable": True}, "a category is named 'missing'"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "categories": ["a"]}, "categories does not apply to kind numeric"),
     ({"kind": "categorical", "categories": None}, "categories is null: list them"),
     ({"kind": "categorical", "categories": []}, "the list of categories is empty"),

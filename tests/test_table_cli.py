@@ -148,12 +148,25 @@ def test_an_interrupted_synthesis_can_be_finished(place, capsys, monkeypatch):
         patch.setattr("kme_jax.table.release.synthesise", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert cli.main(_command(num_rows="90")) == 130
     said = capsys.readouterr().err
+    assert cli.main(["show", "out.measured"]) == 2
+    assert "has no rows.npz yet; kme-jax synthesise out.measured" in capsys.readouterr().err
     assert "kme-jax synthesise out.measured --output=out --seed=0 --num_rows=90" in said
     assert not (place / "out").exists()
     assert cli.main(["synthesise", "out.measured", "--output=out", "--num_rows=90"]) == 0
     assert "not needed any more" in capsys.readouterr().out
     assert Release.load("out").table.num_rows == 90
     assert len(Ledger("rows.parquet.ledger").spent("rows.parquet")) == 1
+
+
+def test_an_interrupted_measurement_says_what_is_spent(place, capsys, monkeypatch):
+    for stop in (KeyboardInterrupt, MemoryError):
+        monkeypatch.setattr("kme_jax.table.release.perturb_securely", lambda *_, e=stop, **__: (_ for _ in ()).throw(e))
+        assert cli.main(_command(words=["--again"])) in (2, 130)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "the budget is recorded as spent in" in line
+        assert "--again" in line
+    assert not (place / "out").exists()
+    assert len(Ledger("rows.parquet.ledger").spent("rows.parquet")) == 2
 
 
 def _write(path, text):
@@ -208,7 +221,7 @@ BAD = {
     "a ragged row": (_write("rows.csv", _CSV + f"{SECRET},baker\n"), {"file": "rows.csv"}, "row 7 .* has 2 cells"),
     "a column missing": (_columns(job=None), {}, "job"),
     "a column too many": (_columns(name=pa.array(["x"] * 800)), {}, "name.*drop|drop.*name"),
-    "the same name twice": (_twice, {}, "more than one column is named age"),
+    "the same name twice": (_twice, {}, "columns . and . have the same name"),
     "lists in a column": (_columns(age=pa.array([[1]] * 800)), {}, "column age: type list.*does not fit kind numeric"),
     "no schema": (_NOTHING, {"schema": "none.json"}, "none.json"),
     "a damaged schema": (_write("schema.json", '{"columns": ['), {}, "schema.json"),
@@ -269,7 +282,9 @@ def test_bad_input(place, capsys, name):
     [
         (["sample", "old", "--output=x.npz"], "expected a .csv or .parquet file"),
         (["sample", "old", "--output=x.csv", "--where=age"], "expected a column"),
-        (["sample", "old", "--output=x.csv", "--where=age>old"], "not one of its values"),
+        (["sample", "old", "--output=x.csv", "--where=age>old"], "age: 'old' is no number"),
+        (["evaluate", "old", "--against=rows.parquet", "--no-distance"], "--no-distance does not apply to a table"),
+        (["evaluate", "old", "--against=rows.parquet", "--array=a"], "--array does not apply to a table"),
         (["sample", "old", "--output=x.csv", "--num_rows=0"], "--num_rows"),
         (["synthesise", "old", "--output=new", "--num_points=5"], "give --num_rows"),
         (["evaluate", "old", "--against=other.parquet"], "no such file"),

@@ -1,4 +1,5 @@
 import csv
+import datetime
 import decimal
 import gzip
 import os
@@ -120,6 +121,37 @@ def test_odd_parquet_types_pass_in_silence(tmp_path):
     assert _codes(_file(tmp_path, table, "q.parquet")) == [[101, 2, 366], [101, 0, 366]]
 
 
+def test_quotes_in_cells(tmp_path):
+    schema = Schema((Categorical("a", ("x", '5" pipe')), Categorical("b", ("y",), nullable=True)))
+    assert _codes(_file(tmp_path, 'a,b\n5" pipe,y\nx,"y"\n'), schema) == [[1, 0], [0, 0]]
+    for text in ('a,b\nx,y\nx,"y\nx,y\nx,y\n', 'a,b\nx,y\nx,y\nx,"y'):
+        with pytest.raises(FileError, match="a quote is not closed"):
+            open_table(_file(tmp_path, text), schema)
+
+
+def test_times_of_many_years_in_nanoseconds(tmp_path):
+    times = pa.array([datetime.datetime(9999, 12, 31), datetime.datetime(2024, 1, 2)], pa.timestamp("us"))
+    path = tmp_path / "old.parquet"
+    pa.parquet.write_table(pa.table({"day": times}), path, use_deprecated_int96_timestamps=True)
+    assert _codes(path, Schema(SCHEMA.columns[2:])) == [[365], [1]]
+
+
+def test_a_suffix_may_be_in_capitals(tmp_path):
+    for path in (tmp_path / "A.CSV", tmp_path / "A.Parquet"):
+        write_table(tmp_path / f"a{path.suffix.lower()}", TABLE)
+        (tmp_path / f"a{path.suffix.lower()}").rename(path)
+        assert open_table(path, SCHEMA).num_rows == TABLE.num_rows
+
+
+def test_types_that_cannot_be_converted_are_no_mystery(monkeypatch):
+    def fail(*_):
+        raise pa.ArrowNotImplementedError("secret")
+
+    monkeypatch.setattr(Schema, "encode", fail)
+    with pytest.raises(FileError, match=r"the table: pyarrow cannot convert the type of a column$"):
+        next(open_table(TABLE, SCHEMA).codes())
+
+
 LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
 
 
@@ -144,8 +176,8 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", "âge,job\n1,2\n".encode("latin-1"), "its first line is not text in UTF-8"),
         ("a.csv", '"age"x,job\n1,2\n', "its first line is not comma-separated names"),
         ("a.csv", "age,,day\n1,2,3\n", "column 2 has no name"),
-        ("a.csv", "age,job,age ,day\n1,2,3,4\n", "more than one column is named age; rename"),
-        ("a.parquet", TABLE.append_column("age", TABLE["age"]), "more than one column is named age"),
+        ("a.csv", "age,job,age ,day\n1,2,3,4\n", "columns 1 and 3 have the same name; rename"),
+        ("a.parquet", TABLE.append_column("age", TABLE["age"]), "have the same name"),
         ("a.csv", "age,day\n1,2\n3,4\n", "it lacks the schema's job$"),
         ("a.csv", "age,job,day,name,x\n1,2,3,4,5\n", "the schema lacks name, x: drop extra columns, or add them"),
         ("a.parquet", TABLE.rename_columns(["age", "JOB", "day"]), "it lacks the schema's job; the schema lacks JOB: "),
@@ -154,10 +186,10 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", LINES.encode() * 9999 + b"3,secret \xff\n", "row 29998 .* has 2 cells, expected 3"),
         ("a.csv", LINES + "3,secret\n", r"row 4 \(the header line is row 1\) has 2 cells, expected 3"),
         ("a.csv", LINES.replace(",2024", ",a,secret", 1), "row 2 .* has 4 cells, expected 3"),
-        ("a.csv", LINES.replace("secret", '"secret'), "row 3 .* has 2 cells, expected 3"),
+        ("a.csv", LINES.replace("secret", '"secret'), "a quote is not closed: what follows it would be one cell"),
         ("a.parquet", TABLE.set_column(2, "age", pa.array([[1], [2], []])), "column age: type list<.*> does not fit"),
         ("a.parquet", TABLE.set_column(2, "age", pa.array([{"x": 1}] * 3)), "column age: type struct<.*> does not fit"),
-        ("a.parquet", TABLE.set_column(2, "day", pa.array([1, 2, 3])), "more than one column is named day"),
+        ("a.parquet", TABLE.set_column(2, "day", pa.array([1, 2, 3])), "have the same name"),
         (
             "a.parquet",
             TABLE.set_column(1, "day", pa.array([1, 2, 3])),
@@ -264,10 +296,17 @@ def test_data_frames():
     assert codes[:, 2].tolist() == [1] * 12 + [366]
     question = Schema((Categorical("x", ("a", "?")),))
     assert _codes(pandas.DataFrame({"x": [Odd(), "?"]}, dtype=object), question) == [[0], [1]]
+    yes = Schema((Categorical("x", ("true", "no")),))  # whatever type the categories have together
+    for second in (True, "no"):
+        frame = pandas.DataFrame({"x": pandas.Series([True, second]).astype("category")})
+        assert _codes(frame, yes) == [[0], [0 if second is True else 1]]
+    days = pandas.Series([datetime.date(2024, 1, 2), datetime.date(2024, 1, 1)]).astype("category")
+    assert _codes(pandas.DataFrame({"day": days}), Schema(SCHEMA.columns[2:])) == [[1], [0]]
+    assert _codes(pandas.DataFrame({"day": days}), Schema((Numeric("day", 0, 1, integer=True),))) == [[0], [0]]
     digits = Schema((Categorical("x", ("1", "true"), nullable=True),))
     assert _codes(pandas.DataFrame({"x": [1.0, None, 1]}), digits) == [[0], [2], [0]]
     assert _codes(pandas.DataFrame({"x": [1.0, True, 1, "1"]}, dtype=object), digits) == [[0], [1], [0], [0]]
-    with pytest.raises(FileError, match="the table: more than one column is named age"):
+    with pytest.raises(FileError, match="the table: columns 1 and 2 have the same name"):
         open_table(pandas.DataFrame([[1, 2], [3, 4]], columns=["age", "age"]), SCHEMA)
 
 

@@ -206,6 +206,32 @@ def test_the_ledger_comes_before_the_noise(tmp_path, monkeypatch):
     assert TableMeasurement.load(tmp_path / "measured").statement == measured.statement
 
 
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [("secure.source", ModuleNotFoundError("no OpenDP")), ("secure.check_scale", ValueError("no room"))],
+)
+def test_what_can_fail_does_so_before_the_ledger_is_written(tmp_path, monkeypatch, where, error):
+    ledger = Ledger(tmp_path / "ledger")
+    monkeypatch.setattr(f"kme_jax.privacy.{where}", lambda *_: (_ for _ in ()).throw(error))
+    with pytest.raises(type(error)):
+        measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, ledger=ledger, database="people")
+    monkeypatch.undo()
+    monkeypatch.setattr(Schema, "encode", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("secret")))
+    with pytest.raises(ValueError, match="cannot convert"):
+        measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, ledger=ledger, database="people")
+    assert not ledger.path.exists()
+
+
+@pytest.mark.parametrize("change", [{"private": True}, {"measurements": []}])
+def test_a_statement_that_was_changed_is_refused(tmp_path, change):
+    measured = measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False, folder=tmp_path / "measured")
+    TableMeasurement.load(tmp_path / "measured")
+    path = tmp_path / "measured" / "privacy.json"
+    path.write_text(json.dumps(measured.statement | change))
+    with pytest.raises(ReleaseError, match="statement of another release"):
+        TableMeasurement.load(tmp_path / "measured")
+
+
 def test_the_source_may_come_in_any_form(tmp_path):
     """The same rows in a file, in another order of columns: the same codes, so the same release."""
     from kme_jax.table.files import write_table
@@ -233,6 +259,9 @@ def test_the_source_may_come_in_any_form(tmp_path):
         (["since>=2010-06-01"], lambda row: str(row["since"]) >= "2010-06-01" and row["since"] is not None),
         (["size>S"], lambda row: row["size"] in ("M", "L")),
         (["age==40"], lambda row: row["age"] == 40),
+        (["age>=3.5", "age<=200", "age>-1"], lambda row: row["age"] >= 4),
+        (["since<2010-06-01T12:30"], lambda row: row["since"] is not None and str(row["since"]) <= "2010-06-01"),
+        (["since>=2010-06-01T12:30"], lambda row: row["since"] is not None and str(row["since"]) > "2010-06-01"),
     ],
 )
 def test_conditional_samples(made, where, holds):
@@ -256,7 +285,11 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
     [
         ("height", "expected a column"),
         ("agex>3", "expected a column"),
-        ("age>=old", "age: 'old' is not one of its values"),
+        ("age>=old", "age: 'old' is no number"),
+        ("size>XL", "size: 'XL' is not one of its values"),
+        ("since<soon", "since: 'soon' is no date or time, as in 2000-01-01"),
+        ("since=2010-06-01T12:30", "since: '2010-06-01T12:30' is not one of its values"),
+        ("age>100", "no such rows"),
         ("job>baker", "job has no order"),
         ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
         (["age<20", "age>30"], "no such rows"),

@@ -53,7 +53,7 @@ def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
 
 
-def _measurement(name: str, private: PrivateEmbedding) -> dict[str, Any]:
+def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any]:
     feature_map, mechanism = private.feature_map, private.mechanism
     map_name = type(feature_map).__name__
     integers = {SubspaceMap: "Subspace", TableMap: "Table"}.get(type(feature_map), "Spectral") + "Integers"
@@ -117,7 +117,7 @@ def privacy_statement(
         "num_rows": last.mechanism.num_rows,
         "groups": [{"rows": k, "epsilon": group_epsilon(whole, k)} for k in GROUPS],
         "rho": whole.rho,
-        "measurements": [_measurement(name, private) for name, private in several.items()],
+        "measurements": [measurement_statement(name, private) for name, private in several.items()],
         "public_inputs": [*inputs, *public_inputs],
         "not_covered": [*_NOT_COVERED, *([_PUBLIC_ROWS] if points else [])],
         "total": total,

@@ -1,6 +1,7 @@
 """Tables from .csv and .parquet files or from memory, in batches, and to files.
 
-What a cell holds never raises an error: errors depend on the structure of a file alone, and show no cell.
+What a cell holds never raises an error: errors depend on the structure of a file alone, and show no cell. The structure
+of a .csv file is its commas, line breaks and quotes, and that a row has at most 64 MiB.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ class Reader(abc.ABC):
         self.label, names = label, [name.strip() for name in names]
         if not all(names):
             raise FileError(f"{label}: column {names.index('') + 1} has no name")
-        twice = [name for name, count in collections.Counter(names).items() if count > 1]
-        if twice:
-            raise FileError(f"{label}: more than one column is named {shown(twice)}; rename or drop one")
+        for place, name in enumerate(names):  # which is not shown: the first line may be no header
+            if name in names[:place]:
+                first = names.index(name) + 1
+                raise FileError(f"{label}: columns {first} and {place + 1} have the same name; rename or drop one")
         self.fields = pa.schema(list(zip(names, types, strict=True)))
 
     @abc.abstractmethod
@@ -104,10 +106,27 @@ class _CsvReader(Reader):
     def count(self) -> int:
         if self._empty:
             return 0
+        if self._ends_in_quotes():
+            raise FileError(f"{self.label}: a quote is not closed: what follows it would be one cell")
         for self._block_bytes in _BLOCK_BYTES:
             with contextlib.suppress(_LongRow):
                 return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
         raise FileError(f"{self.label}: a row is longer than {self._block_bytes >> 20} MiB: is a quote not closed?")
+
+    def _ends_in_quotes(self) -> bool:
+        with open(self._path, "rb") as file:
+            quotes = sum(part.count(b'"') for part in iter(functools.partial(file.read, _BLOCK_BYTES[0]), b""))
+        if quotes % 2 == 0:
+            return False
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            with open(self._path, encoding="latin-1", newline="") as file:
+                collections.deque(csv.reader(file, strict=True), maxlen=0)
+        except csv.Error as error:
+            return "unexpected end" in str(error)
+        finally:
+            csv.field_size_limit(limit)
+        return False
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         try:
@@ -161,7 +180,11 @@ class _ParquetReader(Reader):
         try:
             # With a buffer, and without pre-buffering, no row group is read as a whole.
             with pa.parquet.ParquetFile(
-                self._path, read_dictionary=by_dictionary, pre_buffer=False, buffer_size=_BUFFER_BYTES
+                self._path,
+                read_dictionary=by_dictionary,
+                pre_buffer=False,
+                buffer_size=_BUFFER_BYTES,
+                coerce_int96_timestamp_unit="us",  # in ns the year 9999 would wrap around
             ) as file:
                 yield file
         except (pa.ArrowException, OSError, ValueError):  # whose messages may show what was read
@@ -216,7 +239,10 @@ def _from_pandas(frame: Any) -> pa.Table:
     for place in range(frame.shape[1]):
         series = frame.iloc[:, place]
         array = None
-        if series.dtype != object:
+        if hasattr(series, "cat"):  # the type of categories depends on all of them
+            cells, codes = pa.array(map(_cell, series.cat.categories), pa.large_binary()), series.cat.codes.to_numpy()
+            array = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), cells)
+        elif series.dtype != object:
             with contextlib.suppress(Exception):
                 array = pa.Array.from_pandas(series)
         if array is None:
@@ -238,14 +264,15 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _MemoryReader(_from_pandas(data))
     path = pathlib.Path(data)
-    if path.suffix not in _SUFFIXES:
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
         raise FileError(f"{path}: expected a {' or '.join(_SUFFIXES)} file")
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     if not path.stat().st_size:
         raise FileError(f"{path}: is empty")
     try:
-        return _CsvReader(path) if path.suffix == ".csv" else _ParquetReader(path)
+        return _CsvReader(path) if suffix == ".csv" else _ParquetReader(path)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -287,8 +314,17 @@ class TableSource:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
     def codes(self) -> Iterator[np.ndarray]:
-        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``."""
-        return map(self.schema.encode, self.batches())
+        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``.
+
+        Raises:
+          FileError: the file has changed; arrays that pyarrow cannot convert.
+        """
+        for batch in self.batches():
+            try:
+                codes = self.schema.encode(batch)
+            except pa.ArrowException:  # whose message may show cells
+                raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
+            yield codes
 
 
 def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> TableSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from kme_jax.table.schema import Schema
 ORDERS = (1, 2, 3)
 _MAX_CODES, _CELLS = 128, 64
 _MAX_SETS = 1000
+_MOST_CELLS = 1 << 24
 
 
 def _cells(schema: Schema, codes: np.ndarray) -> tuple[np.ndarray, list[int]]:
@@ -37,10 +39,16 @@ def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dic
     """
     (first, sizes), (second, _) = _cells(schema, ours), _cells(schema, theirs)
 
-    def shares(cells: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
-        shape = [sizes[j] for j in columns]
-        joint = np.ravel_multi_index([cells[j] for j in columns], shape)
-        return np.bincount(joint, minlength=np.prod(shape)) / len(joint)
+    def joint(cells: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+        return np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns])
+
+    def apart(columns: tuple[int, ...]) -> float:
+        both, size = [joint(first, columns), joint(second, columns)], math.prod(sizes[j] for j in columns)
+        if size > _MOST_CELLS:  # those that there are
+            occupied, places = np.unique(np.concatenate(both), return_inverse=True)
+            both, size = np.split(places, [len(ours)]), len(occupied)
+        shares = [np.bincount(places, minlength=size) / len(places) for places in both]
+        return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
     found = {}
     for order in ORDERS:
@@ -48,8 +56,7 @@ def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dic
         if len(sets) > _MAX_SETS:
             sets = [sets[i] for i in np.random.default_rng(0).choice(len(sets), _MAX_SETS, replace=False)]
         for columns in sets:
-            distance = np.abs(shares(first, columns) - shares(second, columns)).sum() / 2
-            found[tuple(schema.names[j] for j in columns)] = float(distance)
+            found[tuple(schema.names[j] for j in columns)] = apart(columns)
     return found
 
 

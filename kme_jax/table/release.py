@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kme_jax.embedding import integer_embedding_of_batches
+from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.table import Grid, TableMap
 from kme_jax.folders import (
     arrays_writer,
@@ -30,14 +32,20 @@ from kme_jax.folders import (
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
-from kme_jax.privacy.mechanisms import Composition, PrivateEmbedding, perturb_integers, perturb_securely
-from kme_jax.privacy.statement import privacy_statement
+from kme_jax.privacy.mechanisms import (
+    Composition,
+    PrivateEmbedding,
+    perturb_integers,
+    perturb_securely,
+    secure_mechanism,
+)
+from kme_jax.privacy.statement import measurement_statement, privacy_statement
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.relaxed import RelaxedRows
 from kme_jax.table import measurement as plans
 from kme_jax.table.files import TableSource, open_table, write_table
 from kme_jax.table.report import report
-from kme_jax.table.schema import Schema
+from kme_jax.table.schema import MISSING, Schema
 from kme_jax.table.synthesis import synthesise
 
 TABLE_VERSION = 1
@@ -146,7 +154,9 @@ class TableMeasurement:
             statement = json.loads((folder / "privacy.json").read_text())
         with damaged(folder / "measurements.npz"):
             measured = {name: PrivateEmbedding(*decode(value, arrays)) for name, value in tree["measured"].items()}
-            if [m["name"] for m in statement["measurements"]] != list(measured):
+            several = [measurement_statement(name, private) for name, private in measured.items()]
+            private = all(p.mechanism.private for p in measured.values())
+            if json.loads(json.dumps(several)) != statement["measurements"] or private != statement["private"]:
                 raise ValueError("privacy.json is the statement of another release")
             for private in measured.values():
                 if private.coordinates.shape != (private.feature_map.num_features,):
@@ -269,17 +279,15 @@ def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[i
         if found is None:
             raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
         column, comparison = schema.columns[schema.index(name)], found[1]
-        code, values = column.code(found[2]), column.num_codes - column.nullable
-        if comparison in ("=", "=="):
-            ranges = [(code, code + 1)]
-        elif comparison == "!=":
-            ranges = [(0, code), (code + 1, column.num_codes)]
-        elif not column.ordered or code == values:
+        if comparison in ("=", "==", "!="):
+            code = column.code(found[2])
+            ranges = [(0, code), (code + 1, column.num_codes)] if comparison == "!=" else [(code, code + 1)]
+        elif not column.ordered or found[2] == MISSING:
             raise ValueError(f"condition {text!r}: {name} has no order for it; use = or !=")
-        elif comparison in ("<", "<="):
-            ranges = [(0, code + (comparison == "<="))]
         else:
-            ranges = [(code + (comparison == ">"), values)]
+            below, until = column.below(found[2])
+            last = column.num_values
+            ranges = [{"<": (0, below), "<=": (0, until), ">=": (below, last), ">": (until, last)}[comparison]]
         before = allowed.get(schema.index(name), [(0, column.num_codes)])
         both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
         allowed[schema.index(name)] = [(low, high) for low, high in both if low < high]
@@ -371,10 +379,31 @@ def measure_table(
     layout = plans.Layout.create(*_grids(schema, target), num_rows, planned.rho)
     if folder is not None:
         check_folder(folder, _ROOM)
-    total = None if ledger is None else ledger.spend(database, planned, again=again)
+    shares, singles_map = plans.shares(layout), plans.singles_map(layout)
+    if secure:  # what would fail later fails before anything is spent
+        integers = integer_map(singles_map, num_rows)
+        for share in filter(None, shares):
+            secure_mechanism(integers, num_rows, budget, share=share)
+    next(source.codes())
     session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
-    shares = plans.shares(layout)
-    measured = {_NAMES[0]: session.measure(0, plans.singles_map(layout), shares[0])}
+    total = None if ledger is None else ledger.spend(database, planned, again=again)
+    with contextlib.nullcontext() if ledger is None else ledger.recorded():
+        return _measure_table(session, layout, shares, singles_map, planned, target, total, folder)
+
+
+def _measure_table(
+    session: _Session,
+    layout: plans.Layout,
+    shares: Sequence[float],
+    singles_map: TableMap,
+    planned: Composition,
+    target: str | None,
+    total: dict[str, Any] | None,
+    folder: str | os.PathLike | None,
+) -> TableMeasurement:
+    """The three measurements, when all has been checked, and the budget is spent."""
+    schema, budget, num_rows = session.source.schema, session.budget, session.source.num_rows
+    measured = {_NAMES[0]: session.measure(0, singles_map, shares[0])}
     singles = plans.Singles.read(layout, measured[_NAMES[0]])
     plan = plans.Plan.create(layout, singles, num_rows, planned.rho)
     chosen: list[int] = []

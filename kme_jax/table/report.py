@@ -504,10 +504,10 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
 
 def _axis(column: Column, first: int, last: int) -> list[tuple[float, str]]:
     """Ticks: codes, which need not be whole, and labels."""
-    if first == last or column.kind == "ordinal":
+    last = min(last, column.num_values - 1)  # the last bin may be wider than what is left
+    if first >= last or column.kind == "ordinal":
         codes = sorted({first, (first + last) // 2, last})
         return [(code, _label(column, code)) for code in codes]
-    last = min(last, column.num_values - 1)
     ends = column.decode(np.array([first, last]))
     if column.kind == "numeric":
         low, high = ends.to_pylist()

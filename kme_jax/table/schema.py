@@ -201,7 +201,11 @@ class Column(abc.ABC):
             return np.concatenate([np.empty(0, np.int64), *map(self.encode, array.chunks)])
         self.check_type(array.type)
         if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
-            array = array.dictionary_decode()  # batches may share one that is as long as the table
+            # Batches may share one that is as long as the table. (Views have no kernel for it.)
+            if pa.types.is_string_view(array.type.value_type) or pa.types.is_binary_view(array.type.value_type):
+                plain = array.dictionary.cast(pa.large_binary())
+                array = pa.DictionaryArray.from_arrays(array.indices, plain)
+            array = array.dictionary_decode()
         if pa.types.is_decimal(array.type):
             array = pc.cast(array, pa.float64(), safe=False)
         if self._by_text(array.type):
@@ -272,6 +276,18 @@ class Column(abc.ABC):
     @abc.abstractmethod
     def _find(self, text: str) -> int | None:
         """The code of exactly this value."""
+
+    def below(self, text: str) -> tuple[int, int]:
+        """How many values are below a public one of an ordered column, and how many are not above it. It need not be
+        on the grid, or within the bounds.
+
+        Raises:
+          ValueError: it cannot be compared with values of this column.
+        """
+        code = self._find(text.strip())
+        if code is None:
+            raise self._error(f"{text!r} is not one of its values, {self._values_in_words}")
+        return code, code + 1
 
     @property
     @abc.abstractmethod
@@ -428,6 +444,18 @@ class Numeric(Column):
         code = int(self._nearest(number))
         return code if self._is_fine or self._decode_values(np.array([code]))[0].as_py() == number else None
 
+    def below(self, text):
+        number = _parse_number(text.strip().encode(errors="replace"))
+        if number is None or math.isnan(number):
+            raise self._error(f"{text!r} is no number")
+        if not self.lower <= number <= self.upper:
+            return (0, 0) if number < self.lower else (self.num_values, self.num_values)
+        code = int(self._nearest(number))
+        value = self._decode_values(np.array([code]))[0].as_py()
+        if self._is_fine or value == number:
+            return code, code + 1
+        return (code, code) if value > number else (code + 1, code + 1)
+
     @property
     def _values_in_words(self):
         steps = "" if self._is_fine else f" in steps of {self._step}"
@@ -467,6 +495,8 @@ class Categorical(Column):
         for category in self.categories:
             if not _is_label(category):
                 raise self._error(f"a category must be text without blanks around it, got {category!r}")
+        if self.nullable and MISSING in self.categories:
+            raise self._error(f"a category is named {MISSING!r}, as missing cells of a nullable column are: rename it")
         object.__setattr__(self, "categories", tuple(self.categories))
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
@@ -502,7 +532,7 @@ class Categorical(Column):
         if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
             return self._encode_text(_text_cells(array.cast(pa.string())))
         numbers = pc.cast(array, pa.float64(), safe=False) if pa.types.is_decimal(array.type) else array
-        numbers = numbers.to_numpy(zero_copy_only=False)
+        numbers = numbers.to_numpy(zero_copy_only=False) + 0.0  # no −0
         texts = (np.format_float_positional(x, trim="-") for x in numbers)  # 1, not 1.0
         return self._encode_text([b"" if text == "nan" else text.encode() for text in texts])
 
@@ -603,8 +633,16 @@ class Datetime(Column):
         return value.isoformat(sep=" ", timespec="seconds" if self.resolution == "second" else "minutes")
 
     def _find(self, text):
-        units = self._units(text)
-        return units - self._first if units is not None and self._first <= units <= self._last else None
+        at, after = self.below(text) if self._units(text) is not None else (0, 0)
+        return at if at < after else None
+
+    def below(self, text):
+        seconds = _parse_time(text.strip().encode(errors="replace"))
+        if seconds is None:
+            raise self._error(f"{text!r} is no date or time, as in {self.lower}")
+        unit = _SECONDS[self.resolution]
+        ends = (-(-seconds // unit), seconds // unit + 1)
+        return tuple(min(max(end - self._first, 0), self.num_values) for end in ends)
 
     @property
     def _values_in_words(self):
