@@ -271,3 +271,12 @@ def test_measurements_of_two_sizes_have_the_same_features(tmp_path, monkeypatch)
     assert cells[1]["rows_per_second"] == 300 / (cells[1]["sum_seconds"] + cells[1]["noise_seconds"])
     assert table_scale.markdown({"cells": cells}).splitlines()[3].startswith("| 300 | 0 |")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["table_scale.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [*((f"tables_{name}", tables) for name in ("adult", "adult_pgm", "intrusion")), ("table_scale", table_scale)],
+)
+def test_the_readme_shows_the_committed_tables(name, module):
+    result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
+    assert module.markdown(result) in (common.REPOSITORY / "README.md").read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import concurrent.futures
 import contextlib
 import csv
 import functools
@@ -15,7 +16,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -313,18 +314,31 @@ class TableSource:
         if found != self.num_rows:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
-    def codes(self) -> Iterator[np.ndarray]:
-        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``.
+    def codes(self) -> Generator[np.ndarray]:
+        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``. While one batch is worked with, the
+        next one is read.
 
         Raises:
           FileError: the file has changed; arrays that pyarrow cannot convert.
         """
+        return _ahead(self._codes())
+
+    def _codes(self) -> Generator[np.ndarray]:
         for batch in self.batches():
             try:
                 codes = self.schema.encode(batch)
             except pa.ArrowException:  # whose message may show cells
                 raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes
+
+
+def _ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
+    """The same items; each is made, in a thread, before it is asked for."""
+    with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item
 
 
 def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> TableSource:

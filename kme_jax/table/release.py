@@ -384,7 +384,8 @@ def measure_table(
         integers = integer_map(singles_map, num_rows)
         for share in filter(None, shares):
             secure_mechanism(integers, num_rows, budget, share=share)
-    next(source.codes())
+    with contextlib.closing(source.codes()) as batches:
+        next(batches)  # types that cannot be converted, damage in the beginning
     session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
     total = None if ledger is None else ledger.spend(database, planned, again=again)
     with contextlib.nullcontext() if ledger is None else ledger.recorded():
