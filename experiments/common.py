@@ -55,7 +55,7 @@ def define_flags(configuration: type) -> None:
     for field in dataclasses.fields(configuration):
         text, default = field.metadata["help"], field.default
         if isinstance(default, tuple):
-            shown = [value if isinstance(value, str) else f"{value:g}" for value in default]
+            shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in default]
             flags.DEFINE_list(field.name, shown, text)
         else:
             kinds = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}

@@ -3,6 +3,8 @@ import functools
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -271,6 +273,14 @@ def test_measurements_of_two_sizes_have_the_same_features(tmp_path, monkeypatch)
     assert cells[1]["rows_per_second"] == 300 / (cells[1]["sum_seconds"] + cells[1]["noise_seconds"])
     assert table_scale.markdown({"cells": cells}).splitlines()[3].startswith("| 300 | 0 |")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["table_scale.json"]
+
+
+@pytest.mark.parametrize("module", ["tables", "table_scale"])
+def test_the_command_lines_need_data_alone(module, tmp_path):
+    command = [sys.executable, "-m", f"experiments.{module}", f"--data_dir={tmp_path}", f"--output_dir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=common.REPOSITORY)
+    assert done.returncode == 2
+    assert f"error: --data_dir={tmp_path}: data set adult: " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
