@@ -22,7 +22,7 @@ from kme_jax import (
     spectral_map,
 )
 from kme_jax.folders import ReleaseError
-from kme_jax.privacy import perturb_securely
+from kme_jax.privacy.mechanisms import perturb_integers
 from kme_jax.release import plan_map
 
 BOUNDS = Bounds.create([-2.0, 0.0], [2.0, 1000.0], ["left", "right"])
@@ -94,7 +94,7 @@ def test_points_stay_in_the_box(rng):
     """Rows on a bound, where a mixture of normal distributions has half of its mass outside."""
     rows = np.where(rng.uniform(size=(5000, 1)) < 0.7, 0, rng.uniform(size=(5000, 1)))
     feature_map = plan_map(KERNEL, Bounds.create([0], [1]).proposal, bounded=True)
-    private = perturb_securely(integer_embedding(feature_map, rows), PrivacyBudget(0.5, 1e-6))
+    private = perturb_integers(jax.random.key(1), integer_embedding(feature_map, rows), PrivacyBudget(0.5, 1e-6))
     proposal = NormalProposal.from_bounds([0], [1])
     mean, _ = posterior_mean(jax.random.key(0), private, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
     free, _ = represent(mean, 50, num_steps=100)

@@ -143,6 +143,28 @@ def test_a_suffix_may_be_in_capitals(tmp_path):
         assert open_table(path, SCHEMA).num_rows == TABLE.num_rows
 
 
+def test_batches_are_read_ahead():
+    seen = []
+
+    def items():
+        try:
+            for i in range(3):
+                seen.append(i)
+                yield np.full(2, i)
+            raise OSError("gone")
+        finally:
+            seen.append("closed")
+
+    batches = files._ahead(items())
+    assert next(batches).tolist() == [0, 0]
+    batches.close()
+    assert seen == [0, 1, "closed"]
+    found = []
+    with pytest.raises(OSError, match="gone"):
+        found.extend(batch[0] for batch in files._ahead(items()))
+    assert found == [0, 1, 2]
+
+
 def test_types_that_cannot_be_converted_are_no_mystery(monkeypatch):
     def fail(*_):
         raise pa.ArrowNotImplementedError("secret")
