@@ -285,7 +285,7 @@ def test_the_command_lines_need_data_alone(module, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [*((f"tables_{name}", tables) for name in ("adult", "adult_pgm")), ("table_scale", table_scale)],
+    [*((f"tables_{name}", tables) for name in ("adult", "adult_pgm", "intrusion")), ("table_scale", table_scale)],
 )
 def test_the_readme_shows_the_committed_tables(name, module):
     result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
