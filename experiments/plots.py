@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from absl import flags
 
-from experiments import common
+from experiments import common, images
 from experiments.published import published_panel
 
 # Blue, orange, green of the colour-blind-safe Okabe-Ito palette, then the rest of it, for ε from small to large.
@@ -308,6 +308,79 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
         f"Releases of tables, {noise} noise: mean and standard error, seeds: {config['num_seeds']}",
         fontsize=9,
     )
+    return _save(figure, outputs)
+
+
+def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws a result of experiments.merf_gaussians: samples of its first seed, beside real rows ([H] figure 1).
+
+    Args:
+      path: the JSON result.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    result = json.loads(pathlib.Path(path).read_text())
+    cells = [cell for cell in result["cells"] if "samples" in cell]
+    means = {
+        cell["variant"]: [other["nll"] for other in result["cells"] if other["variant"] == cell["variant"]]
+        for cell in cells
+    }
+    figure, all_axes = plt.subplots(
+        1, len(cells), figsize=(4 * len(cells), 4.6), squeeze=False, sharex=True, sharey=True, layout="constrained"
+    )
+    for axes, cell in zip(all_axes[0], cells, strict=True):
+        for label, colour in zip(range(5), _COLOURS, strict=False):
+            points = [sample[:2] for sample in cell["samples"] if sample[2] == label]
+            axes.plot(*(zip(*points, strict=True) if points else ((), ())), ".", color=colour, markersize=2, alpha=0.6)
+        nll = sum(means[cell["variant"]]) / len(means[cell["variant"]])
+        axes.set_title(f"{cell['variant']}\nNLL {nll:.2f} per point, {cell['modes']} of 25 modes", fontsize=9)
+        axes.set_xlim(-1, 5)
+        axes.set_ylim(-1, 5)
+        axes.set_aspect("equal")
+    config = result["config"]
+    figure.suptitle(
+        f"DP-MERF, N = {config['num_rows']}, ε = {config['epsilon']:g}, δ = {config['delta']:g}: "
+        f"samples of seed 0, likelihood as mean of {max(map(len, means.values()))} seeds; colours are classes",
+        fontsize=9,
+    )
+    return _save(figure, outputs)
+
+
+def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws sample sheets of experiments.merf_images ([H] figure 2): ten images of each class, for each data set,
+    variant and ε, beside real ones.
+
+    Args:
+      inputs: JSON results, one for each data set.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    sheets = []
+    for result in results:
+        found = [("real images", result["sheet of real images"])]
+        for cell in result["cells"]:
+            if "sheet" in cell:
+                found.append((f"{cell['variant']}, ε = {cell['epsilon']:g}", cell["sheet"]))
+        sheets.append(found)
+    columns = max(map(len, sheets))
+    figure, all_axes = plt.subplots(
+        len(sheets), columns, figsize=(3 * columns, 3.3 * len(sheets)), squeeze=False, layout="constrained"
+    )
+    for row, result, found in zip(all_axes, results, sheets, strict=True):
+        for axes in row:
+            axes.axis("off")
+        for axes, (title, sheet) in zip(row, found, strict=False):
+            pixels = images.unpack(sheet)
+            side = pixels.shape[1]
+            grid = pixels.reshape(10, -1, side, side).transpose(0, 2, 1, 3).reshape(10 * side, -1)
+            axes.imshow(grid, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+            axes.set_title(f"{images.TITLES[result['config']['dataset']]}: {title}", fontsize=9)
+    figure.suptitle(f"DP-MERF, δ = {results[0]['config']['delta']:g}, seed 0; a row for each class", fontsize=9)
     return _save(figure, outputs)
 
 

@@ -6,7 +6,7 @@ The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the 
 """
 
 from kme_jax._version import __version__
-from kme_jax.algorithms import algorithm1, algorithm2, improved
+from kme_jax.algorithms import algorithm1, algorithm2, dp_merf, improved
 from kme_jax.bounds import Bounds
 from kme_jax.embedding import (
     IntegerEmbedding,
@@ -16,8 +16,8 @@ from kme_jax.embedding import (
     mean_embedding,
     mean_embedding_of_batches,
 )
-from kme_jax.feature_maps import FeatureMap, FourierMap, LatticeMap, SubspaceMap, spectral_map
-from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
+from kme_jax.feature_maps import FeatureMap, FourierMap, LabelledMap, LatticeMap, MixedMap, SubspaceMap, spectral_map
+from kme_jax.kernels import Gaussian, GaussianSum, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.ledger import Ledger
 from kme_jax.privacy import PrivacyBudget, PrivateEmbedding, perturb, perturb_securely
 from kme_jax.proposals import NormalProposal
@@ -29,8 +29,10 @@ __all__ = [
     "FeatureMap",
     "FourierMap",
     "Gaussian",
+    "GaussianSum",
     "IntegerEmbedding",
     "Kernel",
+    "LabelledMap",
     "Laplacian",
     "LatticeMap",
     "Ledger",
@@ -38,6 +40,7 @@ __all__ = [
     "Matern52",
     "MeanEmbedding",
     "Measurement",
+    "MixedMap",
     "NormalProposal",
     "PrivacyBudget",
     "PrivateEmbedding",
@@ -49,6 +52,7 @@ __all__ = [
     "algorithm1",
     "algorithm2",
     "closed_form",
+    "dp_merf",
     "improved",
     "integer_embedding",
     "integer_embedding_of_batches",

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Literal
 
 import jax
 import numpy as np
 
-from kme_jax.embedding import mean_embedding
+from kme_jax.embedding import MeanEmbedding, mean_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
+from kme_jax.feature_maps.table import TableMap
 from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
 from kme_jax.privacy.calibration import Calibration
-from kme_jax.privacy.mechanisms import Diameter, PrivateEmbedding, check_diameter
+from kme_jax.privacy.mechanisms import Composition, Diameter, PrivateEmbedding, check_diameter
 from kme_jax.proposals import NormalProposal
 from kme_jax.synthesis import (
     WeightedSample,
@@ -30,6 +33,10 @@ from kme_jax.synthesis import (
     posterior_mean,
     represent,
 )
+from kme_jax.synthesis.generator import Generator, Training, train_generator
+from kme_jax.synthesis.networks import Network
+
+COUNT_SHARE = 0.02  # of the budget, for the counts of classes: their noise is small beside what classes differ by
 
 
 def algorithm1(
@@ -255,6 +262,120 @@ def algorithm2(
         return joint(solver_key, private, candidates, num_points, progress=progress)[0]  # lines 5 to 7
     points = greedy_preimages([private], candidates[:num_points], progress=progress)[0]
     return next(lasso_weights(private, points))[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledMeasurement:
+    """The two measurements of [H] algorithm 1: all that a generator may see of labelled rows.
+
+    Attributes:
+      embedding: μ̃.
+      counts: noisy shares of the classes; None where they were not measured.
+      composition: what both are together.
+    """
+
+    embedding: PrivateEmbedding
+    counts: PrivateEmbedding | None
+    composition: Composition
+
+
+def measure_labelled(
+    key: jax.Array,
+    embedding: MeanEmbedding,
+    counts: MeanEmbedding | None,
+    budget: PrivacyBudget,
+    *,
+    count_share: float = COUNT_SHARE,
+    calibration: Calibration = "analytic",
+    diameter: Diameter = "proved",
+) -> LabelledMeasurement:
+    """[H] algorithm 1, steps 1 to 3, with simulated noise.
+
+    Formal guarantee: the counts have the public part ``count_share`` of μ², and the embedding the rest; μ² adds up
+    (``Composition``), which is checked. δ is lowered for both by the probability that the embedding's diameter fails.
+
+    Args:
+      key: a JAX random key for the noise, used once.
+      embedding: μ̂ of rows with labels.
+      counts: mean of ``TableMap.of_codes`` over the labels of the same rows; None to take classes as of one size.
+      budget: (ε, δ) of both.
+      count_share: in (0, 1).
+      calibration: see ``perturb``.
+      diameter: see ``perturb``; of the embedding.
+
+    Raises:
+      ValueError: as ``perturb``; two calibrations that do not compose.
+    """
+    if counts is None:
+        private = perturb(key, embedding, budget, calibration=calibration, diameter=diameter)
+        return LabelledMeasurement(private, None, Composition.of([private.mechanism], budget))
+    if not 0 < count_share < 1:
+        raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
+    embedding_key, counts_key = jax.random.split(key)
+    private = perturb(
+        embedding_key, embedding, budget, calibration=calibration, diameter=diameter, share=1 - count_share
+    )
+    left = PrivacyBudget(budget.epsilon, budget.delta - private.mechanism.failure_probability)
+    shares = perturb(counts_key, counts, left, calibration=calibration, share=count_share)
+    both = Composition.of([private.mechanism, shares.mechanism], budget)
+    return LabelledMeasurement(private, shares, both)
+
+
+def dp_merf(
+    key: jax.Array,
+    rows: np.ndarray,
+    features: FeatureMap,
+    network: Network,
+    training: Training | None = None,
+    *,
+    epsilon: float,
+    delta: float,
+    class_counts: bool = True,
+    count_share: float = COUNT_SHARE,
+    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    levels: int = 0,
+    checkpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Generator:
+    """Differentially private mean embeddings with random features: a generator ([H] algorithm 1 and sections 3 to 4).
+
+    Formal guarantee: (ε, δ)-differential privacy under replace-one neighbours with N public: one noisy embedding, and
+    for labelled rows noisy counts of the classes; training is post-processing ([H] section 3). The noise is simulated,
+    see ``kme_jax.privacy.mechanisms``; ``kme_jax.generators`` has what may be published.
+
+    Args:
+      key: a JAX random key for noise and training.
+      rows: the private rows: numbers [N, d], then codes of categories for a ``MixedMap``, and in the last column the
+        label for a ``LabelledMap``. Rows that the map does not cover, those with a label that is none of the classes
+        among them, contribute nothing.
+      features: ψ, public: a ``FourierMap`` or ``LatticeMap``, a ``MixedMap``, or a ``LabelledMap`` of one of these.
+      network: of the generator, e.g. ``kme_jax.synthesis.networks.MLP()``.
+      training: how it is trained.
+      epsilon: ε > 0.
+      delta: δ in (0, 1), well below 1/N.
+      class_counts: whether the counts of the classes are measured too ([H] section 4.2); if not, synthetic rows are as
+        many of each class.
+      count_share: the part of the budget for them.
+      bounds: public bounds of the numbers; see ``train_generator``.
+      levels: see ``train_generator``.
+      checkpoint: a folder for the state of training; see ``train_generator``. A second call with the same key and rows
+        goes on from there.
+      progress: called with (steps done, steps).
+
+    Raises:
+      ValueError: shapes, a budget or an option that cannot be.
+    """
+    budget = PrivacyBudget(epsilon, delta)
+    gaussian_noise_multiplier(budget)
+    noise_key, training_key = jax.random.split(key)
+    counts = None
+    if class_counts and isinstance(features, LabelledMap):
+        counts = mean_embedding(TableMap.of_codes(features.num_labels), private_points(rows)[:, -1:])
+    measured = measure_labelled(noise_key, mean_embedding(features, rows), counts, budget, count_share=count_share)
+    return train_generator(
+        training_key, measured.embedding, network, training, counts=measured.counts, bounds=bounds, levels=levels,
+        checkpoint=checkpoint, progress=progress,
+    )  # fmt: skip
 
 
 def check_before_long_work(rows, public, budget, calibration="analytic", diameter="proved") -> None:

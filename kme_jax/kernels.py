@@ -250,6 +250,66 @@ class Gaussian(_UnitShiftInvariant):
 
 
 @pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianSum(_UnitShiftInvariant):
+    """k(x, y) = Σ_t a_t exp(−Σ_c γ_tc (x_c − y_c)²): a convex combination of Gaussian kernels, each with length scales
+    of its own for every column. With γ_tc = 0 for columns that a term does not look at, it is an ANOVA kernel (sums of
+    products of kernels of few columns); with multiples of one γ it has several length scales.
+
+    Attributes:
+      gammas: γ ≥ 0, [T, d], in 1 / (unit of x)²; each term has one above 0.
+      weights: a > 0, [T]; they sum to 1. Default: equal ones.
+    """
+
+    gammas: Array
+    weights: Array | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.gammas, np.ndarray | list | tuple):
+            return
+        gammas = np.asarray(self.gammas, np.float64)
+        if gammas.ndim != 2 or not gammas.size:
+            raise ValueError(f"GaussianSum: gammas must be of shape [terms, columns], got {list(gammas.shape)}")
+        if not (np.isfinite(gammas).all() and (gammas >= 0).all() and gammas.any(axis=1).all()):
+            raise ValueError("GaussianSum: gammas must be finite and not negative, and in every term one above 0")
+        weights = np.ones(len(gammas)) if self.weights is None else np.asarray(self.weights, np.float64)
+        if weights.shape != (len(gammas),) or not (np.isfinite(weights).all() and (weights > 0).all()):
+            raise ValueError(f"GaussianSum: weights must be positive, one for each of {len(gammas)} terms")
+        object.__setattr__(self, "gammas", gammas)
+        object.__setattr__(self, "weights", weights / weights.sum())
+
+    def __repr__(self) -> str:
+        return f"GaussianSum({self.gammas.shape[0]} terms, {self.gammas.shape[1]} columns)"
+
+    def __call__(self, x, y):
+        x, y = _floating(x, y)
+        exponents = jnp.asarray(self.gammas, x.dtype) @ jnp.square(x - y)
+        return jnp.sum(jnp.asarray(self.weights, x.dtype) * jnp.exp(-exponents))
+
+    def pairwise(self, x, y, *, expand=False):
+        del expand
+        x, y = _floating(x, y)
+
+        def add_term(total, term):
+            gammas, weight = term
+            root = jnp.sqrt(gammas)[None, :]
+            exponents = squared_distances(x * root, y * root) * (-1 / math.log(2))
+            return total + weight * exp2_nonpositive(exponents), None
+
+        zero = jnp.zeros((x.shape[0], y.shape[0]), x.dtype)
+        terms = jnp.asarray(self.gammas, x.dtype), jnp.asarray(self.weights, x.dtype)
+        return jax.lax.scan(add_term, zero, terms)[0]
+
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
+        if dim != self.gammas.shape[1]:
+            raise ValueError(f"GaussianSum: of {self.gammas.shape[1]} columns, not {dim}")
+        term_key, normal_key = jax.random.split(key)
+        draws = normal(normal_key, (num_frequencies, dim), dtype)
+        terms = jax.random.choice(term_key, len(self.weights), (num_frequencies,), p=jnp.asarray(self.weights))
+        return jnp.sqrt(2 * jnp.asarray(self.gammas, draws.dtype))[terms] * draws
+
+
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Laplacian(_UnitShiftInvariant):
     """k(x, y) = exp(−γ ‖x − y‖₁); its frequencies are independent Cauchy (Rahimi & Recht 2007).
@@ -412,3 +472,57 @@ class Product(_Pair):
         left_key, right_key = jax.random.split(key)
         left = self.left.spectral_sample(left_key, num_frequencies, dim, dtype, normal=normal)
         return left + self.right.spectral_sample(right_key, num_frequencies, dim, dtype, normal=normal)
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class Matching(Kernel):
+    """k(x, y) = the share of the columns in which x and y are equal: 1[x = y] for a single one."""
+
+    def __call__(self, x, y):
+        x, y = _floating(x, y)
+        return jnp.mean(jnp.asarray(x == y, x.dtype))
+
+    def pairwise(self, x, y, *, expand=False):
+        del expand
+        x, y = _floating(x, y)
+        return _sum_over_columns(lambda difference: jnp.asarray(difference == 0, x.dtype), x, y) / x.shape[1]
+
+    @property
+    def diagonal_bound(self) -> float:
+        return 1.0
+
+    @property
+    def is_nonnegative(self) -> bool:
+        return True
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class OnColumns(Kernel):
+    """k(x, y) = kernel(x_S, y_S) for the columns S = start, ..., stop − 1.
+
+    Attributes:
+      kernel: a kernel on R^(stop − start).
+      start: the first column.
+      stop: after the last column.
+    """
+
+    kernel: Kernel
+    start: int = dataclasses.field(metadata={"static": True})
+    stop: int = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, x, y):
+        return self.kernel(x[self.start : self.stop], y[self.start : self.stop])
+
+    def pairwise(self, x, y, *, expand=False):
+        columns = slice(self.start, self.stop)
+        return self.kernel.pairwise(x[:, columns], y[:, columns], expand=expand)
+
+    @property
+    def diagonal_bound(self) -> float:
+        return self.kernel.diagonal_bound
+
+    @property
+    def is_nonnegative(self) -> bool:
+        return self.kernel.is_nonnegative

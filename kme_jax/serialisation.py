@@ -9,12 +9,15 @@ import numpy as np
 
 from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import Block, Grid, TableMap
-from kme_jax.kernels import Gaussian, Laplacian, Matern32, Matern52, Product, Sum
+from kme_jax.kernels import Gaussian, GaussianSum, Laplacian, Matern32, Matern52, Product, Sum
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.proposals import NormalProposal
+from kme_jax.synthesis.generator import GeneratorReport, Rows
+from kme_jax.synthesis.networks import MLP, Convolutional, SmoothImages
 from kme_jax.synthesis.relaxed import Leaves, RelaxedRows
 
 _CLASSES = {
@@ -22,18 +25,26 @@ _CLASSES = {
     for cls in (
         Block,
         Bounds,
+        Convolutional,
         FourierMap,
         Gaussian,
+        GaussianSum,
+        GeneratorReport,
         Grid,
+        LabelledMap,
         Laplacian,
         LatticeMap,
         Leaves,
+        MLP,
         Matern32,
         Matern52,
         Mechanism,
+        MixedMap,
         NormalProposal,
         Product,
         RelaxedRows,
+        Rows,
+        SmoothImages,
         SubspaceMap,
         Sum,
         TableMap,

@@ -31,6 +31,7 @@ LAYERS = [
     "files",
     "table",
     "release",
+    "generators",
     "planning",
     "evaluation",
     "cli",

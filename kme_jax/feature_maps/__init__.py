@@ -4,6 +4,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.integer import IntegerMap, integer_map
+from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import SpectralMap
@@ -12,7 +13,9 @@ __all__ = [
     "FeatureMap",
     "FourierMap",
     "IntegerMap",
+    "LabelledMap",
     "LatticeMap",
+    "MixedMap",
     "SpectralMap",
     "SubspaceMap",
     "integer_map",

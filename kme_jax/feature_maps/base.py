@@ -53,6 +53,11 @@ class FeatureMap(abc.ABC):
         return self.diameter
 
     @property
+    def norm_bound(self) -> float:
+        """An upper bound of ‖ψ(x)‖₂: here the diameter, as the zero vector is within it."""
+        return self.diameter
+
+    @property
     @abc.abstractmethod
     def published_diameter(self) -> float:
         """The diameter used in the paper that the map comes from, for reproducing its figures."""

@@ -172,6 +172,11 @@ class FourierMap(SpectralMap):
         return 2 * math.sqrt(self.kernel.diagonal_bound)
 
     @property
+    def norm_bound(self) -> float:
+        """√κ, the norm of every row's features."""
+        return math.sqrt(self.kernel.diagonal_bound)
+
+    @property
     def published_diameter(self) -> float:
         """2√κ ([B] proposition 9). (Too small for the published code's cos(ωᵀx + b) features, whose norm is up to
         √2.)"""

@@ -17,6 +17,7 @@ import numpy as np
 
 from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.waves import CosSin, SpectralMap
@@ -53,6 +54,11 @@ class IntegerMap(abc.ABC):
         """See ``FeatureMap.failure_probability``."""
         return self.feature_map.failure_probability
 
+    @property
+    def norm_bound(self) -> float:
+        """An upper bound of ‖q(x)‖₂ that cannot fail."""
+        return self.certain_diameter
+
     @abc.abstractmethod
     def sum(
         self, rows: np.ndarray, usable: np.ndarray, *, devices=None, progress: Progress | None = None
@@ -82,6 +88,10 @@ def integer_map(feature_map: FeatureMap, num_rows: int) -> IntegerMap:
         return SubspaceIntegers.create(feature_map, num_rows)
     if isinstance(feature_map, TableMap):
         return TableIntegers.create(feature_map, num_rows)
+    if isinstance(feature_map, MixedMap):
+        return MixedIntegers.create(feature_map, num_rows)
+    if isinstance(feature_map, LabelledMap):
+        return LabelledIntegers.create(feature_map, num_rows)
     raise ValueError(f"there are no integer features for a {type(feature_map).__name__}")
 
 
@@ -155,7 +165,11 @@ class SpectralIntegers(IntegerMap):
     @property
     def certain_diameter(self) -> float:
         """2 √(Σ_j (⌊l_j⌋ + 2)²): of vectors no longer than that, as is enforced in integers."""
-        return 2 * math.sqrt(sum((int(level) + 2) ** 2 for level in self.levels)) * (1 + 1e-12)
+        return 2 * self.norm_bound
+
+    @property
+    def norm_bound(self) -> float:
+        return math.sqrt(sum((int(level) + 2) ** 2 for level in self.levels)) * (1 + 1e-12)
 
     def sum(self, rows, usable, *, devices=None, progress=None):
         frequencies, local = self.feature_map.angles(rows)
@@ -386,6 +400,113 @@ class TableIntegers(IntegerMap):
         if progress:
             progress(len(rows), len(rows))
         return counts.astype(np.int64) * weights
+
+    def released(self, total):
+        return total
+
+
+# -- categories and labels
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixedIntegers(IntegerMap):
+    """q(x, c) = (q_φ(x), l e_{c_1}, ..., l e_{c_m}), with the integer l nearest to s/√m.
+
+    Attributes:
+      feature_map: a MixedMap.
+      units: s, of φ.
+      numeric: q_φ.
+      level: l.
+    """
+
+    feature_map: MixedMap
+    units: float
+    numeric: SpectralIntegers
+    level: int
+
+    @classmethod
+    def create(cls, feature_map: MixedMap, num_rows: int) -> MixedIntegers:
+        """See ``integer_map``."""
+        numeric = SpectralIntegers.create(feature_map.numeric, num_rows)
+        level = max(1, round(numeric.units / math.sqrt(len(feature_map.categories))))
+        if num_rows * level >= 2**_MAX_SUM_BITS:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, numeric.units, numeric, level)
+
+    def _with_categories(self, distance: float, changes: int) -> float:
+        return math.sqrt(distance**2 + changes * len(self.feature_map.categories) * self.level**2) * (1 + 1e-12)
+
+    @property
+    def diameter(self) -> float:
+        """√(diameter(q_φ)² + 2 m l²): see ``MixedMap.diameter``; it holds for these integers as they are."""
+        return self._with_categories(self.numeric.diameter, 2)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self._with_categories(self.numeric.certain_diameter, 2)
+
+    @property
+    def norm_bound(self) -> float:
+        return self._with_categories(self.numeric.norm_bound, 1)
+
+    def sum(self, rows, usable, *, devices=None, progress=None):
+        numbers = np.ascontiguousarray(rows[:, : self.feature_map.numeric.dim])
+        first = self.numeric.sum(numbers, usable, devices=devices, progress=progress)
+        counts = self.feature_map.weighted_counts(rows[np.asarray(usable, bool)]).astype(np.int64)
+        return np.concatenate([first, counts * self.level])
+
+    def released(self, total):
+        return total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledIntegers(IntegerMap):
+    """q(x, y) = q_φ(x) ⊗ e_y.
+
+    Attributes:
+      feature_map: a LabelledMap.
+      units: s, of φ.
+      features: q_φ.
+    """
+
+    feature_map: LabelledMap
+    units: float
+    features: IntegerMap
+
+    @classmethod
+    def create(cls, feature_map: LabelledMap, num_rows: int) -> LabelledIntegers:
+        """See ``integer_map``."""
+        if isinstance(feature_map.features, SubspaceMap | LabelledMap):  # a basis is applied to sums, not to rows
+            raise ValueError(f"there are no integer features for labels with a {type(feature_map.features).__name__}")
+        features = integer_map(feature_map.features, num_rows)
+        return cls(feature_map, features.units, features)
+
+    def _with_labels(self, distance: float) -> float:
+        several = self.feature_map.num_labels > 1
+        return max(distance, math.sqrt(2) * self.features.norm_bound * (1 + 1e-15)) if several else distance
+
+    @property
+    def diameter(self) -> float:
+        """max(diameter(q_φ), √2 sup ‖q_φ‖): see ``LabelledMap.diameter``; it holds for these integers as they are."""
+        return self._with_labels(self.features.diameter)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self._with_labels(self.features.certain_diameter)
+
+    @property
+    def norm_bound(self) -> float:
+        return self.features.norm_bound
+
+    def sum(self, rows, usable, *, devices=None, progress=None):
+        return np.concatenate(
+            [
+                self.features.sum(some, some_usable, devices=devices, progress=report)
+                if len(some)
+                else np.zeros(self.features.feature_map.num_features, np.int64)
+                for some, some_usable, report in self.feature_map.classes(rows, np.asarray(usable), progress)
+            ]
+        )
 
     def released(self, total):
         return total

@@ -181,6 +181,11 @@ class LatticeMap(SpectralMap):
         return math.sqrt(2 * (self.total_mass + slack)) * (1 + 32 * roundoff)
 
     @property
+    def norm_bound(self) -> float:
+        """√P(0), as no more than the whole mass is in use, and a rounding of the amplitudes."""
+        return math.sqrt(self.total_mass) * (1 + 32 * float(np.finfo(self.amplitudes.dtype).eps))
+
+    @property
     def published_diameter(self) -> float:
         """2 ([B] proposition 9, for Fourier features of norm 1)."""
         return 2.0

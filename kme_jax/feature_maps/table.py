@@ -153,6 +153,12 @@ class TableMap(FeatureMap):
     grids: tuple[Grid, ...]
     blocks: tuple[Block, ...]
 
+    @classmethod
+    def of_codes(cls, num_codes: int) -> TableMap:
+        """How many rows have each of the codes of a single column without order."""
+        grid = Grid.create(num_codes, ordered=False, missing=False)
+        return cls((grid,), (Block((0,), (np.arange(num_codes),)),))
+
     @property
     def kernel(self) -> TableKernel:
         """k."""
@@ -180,6 +186,11 @@ class TableMap(FeatureMap):
         further.
         """
         return math.sqrt(2) * (1 + 1e-15)
+
+    @property
+    def norm_bound(self) -> float:
+        """1."""
+        return 1 + 1e-15
 
     @property
     def published_diameter(self) -> float:

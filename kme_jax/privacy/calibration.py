@@ -25,6 +25,17 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
 
 
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """The least ε with ``gaussian_delta(noise_multiplier, ε)`` ≤ δ, rounded up."""
+    low, high = 0.0, 1.0
+    while gaussian_delta(noise_multiplier, high) > delta:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(noise_multiplier, middle) > delta else (low, middle)
+    return high * (1 + _ENLARGEMENT)
+
+
 def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
     sigma, enlargement = dp_accounting.get_sigma_gaussian(epsilon, delta), _ENLARGEMENT
     while not gaussian_delta(sigma * (1 + enlargement), epsilon) <= delta:  # rounding, at extreme budgets

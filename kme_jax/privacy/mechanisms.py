@@ -22,7 +22,15 @@ from kme_jax.feature_maps.integer import IntegerMap
 from kme_jax.numerics import in_float64
 from kme_jax.privacy import secure
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.privacy.calibration import Calibration, gaussian_noise_multiplier, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.calibration import (
+    Calibration,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -71,25 +79,33 @@ class Mechanism:
         """Of the noise, per coordinate: σ², or 2b²."""
         return self.scale**2 if self.noise == "gaussian" else 2 * self.scale**2
 
+    @property
+    def mu(self) -> float | None:
+        """μ = sensitivity / σ of continuous Gaussian noise (Dong, Roth & Su 2022); None of any other."""
+        return self.sensitivity / self.scale if self.noise == "gaussian" and self.rho is None else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """Several measurements of the same rows with discrete Gaussian noise, of which later ones may depend on the results
-    of earlier ones: together they are (ε, δ)-differentially private, because ρ adds up (Bun & Steinke 2016, lemma 1.7).
+    """Several measurements of the same rows with Gaussian noise, of which later ones may depend on the results of
+    earlier ones: together they are (ε, δ)-differentially private, because ρ adds up for discrete noise (Bun & Steinke
+    2016, lemma 1.7) and μ² for continuous noise (Dong, Roth & Su 2022, corollary 3.3).
 
     Attributes:
       epsilon: ε.
       delta: δ.
-      rho: the sum of theirs, or what is set aside for them.
+      rho: the sum of theirs, or what is set aside for them; None for continuous noise.
       failure_probability: the sum of theirs.
       private: whether the noise of all of them is secure.
+      mu: √Σ μ² of continuous noise.
     """
 
     epsilon: float
     delta: float
-    rho: float
+    rho: float | None
     failure_probability: float
     private: bool
+    mu: float | None = None
 
     @classmethod
     def planned(cls, budget: PrivacyBudget) -> Composition:
@@ -101,13 +117,21 @@ class Composition:
         """What was spent.
 
         Raises:
-          ValueError: more than the budget.
+          ValueError: more than the budget; noise of different kinds, or that is not Gaussian.
         """
-        rho = math.fsum(mechanism.rho for mechanism in mechanisms)
+        rho = mu = None
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
-        if zcdp_delta(rho, budget.epsilon) + failure > budget.delta:
+        if all(mechanism.rho is not None for mechanism in mechanisms):
+            rho = math.fsum(mechanism.rho for mechanism in mechanisms)
+            delta = zcdp_delta(rho, budget.epsilon)
+        elif all(mechanism.mu is not None for mechanism in mechanisms):
+            mu = math.sqrt(math.fsum(mechanism.mu**2 for mechanism in mechanisms))
+            delta = gaussian_delta(1 / mu, budget.epsilon)
+        else:
+            raise ValueError("only measurements with Gaussian noise of one kind, continuous or discrete, compose here")
+        if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than ε = {budget.epsilon:g}")
-        return cls(budget.epsilon, budget.delta, rho, failure, all(m.private for m in mechanisms))
+        return cls(budget.epsilon, budget.delta, rho, failure, all(m.private for m in mechanisms), mu)
 
 
 @pytree_dataclass
@@ -152,6 +176,7 @@ def gaussian_mechanism(
     *,
     calibration: Calibration = "analytic",
     diameter: Diameter = "proved",
+    share: float = 1.0,
 ) -> Mechanism:
     """The Gaussian mechanism for the mean of ψ over N rows.
 
@@ -167,21 +192,26 @@ def gaussian_mechanism(
       budget: (ε, δ), δ > 0.
       calibration: see ``gaussian_noise_multiplier``.
       diameter: "proved" (the map's own), or "published" (the paper's, to reproduce its figures).
+      share: of the budget's μ² that this measurement of a sequence has; its own ε is then smaller. The δ of a sequence
+        has to be lowered by the failure probabilities of all its maps, see :class:`Composition`.
 
     Raises:
-      ValueError: as ``gaussian_noise_multiplier``; N < 1.
+      ValueError: as ``gaussian_noise_multiplier``; N < 1; a share that is not in (0, 1].
     """
     if num_rows < 1:
         raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}")
     largest, delta = _diameter(feature_map, diameter, budget.delta)
     sensitivity = largest / num_rows
-    scale = sensitivity * gaussian_noise_multiplier(PrivacyBudget(budget.epsilon, delta), calibration)
+    multiplier = gaussian_noise_multiplier(PrivacyBudget(budget.epsilon, delta), calibration) / math.sqrt(share)
+    scale = sensitivity * multiplier
     failure = feature_map.failure_probability if delta < budget.delta else 0.0
     return Mechanism(
         "gaussian",
         scale,
         sensitivity,
-        budget.epsilon,
+        budget.epsilon if share == 1 else gaussian_epsilon(multiplier, delta),
         budget.delta,
         calibration,
         num_rows,
@@ -242,6 +272,7 @@ def perturb(
     noise: Literal["gaussian", "laplace"] = "gaussian",
     calibration: Calibration = "analytic",
     diameter: Diameter = "proved",
+    share: float = 1.0,
 ) -> PrivateEmbedding:
     """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), simulated. One draw per call, of the key's own.
 
@@ -254,6 +285,7 @@ def perturb(
       noise: "gaussian" or "laplace".
       calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
       diameter: see ``gaussian_mechanism``.
+      share: see ``gaussian_mechanism``; 1 for Laplace noise.
 
     Raises:
       TypeError: another kind of embedding.
@@ -263,8 +295,12 @@ def perturb(
         raise TypeError(f"simulated noise is for the mean of mean_embedding, got {type(embedding).__name__}")
     feature_map, num_rows = embedding.feature_map, embedding.num_rows
     if noise == "gaussian":
-        mechanism = gaussian_mechanism(feature_map, num_rows, budget, calibration=calibration, diameter=diameter)
+        mechanism = gaussian_mechanism(
+            feature_map, num_rows, budget, calibration=calibration, diameter=diameter, share=share
+        )
     elif noise == "laplace":
+        if share != 1:
+            raise ValueError("shares are of Gaussian noise")
         mechanism = laplace_mechanism(feature_map, num_rows, budget, diameter=diameter)
     else:
         raise ValueError(f'noise must be "gaussian" or "laplace", got "{noise}"')

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kme_jax._version import __version__
+from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.privacy.calibration import gaussian_delta, zcdp_epsilon
+from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
 
 STATEMENT_VERSION = 2
@@ -32,31 +33,21 @@ def schema() -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def _simulated_epsilon(multiplier: float, delta: float) -> float:
-    """The ε of exact continuous Gaussian noise at a δ."""
-    low, high = 0.0, 1.0
-    while gaussian_delta(multiplier, high) > delta:
-        high *= 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(multiplier, middle) > delta else (low, middle)
-    return high * (1 + 1e-9)
-
-
 def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
-    if rows == 1 or (mechanism.rho is None and mechanism.noise == "laplace"):
+    if rows == 1 or (mechanism.rho is None and mechanism.mu is None):
         return rows * mechanism.epsilon
     delta = mechanism.delta - mechanism.failure_probability
     if mechanism.rho is not None:
         return zcdp_epsilon(rows**2 * mechanism.rho, delta)
-    return _simulated_epsilon(mechanism.scale / (rows * mechanism.sensitivity), delta)
+    return gaussian_epsilon(1 / (rows * mechanism.mu), delta)
 
 
 def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any]:
     feature_map, mechanism = private.feature_map, private.mechanism
     map_name = type(feature_map).__name__
-    integers = {SubspaceMap: "Subspace", TableMap: "Table"}.get(type(feature_map), "Spectral") + "Integers"
+    kinds = {SubspaceMap: "Subspace", TableMap: "Table", MixedMap: "Mixed", LabelledMap: "Labelled"}
+    integers = kinds.get(type(feature_map), "Spectral") + "Integers"
     cells = None
     if isinstance(feature_map, TableMap):
         noise = [mechanism.scale * mechanism.num_rows * feature_map.norm / block.weight for block in feature_map.blocks]

@@ -1,0 +1,275 @@
+"""DP-MERF on MNIST and FashionMNIST: table 3 and figure 2 of Harder et al. 2021, as published and with today's default.
+
+For each data set, ε and seed a generator is trained on one noisy embedding; twelve classifiers learn from its samples
+and are tested on the real test images. Every result is kept as it comes: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import common, image_classifiers, images, merf, plots
+from experiments.common import flag
+from kme_jax import FourierMap, PrivacyBudget
+from kme_jax.feature_maps import LabelledMap
+from kme_jax.kernels import Gaussian, Kernel
+from kme_jax.synthesis.generator import Generator, Training
+from kme_jax.synthesis.networks import Convolutional
+
+# [H] table 3: accuracy, mean of the classifiers.
+PUBLISHED = {("mnist", 1.0): 0.65, ("mnist", 0.2): 0.61, ("fashion_mnist", 1.0): 0.61, ("fashion_mnist", 0.2): 0.53}
+_SHOWN_PER_CLASS = 10
+_PIXELS = images.SIDE**2
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig:
+    """Configuration: one field per flag."""
+
+    data_dir: str = flag(
+        "", "Folder with mnist/train-images-idx3-ubyte.gz and so on; without it the public originals are downloaded."
+    )
+    datasets: tuple[str, ...] = flag(images.NAMES, "What to release, of mnist, fashion_mnist.")
+    variants: tuple[str, ...] = flag(
+        ("improved", "published"), "What to run; see the table of the ablation for the others."
+    )
+    epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.")
+    delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
+    num_seeds: int = flag(5, "Seeds: frequencies, noise, generators and classifiers.")
+    num_samples: int = flag(10_000, "Synthetic images that classifiers learn from.")
+    classifiers: tuple[str, ...] = flag(image_classifiers.NAMES, "Which of the twelve classifiers.")
+    validation: int = flag(
+        0, "So many of the private images are set aside and tested on, in the place of the test images: for choosing."
+    )
+    num_steps: int = flag(0, "Steps of training; 0 for those of the variant.")
+    real_rows: bool = flag(True, "Train the classifiers on as many real images, too.")
+    output_dir: str = flag("results", "Folder for the JSON results and pictures.")
+
+    def validate(self) -> None:
+        """Raises InputError for what cannot be run."""
+        for name, known in (
+            ("datasets", images.NAMES),
+            ("variants", VARIANTS),
+            ("classifiers", image_classifiers.NAMES),
+        ):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values) or set(values) - set(known):
+                raise common.InputError(f"--{name}: expected some of {', '.join(known)}, got {', '.join(values)}")
+        if not self.epsilons or len(set(self.epsilons)) < len(self.epsilons):
+            raise common.InputError(f"--epsilons must be one or more, and different, got {self.epsilons}")
+        for name in ("num_seeds", "num_samples"):
+            if getattr(self, name) < 1:
+                raise common.InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("validation", "num_steps"):
+            if getattr(self, name) < 0:
+                raise common.InputError(f"--{name} must be 0 or more, got {getattr(self, name)}")
+        with common.input_errors():
+            for epsilon in self.epsilons:
+                PrivacyBudget(epsilon, self.delta)
+
+    def settings(self, dataset: str) -> dict[str, Any]:
+        """What each result of a data set depends on."""
+        settings = dataclasses.asdict(self) | {"output_dir": common.portable_path(self.output_dir), "dataset": dataset}
+        for name in ("data_dir", "datasets", "variants", "epsilons", "num_seeds", "real_rows"):
+            del settings[name]
+        return settings
+
+
+# A public rule: for pixels uniform between 0 and 1 the expected squared distance of two images is 784/6.
+_LENGTH = math.sqrt(_PIXELS / 6)
+_FAITHFUL_LENGTHS = {"mnist": math.sqrt(105), "fashion_mnist": math.sqrt(127)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """How DP-MERF is run.
+
+    Attributes:
+      privacy: of the measurements.
+      network: of the generator.
+      training: of it.
+      num_features: J.
+      orthogonal: see ``FourierMap``.
+      public_length: whether the kernel's length is from a public rule, and not from the authors' code.
+      kernel: a kernel in the place of one Gaussian.
+    """
+
+    privacy: merf.Privacy
+    network: Convolutional
+    training: Training
+    num_features: int = 10_000
+    orthogonal: bool = False
+    public_length: bool = True
+    kernel: Kernel | None = None
+
+    def features(self, key: jax.Array, dataset: str) -> LabelledMap:
+        """ψ. Public, but for the lengths of the authors' code, which are close to a median of private distances."""
+        length = _LENGTH if self.public_length else _FAITHFUL_LENGTHS[dataset]
+        kernel = Gaussian(1 / (2 * length**2)) if self.kernel is None else self.kernel
+        fourier = FourierMap.from_kernel(key, kernel, self.num_features, _PIXELS, orthogonal=self.orthogonal)
+        return LabelledMap(fourier, images.NUM_CLASSES)
+
+
+_PUBLISHED_TRAINING = Training(
+    num_steps=3000, batch_size=100, learning_rate=0.01, decay=0.9, decay_steps=600, unbiased=False
+)
+_PUBLISHED_NOISE = merf.Privacy(noise_multipliers=((1.0, 5.0), (0.2, 25.0)))
+VARIANTS = {
+    "published": Variant(_PUBLISHED_NOISE, Convolutional(), _PUBLISHED_TRAINING, public_length=False),
+}
+VARIANTS["improved"] = VARIANTS["published"]
+
+
+def result_path(config: ImagesConfig, dataset: str) -> pathlib.Path:
+    """Where the results of a data set are kept."""
+    return pathlib.Path(config.output_dir) / f"merf_images_{dataset}.json"
+
+
+def run(config: ImagesConfig) -> dict[str, dict[str, Any]]:
+    """All data sets, {name: result}; each is kept in its JSON as it comes.
+
+    Raises:
+      InputError: data that are not there.
+    """
+    common.check_output_dir(config.output_dir)
+    return {name: _run(config, name) for name in config.datasets}
+
+
+def _run(config: ImagesConfig, name: str) -> dict[str, Any]:
+    data = images.load(name, config.data_dir)
+    if config.validation:
+        data = _set_aside(data, config.validation)
+    cells = common.Cells(
+        result_path(config, name), "merf_images", config.settings(name), ("variant", "epsilon", "seed")
+    )
+    rows = None
+    for seed in range(config.num_seeds):
+        wanted = [("real rows", None)] * config.real_rows
+        wanted += [(variant, float(epsilon)) for variant in config.variants for epsilon in config.epsilons]
+        for variant, epsilon in wanted:
+            if (variant, epsilon, seed) in cells:
+                continue
+            cell = {"variant": variant, "epsilon": epsilon, "seed": seed}
+            stages = common.Stages(f"{images.TITLES[name]}, {variant}, seed {seed}")
+            if epsilon is None:
+                chosen = np.random.default_rng(seed).permutation(len(data.private))[: config.num_samples]
+                samples, labels = data.private[chosen].astype(np.float32) / 255, data.private_labels[chosen]
+            else:
+                stages = common.Stages(f"{images.TITLES[name]}, {variant}, ε = {epsilon:g}, seed {seed}")
+                rows = data.rows() if rows is None else rows
+                made, about = generate(config, VARIANTS[variant], name, rows, epsilon, seed, stages)
+                cell |= about
+                made_rows = made.sample(config.num_samples, seed=seed)
+                samples, labels = made_rows[:, :-1], made_rows[:, -1].astype(int)
+                if seed == 0:
+                    cell["sheet"] = _sheet(made)
+            with stages.stage("classifiers") as progress:
+                cell["scores"] = image_classifiers.scores(
+                    samples,
+                    labels,
+                    data.test.astype(np.float32) / 255,
+                    data.test_labels,
+                    seed,
+                    names=config.classifiers,
+                    num_processes=max(1, os.cpu_count() or 1),
+                    progress=progress,
+                )
+            cells.add(cell | {"seconds": stages.seconds})
+    cells.result["sheet of real images"] = _real_sheet(data)
+    common.write_json(result_path(config, name), cells.result)
+    return cells.result
+
+
+def _set_aside(data: images.Images, number: int) -> images.Images:
+    """The last of the private images in the place of the test images."""
+    if number >= len(data.private):
+        raise common.InputError(f"--validation must be below the {len(data.private)} private images, got {number}")
+    return images.Images(
+        data.name,
+        data.private[:-number],
+        data.private_labels[:-number],
+        data.private[-number:],
+        data.private_labels[-number:],
+    )
+
+
+def generate(
+    config: ImagesConfig,
+    variant: Variant,
+    dataset: str,
+    rows: np.ndarray,
+    epsilon: float,
+    seed: int,
+    stages: common.Stages,
+) -> tuple[Generator, dict[str, Any]]:
+    """One generator, from rows [N, 785] with the label in the last column, and what a cell says about it."""
+    if config.num_steps:
+        training = dataclasses.replace(variant.training, num_steps=config.num_steps)
+        variant = dataclasses.replace(variant, training=training)
+    keys = jax.random.split(jax.random.key(seed), 3)
+    with stages.stage("embedding") as progress:
+        sums = merf.mean_of(variant.features(keys[0], dataset), rows, progress)
+    with common.input_errors():
+        measured = variant.privacy.measure(keys[1], sums, PrivacyBudget(epsilon, config.delta))
+    with stages.stage("training") as progress:
+        made = merf.train(
+            keys[2], measured, variant.network, variant.training, (0.0, 1.0), levels=255, progress=progress
+        )
+    return made, merf.report(made, measured)
+
+
+def _sheet(made: Generator) -> str:
+    labels = np.repeat(np.arange(images.NUM_CLASSES), _SHOWN_PER_CLASS)
+    return images.pack(made.sample(len(labels), seed=0, labels=labels)[:, :-1])
+
+
+def _real_sheet(data: images.Images) -> str:
+    chosen = [np.flatnonzero(data.test_labels == c)[:_SHOWN_PER_CLASS] for c in range(images.NUM_CLASSES)]
+    return images.pack(data.test[np.concatenate(chosen)] / 255)
+
+
+def accuracy(cell: dict[str, Any]) -> float:
+    """Of a cell, mean of its classifiers."""
+    return float(np.mean([scores["accuracy"] for scores in cell["scores"].values()]))
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Accuracy, mean of the classifiers and of seeds ± standard error, for the README."""
+    lines = ["| accuracy, mean of the classifiers | ε | [H] | mean ± standard error | seeds | seconds |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name, result in results.items():
+        groups: dict[tuple, list[dict[str, Any]]] = {}
+        for cell in result["cells"]:
+            groups.setdefault((cell["variant"], cell["epsilon"]), []).append(cell)
+        for (variant, epsilon), some in groups.items():
+            values = np.asarray([accuracy(cell) for cell in some])
+            error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
+            published = PUBLISHED.get((name, epsilon))
+            seconds = [sum(s for stage, s in cell["seconds"].items() if stage != "classifiers") for cell in some]
+            lines.append(
+                f"| {images.TITLES[name]}, {variant} | {'–' if epsilon is None else f'{epsilon:g}'} "
+                f"| {'–' if published is None else published} | {values.mean():.3f}{error} | {len(some)} "
+                f"| {'–' if epsilon is None else f'{np.median(seconds):.0f}'} |"
+            )
+    return "\n".join(lines)
+
+
+def _main() -> None:
+    config = common.config_from_flags(ImagesConfig)
+    config.validate()
+    results = run(config)
+    print(table(results))
+    paths = [result_path(config, name) for name in results]
+    picture = plots.draw_images(paths, pathlib.Path(config.output_dir) / "merf_images.png")
+    print(f"wrote {', '.join(map(str, paths))} and {picture}")
+
+
+if __name__ == "__main__":
+    common.run_main(lambda: common.define_flags(ImagesConfig), _main)

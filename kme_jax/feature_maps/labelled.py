@@ -1,0 +1,247 @@
+"""Feature maps of rows with categories and a label ([H] sections 4.1 and 4.3): ψ of a product or a sum of kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.waves import SpectralMap
+from kme_jax.kernels import Kernel, Matching, OnColumns
+from kme_jax.pytrees import pytree_dataclass
+
+Array = jax.Array
+
+
+def _are_codes(values: np.ndarray, num_codes) -> np.ndarray:
+    """Which values are whole numbers from 0 to ``num_codes`` − 1."""
+    return (values >= 0) & (values < num_codes) & (values == np.floor(values))
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixedMap(FeatureMap):
+    """ψ(x, c) = [φ(x), e_{c_1}/√m, ..., e_{c_m}/√m]: Fourier features of numbers, and m categorical columns one-hot
+    ([H] equation 19). Its kernel is the sum of φ's kernel and of the share of categories that two rows have in common.
+
+    Rows are numbers x [d] and then codes c [m]. Codes as they are, in the place of one-hot vectors, would have no
+    bounded norm: the published code's ε = 1 on Adult is 6.7 or more.
+
+    Attributes:
+      numeric: φ, of the numbers.
+      categories: how many codes each categorical column has, m of them.
+    """
+
+    numeric: SpectralMap
+    categories: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self):
+        if not self.categories or min(self.categories) < 1:
+            raise ValueError(f"categories: expected one or more positive numbers, got {self.categories}")
+
+    @property
+    def kernel(self) -> Kernel:
+        """k."""
+        numbers, dim = self.numeric.dim, self.dim
+        return OnColumns(self.numeric.kernel, 0, numbers) + OnColumns(Matching(), numbers, dim)
+
+    @property
+    def num_features(self) -> int:
+        return self.numeric.num_features + sum(self.categories)
+
+    @property
+    def dim(self) -> int:
+        return self.numeric.dim + len(self.categories)
+
+    @property
+    def diameter(self) -> float:
+        """√(diameter(φ)² + 2).
+
+        Formal guarantee: the two parts are in coordinates of their own, so squared distances add up; of the second
+        part, every categorical column adds 0 or 2/m. Against the zero vector it is ‖φ‖² + 1. (With 2 for either part,
+        [H] supplement G has 2√2.)
+        """
+        return math.hypot(self.numeric.diameter, math.sqrt(2)) * (1 + 1e-15)
+
+    @property
+    def failure_probability(self) -> float:
+        return self.numeric.failure_probability
+
+    @property
+    def certain_diameter(self) -> float:
+        return math.hypot(self.numeric.certain_diameter, math.sqrt(2)) * (1 + 1e-15)
+
+    @property
+    def norm_bound(self) -> float:
+        """√(‖φ‖² + 1)."""
+        return math.hypot(self.numeric.norm_bound, 1) * (1 + 1e-15)
+
+    @property
+    def published_diameter(self) -> float:
+        """2√2 ([H] section 4.3)."""
+        return math.hypot(self.numeric.published_diameter, 2)
+
+    @property
+    def row_bound(self) -> float:
+        return max(self.numeric.row_bound, float(max(self.categories)))
+
+    def covers(self, rows):
+        numbers = self.numeric.dim
+        codes = _are_codes(rows[:, numbers:], np.asarray(self.categories)).all(axis=1)
+        return self.numeric.covers(rows[:, :numbers]) & codes
+
+    @property
+    def relaxed_dim(self) -> int:
+        """Columns of a relaxed row: numbers, and for every categorical column a probability of each of its codes."""
+        return self.numeric.dim + sum(self.categories)
+
+    def relaxed(self, rows: Array) -> Array:
+        """E ψ of relaxed rows [n, relaxed_dim], whose categories are drawn with these probabilities: [n, F]."""
+        numbers = self.numeric.dim
+        shares = rows[:, numbers:] / math.sqrt(len(self.categories))
+        return jnp.concatenate([self.numeric(rows[:, :numbers]), shares], axis=1)
+
+    def relax(self, rows: Array) -> Array:
+        """Rows [n, d + m] as relaxed ones that are certain of their categories."""
+        numbers, columns = self.numeric.dim, [rows[:, : self.numeric.dim]]
+        for j, size in enumerate(self.categories):
+            columns.append(jax.nn.one_hot(rows[:, numbers + j].astype(int), size, dtype=rows.dtype))
+        return jnp.concatenate(columns, axis=1)
+
+    def __call__(self, x):
+        return self.relaxed(self.relax(jnp.asarray(x)))
+
+    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+        numbers = self.numeric.dim
+        first = self.numeric.weighted_sum(
+            np.ascontiguousarray(rows[:, :numbers]), weights, devices=devices, progress=progress
+        )
+        counts = self.weighted_counts(rows, np.asarray(weights, np.float64))
+        return np.concatenate([first, counts / math.sqrt(len(self.categories))])
+
+    def weighted_counts(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """How many rows [n, d + m], by weight [n], have each code of each categorical column, [Σ categories]."""
+        codes = rows[:, self.numeric.dim :].astype(np.int64).T
+        pairs = zip(codes, self.categories, strict=True)
+        return np.concatenate([np.bincount(column, weights, size) for column, size in pairs])
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledMap(FeatureMap):
+    """ψ(x, y) = φ(x) ⊗ e_y ([H] equation 13): the mean of φ in each class, times the class's share.
+
+    Rows are those of φ with one more column, the label, a whole number from 0 to ``num_labels`` − 1. A row with
+    another label counts as the zero vector, as one that φ does not cover. Coordinates are those of class 0, of class 1,
+    and so on.
+
+    Attributes:
+      features: φ.
+      num_labels: L.
+    """
+
+    features: FeatureMap
+    num_labels: int = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self):
+        if self.num_labels < 1:
+            raise ValueError(f"num_labels must be at least 1, got {self.num_labels}")
+
+    @property
+    def kernel(self) -> Kernel:
+        """k(x, x′) 1[y = y′]."""
+        columns = self.features.dim
+        return OnColumns(self.features.kernel, 0, columns) * OnColumns(Matching(), columns, columns + 1)
+
+    @property
+    def num_features(self) -> int:
+        return self.num_labels * self.features.num_features
+
+    @property
+    def dim(self) -> int:
+        return self.features.dim + 1
+
+    def _with_labels(self, diameter: float) -> float:
+        return diameter if self.num_labels == 1 else max(diameter, math.sqrt(2) * self.features.norm_bound)
+
+    @property
+    def diameter(self) -> float:
+        """max(diameter(φ), √2 sup ‖φ‖).
+
+        Formal guarantee: rows of one class differ by no more than φ does; those of two classes are orthogonal, so
+        ‖ψ − ψ′‖² = ‖φ(x)‖² + ‖φ(x′)‖². Against the zero vector it is ‖φ(x)‖.
+        """
+        return self._with_labels(self.features.diameter)
+
+    @property
+    def failure_probability(self) -> float:
+        return self.features.failure_probability
+
+    @property
+    def certain_diameter(self) -> float:
+        return self._with_labels(self.features.certain_diameter)
+
+    @property
+    def norm_bound(self) -> float:
+        """sup ‖φ‖."""
+        return self.features.norm_bound
+
+    @property
+    def published_diameter(self) -> float:
+        """φ's: 2 ([H] section 4.1), or 2√2 for mixed rows (section 4.3)."""
+        return self.features.published_diameter
+
+    @property
+    def row_bound(self) -> float:
+        return max(self.features.row_bound, float(self.num_labels))
+
+    def covers(self, rows):
+        return self.features.covers(rows[:, :-1]) & _are_codes(rows[:, -1], self.num_labels)
+
+    def __call__(self, x):
+        x = jnp.asarray(x)
+        features = self.features(x[:, :-1])
+        labels = jax.nn.one_hot(x[:, -1].astype(int), self.num_labels, dtype=features.dtype)
+        return (labels[:, :, None] * features[:, None, :]).reshape(len(x), self.num_features)
+
+    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+        return np.concatenate(
+            [
+                self.features.weighted_sum(some, some_weights, devices=devices, progress=report)
+                if len(some)
+                else np.zeros(self.features.num_features)
+                for some, some_weights, report in self.classes(rows, weights, progress)
+            ]
+        )
+
+    def classes(self, rows: np.ndarray, weights: np.ndarray, progress=None):
+        """For every class its rows without their label, their weights, and a progress function: of the rows [n, d + 1]
+        with weights [n], which may be few or none. Rows of weight 0 are left out.
+        """
+        labels, done = rows[:, -1], 0
+        for label in range(self.num_labels):
+            chosen = np.flatnonzero((labels == label) & (weights != 0))
+            yield (
+                np.ascontiguousarray(rows[chosen, :-1]),
+                weights[chosen],
+                _Part(progress, done, len(chosen), len(rows)),
+            )
+            done += len(chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Progress with some of the rows as progress with all of them."""
+
+    whole: object
+    before: int
+    size: int
+    num_rows: int
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.whole:
+            self.whole(self.before + self.size * done // total, self.num_rows)

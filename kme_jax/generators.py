@@ -1,0 +1,156 @@
+"""Generators that may be published: measured with secure noise, kept in a ledger, saved with a privacy statement.
+
+The steps of ``kme_jax.dp_merf``, one by one: :func:`measure_labelled_securely` sees private rows; then
+``kme_jax.synthesis.generator.train_generator`` as often as one likes; then :func:`save_generator`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from kme_jax.algorithms import COUNT_SHARE, LabelledMeasurement
+from kme_jax.embedding import integer_embedding, private_points
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.integer import integer_map
+from kme_jax.feature_maps.labelled import LabelledMap
+from kme_jax.feature_maps.table import TableMap
+from kme_jax.folders import (
+    arrays_writer,
+    check_files,
+    check_version,
+    damaged,
+    json_writer,
+    load_arrays,
+    save_folder,
+)
+from kme_jax.ledger import Ledger
+from kme_jax.numerics import Progress
+from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.privacy.mechanisms import Composition, perturb_securely, secure_mechanism
+from kme_jax.privacy.statement import privacy_statement
+from kme_jax.serialisation import decode, encode
+from kme_jax.synthesis.generator import Generator
+
+_VERSION = 1
+
+
+def measure_labelled_securely(
+    rows: np.ndarray,
+    features: FeatureMap,
+    *,
+    epsilon: float,
+    delta: float,
+    count_share: float = COUNT_SHARE,
+    ledger: Ledger | None = None,
+    database: str = "",
+    again: bool = False,
+    progress: Progress | None = None,
+) -> LabelledMeasurement:
+    """[H] algorithm 1, steps 1 to 3, with noise that may be published.
+
+    Formal guarantee: (ε, δ)-differential privacy for one row, N public: exact integer sums and OpenDP's discrete
+    Gaussian noise, see ``perturb_securely``; ρ of the two measurements adds up to no more than the budget's, which is
+    checked (``Composition``). The ledger, if there is one, is written before noise is drawn. No error depends on what a
+    row holds: one that the map does not cover, or whose label is none of the classes, counts as the zero vector.
+
+    Args:
+      rows: the private rows, [N, d]: numbers, codes of categories for a ``MixedMap``, and the label in the last column
+        for a ``LabelledMap``. Numbers are scaled by public bounds before, see ``Bounds.to_unit``.
+      features: ψ, public. Shares of the classes are measured too where it has labels.
+      epsilon: ε > 0.
+      delta: δ in (0, 1/N).
+      count_share: of ρ, for the shares of the classes; in (0, 1).
+      ledger: of the curator.
+      database: the name of the rows in the ledger.
+      again: whether rows of that name may have been released before.
+      progress: called with (rows done, N).
+
+    Raises:
+      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    budget, rows = PrivacyBudget(epsilon, delta), private_points(rows)
+    check_num_rows(len(rows), budget)
+    planned = Composition.planned(budget)
+    share, labels = 1.0, None
+    if isinstance(features, LabelledMap):
+        if not 0 < count_share < 1:
+            raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
+        share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
+    # What can fail does so before anything is spent.
+    mechanism = secure_mechanism(integer_map(features, len(rows)), len(rows), budget, share=share)
+    left = PrivacyBudget(epsilon, delta - mechanism.failure_probability)
+    sums = integer_embedding(features, rows, progress=progress)
+    counts = None if labels is None else integer_embedding(labels, rows[:, -1:])
+    if ledger is not None:
+        ledger.spend(database, planned, again=again)
+    with contextlib.nullcontext() if ledger is None else ledger.recorded():
+        private = perturb_securely(sums, budget, share=share)
+        shares = None if counts is None else perturb_securely(counts, left, share=count_share)
+        both = [measured.mechanism for measured in (private, shares) if measured is not None]
+        return LabelledMeasurement(private, shares, Composition.of(both, budget))
+
+
+def generator_statement(measured: LabelledMeasurement, public_inputs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The privacy statement of all that is made from a measurement; see ``kme_jax.privacy.statement``."""
+    parts = {"embedding": measured.embedding}
+    if measured.counts is not None:
+        parts["counts of the classes"] = measured.counts
+    return privacy_statement(parts, composition=measured.composition, public_inputs=public_inputs)
+
+
+def save_generator(
+    folder: str | os.PathLike,
+    generator: Generator,
+    measured: LabelledMeasurement,
+    *,
+    public_inputs: tuple[str, ...] = (),
+) -> pathlib.Path:
+    """Writes generator.npz (all it takes to sample) and privacy.json into a new folder: both of them, or nothing.
+
+    Args:
+      folder: a new one.
+      generator: what was trained.
+      measured: on what.
+      public_inputs: what else is public knowledge, and was used: bounds, for instance.
+
+    Raises:
+      ReleaseError: the folder exists, or cannot be written.
+    """
+    arrays: dict[str, np.ndarray] = {f"state {name}": value for name, value in generator.state.items()}
+    tree = {
+        "generator_version": _VERSION,
+        "network": encode(generator.network, arrays, "network"),
+        "rows": encode(generator.rows, arrays, "rows"),
+        "shares": encode(generator.shares, arrays, "shares"),
+        "report": encode(generator.report, arrays, "report"),
+        "mechanisms": encode(generator.mechanisms, arrays, "mechanisms"),
+    }
+    arrays["json"] = np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
+    statement = generator_statement(measured, public_inputs)
+    return save_folder(folder, {"generator.npz": arrays_writer(arrays), "privacy.json": json_writer(statement)})
+
+
+def load_generator(folder: str | os.PathLike) -> Generator:
+    """What :func:`save_generator` has written.
+
+    Raises:
+      ReleaseError: it is none, is damaged, or of another version.
+    """
+    folder = pathlib.Path(folder)
+    check_files(folder, ("generator.npz", "privacy.json"))
+    path = folder / "generator.npz"
+    arrays = load_arrays(path)
+    with damaged(path):
+        tree = json.loads(arrays["json"].tobytes())
+        version = tree.pop("generator_version")
+    check_version(folder, version, _VERSION)
+    with damaged(path):
+        state = {name.removeprefix("state "): value for name, value in arrays.items() if name.startswith("state ")}
+        return Generator(state=state, **{name: decode(value, arrays) for name, value in tree.items()})

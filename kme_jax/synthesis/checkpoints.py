@@ -1,0 +1,82 @@
+"""The state of a long training in a folder, by orbax, so that it goes on after an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+_SECONDS_BETWEEN = 20.0
+
+
+class Checkpoints:
+    """States of one training, of which the last is kept.
+
+    Args:
+      folder: where; made if need be.
+      what: that this training is of: text, random keys and arrays. A state of another training is refused.
+
+    Raises:
+      ValueError: the folder has the state of another training, or cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike, what: Sequence[Any]):
+        import orbax.checkpoint as ocp  # here: it takes a second to import
+
+        logging.getLogger("absl").setLevel(logging.WARNING)
+        self._ocp, self._folder = ocp, pathlib.Path(folder).resolve()
+        self._fingerprint, self._kept_at = _fingerprint(what), time.monotonic()
+        options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
+        try:
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
+        except OSError as error:
+            raise ValueError(f"{self._folder}: cannot be written ({error.strerror or error})") from error
+
+    def latest(self, state: Any) -> tuple[int, list[float], Any]:
+        """(steps done, objective trace, state) of the last one kept; 0, nothing and the given state if there is none.
+
+        Raises:
+          ValueError: it is of another training, or damaged.
+        """
+        done = self._manager.latest_step()
+        if done is None:
+            return 0, [], state
+        leaves, structure = jax.tree.flatten(state)
+        args = self._ocp.args
+        try:
+            (about,) = self._manager.restore(done, args=args.Composite(about=args.JsonRestore())).values()
+            if about["fingerprint"] != self._fingerprint:
+                raise ValueError(f"{self._folder}: is of another training; choose another folder, or remove it")
+            wanted = args.Composite(state=args.StandardRestore([np.asarray(leaf) for leaf in leaves]))
+            (found,) = self._manager.restore(done, args=wanted).values()
+        except (OSError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._folder}: is damaged ({error}); remove it") from error
+        return done, about["objective"], jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in found])
+
+    def keep(self, done: int, objective: list[float], state: Any, *, last: bool = False) -> None:
+        """Keeps a state, if some time has gone by since the one before or it is the last."""
+        if not last and time.monotonic() - self._kept_at < _SECONDS_BETWEEN:
+            return
+        args = self._ocp.args
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+        about = {"fingerprint": self._fingerprint, "objective": objective}
+        self._manager.save(done, args=args.Composite(state=args.StandardSave(leaves), about=args.JsonSave(about)))
+        self._manager.wait_until_finished()
+        self._kept_at = time.monotonic()
+
+
+def _fingerprint(what: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for value in what:
+        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            value = jax.random.key_data(value)
+        digest.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
+        digest.update(b"\0")
+    return digest.hexdigest()

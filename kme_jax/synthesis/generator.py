@@ -1,0 +1,495 @@
+"""Step 3 by a generator ([H]): a network whose outputs have a mean embedding close to the noisy one.
+
+With G a network, z a standard normal code and y a label, ψ(G(z, y), y) has a mean μ_G; training makes ‖μ̃ − μ_G‖² small
+by stochastic gradients. What is seen of private rows is the noisy embedding, and noisy counts of the classes: anything
+that follows is post-processing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.fourier import FourierMap
+from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
+from kme_jax.feature_maps.table import TableMap
+from kme_jax.numerics import Progress
+from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
+from kme_jax.pytrees import pytree_dataclass
+from kme_jax.synthesis.checkpoints import Checkpoints
+from kme_jax.synthesis.networks import Network
+
+Array = jax.Array
+
+_STEPS_AT_ONCE = 50
+_ROWS_AT_ONCE = 2048
+_LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a generator is trained: public, and chosen without the private rows.
+
+    Attributes:
+      num_steps: of Adam.
+      batch_size: rows of a step, about: as many of each style of each class, and two at least.
+      learning_rate: at the start.
+      decay: what the learning rate is multiplied by after every ``decay_steps``; None for a cosine down to zero.
+      decay_steps: see ``decay``.
+      unbiased: whether ‖μ_G‖² is estimated without bias, by pairs of different rows. With bias ([H]), the objective
+        asks for less spread than the data have: a batch's mean is longer than μ_G, by the more the smaller the batch.
+      features_per_step: frequencies × 2 of a step, in turns, of a FourierMap; None for all.
+    """
+
+    num_steps: int = 3000
+    batch_size: int = 500
+    learning_rate: float = 5e-3
+    decay: float | None = None
+    decay_steps: int = 1
+    unbiased: bool = True
+    features_per_step: int | None = None
+
+    def __post_init__(self):
+        for name in ("num_steps", "batch_size", "decay_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if self.decay is not None and not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, got {self.decay}")
+        if self.features_per_step is not None and (self.features_per_step < 2 or self.features_per_step % 2):
+            raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with the schedule."""
+        if self.decay is None:
+            schedule = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+        else:
+            schedule = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
+        return optax.adam(schedule)
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """What a network's raw values stand for: relaxed rows, and rows that are written.
+
+    Attributes:
+      lower: public lower bounds of numeric columns, [d]; None where there are none, and raw values are numbers.
+      upper: upper bounds, [d].
+      dim: d, numeric columns.
+      categories: codes of each categorical column, after the numeric ones.
+      levels: into how many equal steps a number between its bounds is rounded when it is written; 0 for none.
+    """
+
+    lower: np.ndarray | None
+    upper: np.ndarray | None
+    dim: int = dataclasses.field(metadata={"static": True})
+    categories: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
+    levels: int = dataclasses.field(default=0, metadata={"static": True})
+
+    @classmethod
+    def create(
+        cls, features: FeatureMap, bounds: tuple[np.ndarray | float, np.ndarray | float] | None, levels: int
+    ) -> Rows:
+        """For the rows of a feature map without labels.
+
+        Raises:
+          ValueError: a map that rows cannot be relaxed for; bounds that are not finite, or not in order; levels
+            without bounds.
+        """
+        if isinstance(features, TableMap):
+            raise ValueError("a generator needs features of numbers, got a TableMap")
+        dim, categories = features.dim, ()
+        if isinstance(features, MixedMap):
+            dim, categories = features.numeric.dim, features.categories
+        if bounds is None:
+            if levels:
+                raise ValueError("levels are those between bounds: give bounds")
+            return cls(None, None, dim, categories)
+        lower, upper = (np.broadcast_to(np.asarray(bound, np.float32), dim) for bound in bounds)
+        if not (np.isfinite(upper - lower).all() and (lower < upper).all()):
+            raise ValueError("bounds: every lower bound must be finite and below its upper bound")
+        return cls(lower, upper, dim, categories, levels)
+
+    @property
+    def num_outputs(self) -> int:
+        """Of the network."""
+        return self.dim + sum(self.categories)
+
+    def relaxed(self, raw: Array) -> Array:
+        """Numbers, and probabilities of categories: [n, num_outputs]. Traceable."""
+        numbers = raw[:, : self.dim]
+        if self.lower is not None:
+            numbers = self._between(jax.nn.sigmoid(numbers))
+        columns = [numbers]
+        for logits in self._logits(raw):
+            columns.append(jax.nn.softmax(logits, axis=1))
+        return jnp.concatenate(columns, axis=1)
+
+    def written(self, key: Array, raw: Array) -> Array:
+        """Rows with categories drawn and numbers rounded: [n, d + m]. Traceable."""
+        numbers = self.relaxed(raw)[:, : self.dim]
+        if self.levels:
+            numbers = self._between(jnp.round(jax.nn.sigmoid(raw[:, : self.dim]) * self.levels) / self.levels)
+        codes = [
+            jax.random.categorical(jax.random.fold_in(key, j), logits)[:, None].astype(raw.dtype)
+            for j, logits in enumerate(self._logits(raw))
+        ]
+        return jnp.concatenate([numbers, *codes], axis=1)
+
+    def _between(self, unit: Array) -> Array:
+        return self.lower[None, :] + (self.upper - self.lower)[None, :] * unit
+
+    def _logits(self, raw: Array) -> list[Array]:
+        stops = np.cumsum((self.dim, *self.categories))
+        return [raw[:, start:stop] for start, stop in itertools.pairwise(stops)]
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorReport:
+    """How well a generator fits.
+
+    Attributes:
+      objective: ‖μ̃ − μ_G‖² as estimated in training, by the step of ``steps``, mean of the steps before.
+      steps: numbers of steps.
+      expected: what it is for the private rows themselves, F σ²: the square of the noise.
+      converged: whether the last is no more than that but for chance (4 standard deviations of the noise's square). A
+        generator that is still above has not got all that the embedding says; one far below fits noise.
+    """
+
+    objective: tuple[float, ...]
+    steps: tuple[int, ...]
+    expected: float
+    converged: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Generator:
+    """A trained generator: public.
+
+    Attributes:
+      network: what was built.
+      rows: what its values stand for.
+      shares: of the classes, [L]; None where rows have no label.
+      state: parameters and statistics, by name.
+      report: how well it fits.
+      mechanisms: what was done to the private rows: of the embedding, and of the counts if there are any.
+    """
+
+    network: Network
+    rows: Rows
+    shares: np.ndarray | None
+    state: dict[str, np.ndarray]
+    report: GeneratorReport
+    mechanisms: tuple[Mechanism, ...]
+
+    def sample(
+        self, num_rows: int, *, seed: int = 0, labels: np.ndarray | Literal["balanced"] | None = None
+    ) -> np.ndarray:
+        """Synthetic rows, float32 [num_rows, columns]; the label is the last column where there is one.
+
+        Args:
+          num_rows: how many.
+          seed: of codes.
+          labels: of the rows, [num_rows]; "balanced" for as many of each class (up to one); None for the classes'
+            shares (systematic: each class has its share of the rows, up to one row), in random order.
+
+        Raises:
+          ValueError: num_rows < 1; labels that are none.
+        """
+        if num_rows < 1:
+            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        key = jax.random.key(seed)
+        label_key, code_key = jax.random.split(key)
+        labels = self._labels(label_key, num_rows, labels)
+        num_labels = 0 if self.shares is None else len(self.shares)
+        graph, parameters, statistics = _built(self.network, num_labels, self.rows.num_outputs, jax.random.key(0))
+        parameters, statistics = (_from_flat(tree, self.state) for tree in (parameters, statistics))
+        found = []
+        for start in range(0, num_rows, _ROWS_AT_ONCE):  # blocks of one shape; what is too much is cut off
+            some = np.pad(labels[start : start + _ROWS_AT_ONCE], (0, max(0, start + _ROWS_AT_ONCE - num_rows)))
+            made = _written(
+                graph, self.network, self.rows, num_labels, parameters, statistics,
+                jax.random.fold_in(code_key, start), some,
+            )  # fmt: skip
+            found.append(np.asarray(made))
+        rows = np.concatenate(found)[:num_rows]
+        return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
+
+    def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
+        if self.shares is None:
+            if labels is not None:
+                raise ValueError("labels: this generator has none")
+            return np.zeros(num_rows, np.int32)
+        if labels is None or isinstance(labels, str):
+            if labels not in (None, "balanced"):
+                raise ValueError(f'labels: expected an array, "balanced" or None, got "{labels}"')
+            shares = self.shares if labels is None else np.full(len(self.shares), 1 / len(self.shares))
+            chosen = np.searchsorted(np.cumsum(shares), (np.arange(num_rows) + 0.5) / num_rows)
+            chosen = np.minimum(chosen, len(shares) - 1)
+            return np.asarray(jax.random.permutation(key, chosen.astype(np.int32)))
+        labels = np.asarray(labels)
+        valid = labels.shape == (num_rows,) and labels.dtype.kind in "iu"
+        if not valid or labels.min() < 0 or labels.max() >= len(self.shares):
+            raise ValueError(f"labels: expected {num_rows} whole numbers from 0 to {len(self.shares) - 1}")
+        return labels.astype(np.int32)
+
+
+def _built(network: Network, num_labels: int, num_outputs: int, key: Array):
+    """The module's graph; parameters: those of the network, and logits of the styles' shares, [max(L, 1), styles];
+    and statistics."""
+    module = network.build(num_labels, num_outputs, nnx.Rngs(key))
+    graph, parameters, statistics = nnx.split(module, nnx.Param, ...)
+    styles = jnp.zeros((max(num_labels, 1), max(network.styles, 1)))
+    return graph, {"network": parameters, "styles": styles}, statistics
+
+
+def _flat(*trees: Any) -> dict[str, np.ndarray]:
+    found = {}
+    for tree in trees:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            found[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(leaf)
+    return found
+
+
+def _from_flat(tree: Any, state: dict[str, np.ndarray]) -> Any:
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in
+             jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip
+    return jax.tree.unflatten(jax.tree.structure(tree), [state[name] for name in names])
+
+
+def _inputs(key: Array, network: Network, rows: Rows, num_labels: int, labels: Array, styles: Array) -> Array:
+    """Normals, and styles and labels one-hot, of rows with labels [n] and styles [n]."""
+    parts = [jax.random.normal(key, (len(labels), network.num_normals(rows.num_outputs)))]
+    if network.styles:
+        parts.append(jax.nn.one_hot(styles, network.styles))
+    if num_labels:
+        parts.append(jax.nn.one_hot(labels, num_labels))
+    return jnp.concatenate(parts, axis=1)
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels"))
+def _written(graph, network, rows, num_labels, parameters, statistics, key, labels):
+    module = nnx.merge(graph, parameters["network"], statistics)
+    module.eval()
+    code_key, style_key, row_key = jax.random.split(key, 3)
+    styles = jax.random.categorical(style_key, parameters["styles"][labels])
+    return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles)))
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Objective:
+    """‖μ̃ − μ_G‖², class by class, for blocks of features.
+
+    Attributes:
+      features: φ, of rows without labels.
+      turns: of a FourierMap, [blocks, J/2/blocks, d]; of another map nothing, and there is one block.
+      targets: μ̃, [blocks, L, F/blocks].
+      shares: of the classes, [L].
+      weights: of the classes, [L].
+    """
+
+    features: FeatureMap
+    turns: Array | None
+    targets: Array
+    shares: Array
+    weights: Array
+    unbiased: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, relaxed: Array, styles: Array, block: Array) -> Array:
+        """An estimate from relaxed rows [L S m, D]: m of each of S styles of each class in turn, with the shares of the
+        styles in each class, [L, S].
+
+        With μ_G = Σ_s p_s μ_s for a class and means m̂_s of m rows, E‖Σ_s p_s m̂_s‖² = ‖μ_G‖² + Σ_s p_s² v_s/m, and
+        (mean ‖φ‖² − ‖m̂_s‖²)/(m − 1) is an unbiased estimate of v_s/m.
+        """
+        features = self.features
+        if self.turns is not None:
+            features = FourierMap(features.kernel, self.turns[block])
+        values = features.relaxed(relaxed) if isinstance(features, MixedMap) else features(relaxed)
+        values = values.reshape(*styles.shape, -1, values.shape[1])
+        size, means = values.shape[2], jnp.mean(values, axis=2)
+        mean = jnp.einsum("ls,lsf->lf", styles, means)
+        square = jnp.sum(jnp.square(mean), axis=1)
+        if self.unbiased:
+            spread = jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2) - jnp.sum(jnp.square(means), axis=2)
+            square = square - jnp.sum(jnp.square(styles) * spread, axis=1) / (size - 1)
+        target = self.targets[block]
+        inner, constant = jnp.sum(target * mean, axis=1), jnp.sum(jnp.square(target), axis=1)
+        return jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
+
+
+def _objective(
+    embedding: PrivateEmbedding, shares: np.ndarray, weighted: bool, training: Training
+) -> tuple[_Objective, int]:
+    """The objective, and the number of blocks."""
+    labelled, features = _features(embedding.feature_map)
+    num_labels = embedding.feature_map.num_labels if labelled else 1
+    targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
+    turns, num_blocks = None, 1
+    if isinstance(features, FourierMap):
+        num_frequencies = len(features.turns)
+        num_blocks = max(1, round(2 * num_frequencies / (training.features_per_step or 2 * num_frequencies)))
+        size = num_frequencies // num_blocks  # a few frequencies at the end may be left out of every block
+        turns = jnp.asarray(features.turns[: size * num_blocks].reshape(num_blocks, size, -1))
+        halves = targets.reshape(num_labels, 2, num_frequencies)[:, :, : size * num_blocks]
+        halves = halves.reshape(num_labels, 2, num_blocks, size).transpose(2, 0, 1, 3)
+        targets = halves.reshape(num_blocks, num_labels, -1) * math.sqrt(num_frequencies / size)
+    else:
+        targets = targets[None]
+    weights = 1 / np.square(shares) if weighted else np.ones(num_labels)
+    weights = weights / np.sum(weights * np.square(shares))  # so that the objective is of size 1
+    single = functools.partial(jnp.asarray, dtype=jnp.float32)
+    made = _Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
+    return made, num_blocks
+
+
+def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
+    """Whether rows have labels, and the map of rows without them."""
+    labelled = isinstance(feature_map, LabelledMap)
+    return labelled, feature_map.features if labelled else feature_map
+
+
+@functools.partial(
+    jax.jit, static_argnames=("graph", "network", "training", "num_labels", "num_blocks", "num_steps", "batch")
+)
+def _train(objective, rows, state, key, first, *, graph, network, training, num_labels, num_blocks, num_steps, batch):
+    """Some steps: the state after them, and the objective of each."""
+    optimiser, classes = training.optimiser(), len(objective.shares)
+    num_styles = max(network.styles, 1)
+    labels = jnp.repeat(jnp.arange(classes), batch)
+    styles = jnp.tile(jnp.repeat(jnp.arange(num_styles), batch // num_styles), classes)
+
+    def step(carry, number):
+        parameters, statistics, moments = carry
+        code_key = jax.random.fold_in(key, number)
+        # Every block once in each round, in an order of its own.
+        order = jax.random.permutation(jax.random.fold_in(key, -1 - number // num_blocks), num_blocks)
+        block = order[number % num_blocks]
+
+        def loss(parameters):
+            module = nnx.merge(graph, parameters["network"], statistics, copy=True)
+            raw = module(_inputs(code_key, network, rows, num_labels, labels, styles))
+            shares = jax.nn.softmax(parameters["styles"], axis=1)
+            return objective(rows.relaxed(raw), shares, block), nnx.state(module, nnx.Not(nnx.Param))
+
+        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+            updates, moments = optimiser.update(gradient, moments, parameters)
+        return (optax.apply_updates(parameters, updates), statistics, moments), value
+
+    return jax.lax.scan(step, state, first + jnp.arange(num_steps))
+
+
+def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
+    """Shares of the classes from noisy counts, [L]: those below a thousandth are set to that.
+
+    Raises:
+      ValueError: not the embedding of a table of one column with so many codes.
+    """
+    feature_map = counts.feature_map
+    if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
+        raise ValueError("counts: expected the embedding of a table of the label alone")
+    (table,) = feature_map.tables(counts.coordinates, 1)
+    if table.shape != (num_labels,):
+        raise ValueError(f"counts: expected {num_labels} classes, got a table of shape {list(table.shape)}")
+    shares = np.maximum(table, _LEAST_SHARE)
+    return shares / shares.sum()
+
+
+def train_generator(
+    key: Array,
+    embedding: PrivateEmbedding,
+    network: Network,
+    training: Training | None = None,
+    *,
+    counts: PrivateEmbedding | None = None,
+    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    levels: int = 0,
+    checkpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Generator:
+    """A generator whose mean embedding is close to the noisy one ([H] equations 7, 16 and algorithm 1, step 5).
+
+    Post-processing: nothing here sees a private row. The same key, embedding and arguments give the same generator on
+    the same device and versions.
+
+    Args:
+      key: a JAX random key, for parameters and codes.
+      embedding: μ̃ of Fourier features, of mixed rows, or of either with labels (``LabelledMap``).
+      network: e.g. ``networks.MLP()``.
+      training: how; its defaults if None.
+      counts: noisy shares of the classes, of a ``TableMap`` of the label. Classes then are as large as they say, and
+        each counts alike ([H] equation 18, where every class's embedding is divided by its share). Without them all
+        classes are taken to be of one size.
+      bounds: public bounds of the numeric columns, between which numbers are made; for maps of rows scaled by
+        ``Bounds``, (0, 1).
+      levels: numbers are rounded to this many equal steps between the bounds when rows are written; 255 for pixels.
+      checkpoint: a folder to keep the state in, from time to time; training goes on from there if it was interrupted.
+      progress: called with (steps done, steps).
+
+    Raises:
+      ValueError: a map, network, counts or bounds that do not go together; a checkpoint of another training.
+    """
+    training = Training() if training is None else training
+    labelled, features = _features(embedding.feature_map)
+    num_labels = embedding.feature_map.num_labels if labelled else 0
+    rows = Rows.create(features, bounds, levels)
+    if counts is not None and not labelled:
+        raise ValueError("counts are of classes, and these rows have no label")
+    shares = np.full(max(num_labels, 1), 1 / max(num_labels, 1))
+    if counts is not None:
+        shares = class_shares(counts, num_labels)
+    num_styles = max(network.styles, 1)
+    batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
+    objective, num_blocks = _objective(embedding, shares, counts is not None, training)
+    build_key, step_key = jax.random.split(key)
+    graph, parameters, statistics = _built(network, num_labels, rows.num_outputs, build_key)
+    state = parameters, statistics, training.optimiser().init(parameters)
+    trace: list[float] = []
+    done = 0
+    keeper = None
+    if checkpoint is not None:
+        keeper = Checkpoints(checkpoint, (repr((network, training, levels)), key, embedding.coordinates, shares))
+        done, trace, state = keeper.latest(state)
+    run = functools.partial(
+        _train, objective, rows, graph=graph, network=network, training=training, num_labels=num_labels,
+        num_blocks=num_blocks, batch=batch,
+    )  # fmt: skip
+    while done < training.num_steps:
+        size = min(_STEPS_AT_ONCE, training.num_steps - done)
+        state, values = run(state, step_key, done, num_steps=size)
+        trace.append(float(jnp.mean(values)))
+        done += size
+        if keeper is not None:
+            keeper.keep(done, trace, state, last=done == training.num_steps)
+        if progress:
+            progress(done, training.num_steps)
+    scale = float(np.sum(np.asarray(objective.weights, np.float64)))
+    expected = scale * objective.targets.shape[-1] * embedding.mechanism.variance * _rescaled(objective, features)
+    spread = expected * math.sqrt(2 / embedding.feature_map.num_features)
+    report = GeneratorReport(
+        tuple(trace),
+        tuple(min((i + 1) * _STEPS_AT_ONCE, training.num_steps) for i in range(len(trace))),
+        expected,
+        bool(trace and trace[-1] <= expected + 4 * spread),
+    )
+    mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
+    return Generator(network, rows, shares if labelled else None, _flat(*state[:2]), report, mechanisms)
+
+
+def _rescaled(objective: _Objective, features: FeatureMap) -> float:
+    """What the variance of a block's targets is, in units of that of the embedding's coordinates."""
+    return 1.0 if objective.turns is None else len(features.turns) / objective.turns.shape[1]

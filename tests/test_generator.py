@@ -1,0 +1,369 @@
+"""Generators: what they are trained on, what they return, and that they do not see private rows."""
+
+import dataclasses
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, dp_merf, mean_embedding, perturb
+from kme_jax.algorithms import measure_labelled
+from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
+from kme_jax.feature_maps.table import TableMap
+from kme_jax.folders import ReleaseError
+from kme_jax.generators import generator_statement, load_generator, measure_labelled_securely, save_generator
+from kme_jax.privacy.calibration import gaussian_delta
+from kme_jax.privacy.mechanisms import Composition
+from kme_jax.privacy.statement import schema
+from kme_jax.synthesis import generator as generators
+from kme_jax.synthesis.generator import Training, class_shares, train_generator
+from kme_jax.synthesis.networks import MLP, Convolutional, SmoothImages
+
+BUDGET = PrivacyBudget(2.0, 1e-5)
+FOURIER = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2)
+LABELLED = LabelledMap(FOURIER, 3)
+SMALL = MLP(widths=(20, 20), code=2)
+QUICK = Training(num_steps=60, batch_size=60)
+CENTRES = np.asarray([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
+
+
+def _rows(num_rows=3000, shares=(0.5, 0.3, 0.2), seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, num_rows, p=shares)
+    return np.concatenate([CENTRES[labels] + 0.5 * rng.normal(size=(num_rows, 2)), labels[:, None]], axis=1)
+
+
+def _measured(rows, counts=True, key=3):
+    sums = mean_embedding(TableMap.of_codes(3), rows[:, -1:]) if counts else None
+    return measure_labelled(jax.random.key(key), mean_embedding(LABELLED, rows), sums, BUDGET)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        measured = _measured(_rows(20_000))
+        training = Training(num_steps=600, batch_size=120, learning_rate=1e-2)
+        made = train_generator(jax.random.key(5), measured.embedding, SMALL, training, counts=measured.counts)
+    return measured, made
+
+
+def test_rows_of_every_class_are_where_they_should_be(trained):
+    _, made = trained
+    rows = made.sample(6000, seed=1)
+    assert rows.shape == (6000, 3)
+    assert rows.dtype == np.float32
+    for label in range(3):
+        some = rows[rows[:, 2] == label, :2]
+        np.testing.assert_allclose(some.mean(axis=0), CENTRES[label], atol=0.15)
+        assert 0.35 < some.std(axis=0).mean() < 0.65
+    np.testing.assert_allclose(np.bincount(rows[:, 2].astype(int)) / 6000, [0.5, 0.3, 0.2], atol=0.02)
+    assert made.report.objective[-1] < 0.2 * made.report.objective[0]
+
+
+def test_the_report_says_how_far_off_noise_is(trained):
+    measured, made = trained
+    assert made.report.converged == (made.report.objective[-1] <= made.report.expected * (1 + 4 * math.sqrt(2 / 1200)))
+    # What is expected is the objective of a generator whose mean is that of the rows.
+    shares = class_shares(measured.counts, 3)
+    noise = measured.embedding.coordinates - mean_embedding(LABELLED, _rows(20_000)).coordinates
+    weights = 1 / shares**2 / 3  # normalised so that Σ α π² = 1
+    found = np.sum(weights * np.sum(noise.reshape(3, -1) ** 2, axis=1))
+    assert made.report.expected == pytest.approx(found, rel=0.25)
+
+
+def test_the_same_key_makes_the_same_generator():
+    measured = _measured(_rows())
+    one, same, other = (
+        train_generator(jax.random.key(key), measured.embedding, SMALL, QUICK, counts=measured.counts)
+        for key in (1, 1, 2)
+    )
+    for name, value in one.state.items():
+        np.testing.assert_array_equal(value, same.state[name])
+    np.testing.assert_array_equal(one.sample(100, seed=4), same.sample(100, seed=4))
+    assert np.any(one.sample(100, seed=4) != one.sample(100, seed=5))
+    assert any(np.any(value != other.state[name]) for name, value in one.state.items())
+
+
+def test_a_longer_sample_begins_like_a_shorter_one_of_the_same_labels(trained):
+    _, made = trained
+    labels = np.arange(5000) % 3
+    np.testing.assert_array_equal(made.sample(10, labels=labels[:10]), made.sample(5000, labels=labels)[:10])
+
+
+def test_labels_of_samples(trained):
+    _, made = trained
+    np.testing.assert_array_equal(made.sample(4, labels=np.asarray([2, 0, 0, 1]))[:, 2], [2, 0, 0, 1])
+    np.testing.assert_array_equal(np.bincount(made.sample(300, labels="balanced")[:, 2].astype(int)), [100] * 3)
+    for labels in (np.asarray([0, 3]), np.asarray([-1, 0]), np.asarray([0.0, 1.0]), np.asarray([0]), "equal"):
+        with pytest.raises(ValueError, match="labels"):
+            made.sample(2, labels=labels)
+    with pytest.raises(ValueError, match="num_rows"):
+        made.sample(0)
+
+
+def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
+    measured = _measured(_rows())
+    arguments = (jax.random.key(1), measured.embedding, SMALL, Training(num_steps=150, batch_size=60))
+    whole = train_generator(*arguments, counts=measured.counts)
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        if done == 100:
+            raise Stop
+
+    monkeypatch.setattr("kme_jax.synthesis.checkpoints._SECONDS_BETWEEN", 0.0)
+    folder = str(tmp_path / "state")
+    with pytest.raises(Stop):
+        train_generator(*arguments, counts=measured.counts, checkpoint=folder, progress=stop)
+    seen = []
+    resumed = train_generator(
+        *arguments, counts=measured.counts, checkpoint=folder, progress=lambda done, total: seen.append(done)
+    )
+    assert seen == [150]
+    assert resumed.report == whole.report
+    for name, value in whole.state.items():
+        np.testing.assert_array_equal(value, resumed.state[name])
+    with pytest.raises(ValueError, match="another training"):
+        train_generator(jax.random.key(2), *arguments[1:], counts=measured.counts, checkpoint=folder)
+
+
+@pytest.mark.parametrize("styles", [0, 4])
+def test_the_objective_is_unbiased(styles):
+    """Its mean over batches is ‖μ̃ − μ_G‖², whatever the size of a batch; with bias it is not."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(max(styles, 1), 200, 2)).astype(np.float32) + np.arange(max(styles, 1))[:, None, None]
+    points = points.astype(np.float32)
+    target = perturb(jax.random.key(0), mean_embedding(FOURIER, rng.normal(size=(500, 2))), BUDGET)
+    shares = np.asarray([[1.0]]) if not styles else np.asarray([[0.4, 0.3, 0.2, 0.1]])
+    features = np.asarray(FOURIER(points.reshape(-1, 2)), np.float64).reshape(len(points), 200, -1)
+    truth = np.sum((target.coordinates - shares[0] @ features.mean(axis=1)) ** 2)
+
+    def mean_of(unbiased, batch=4, draws=4000):
+        training = Training(unbiased=unbiased)
+        objective, num_blocks = generators._objective(target, np.ones(1), False, training)
+        assert num_blocks == 1
+        chosen = rng.integers(200, size=(draws, len(points), batch))
+        batches = np.stack([points[s][chosen[:, s]] for s in range(len(points))], axis=1).reshape(draws, -1, 2)
+        values = jax.vmap(lambda rows: objective(rows, jnp.asarray(shares, jnp.float32), 0))(jnp.asarray(batches))
+        return float(values.mean()), float(values.std()) / math.sqrt(draws)
+
+    mean, error = mean_of(True)
+    assert abs(mean - truth) < 5 * error + 1e-4
+    biased, error = mean_of(False)
+    assert biased > truth + 10 * error
+
+
+def test_blocks_of_features_have_the_whole_as_their_mean():
+    rows = _rows()
+    measured = _measured(rows)
+    points = jnp.asarray(rows[:60, :2], jnp.float32)
+    styles = jnp.ones((3, 1))
+    whole, one = generators._objective(measured.embedding, np.full(3, 1 / 3), False, Training())
+    parts, several = generators._objective(
+        measured.embedding, np.full(3, 1 / 3), False, Training(features_per_step=100)
+    )
+    assert (one, several) == (1, 4)
+    values = [float(parts(points, styles, block)) for block in range(several)]
+    assert np.mean(values) == pytest.approx(float(whole(points, styles, 0)), rel=1e-4)
+
+
+def test_rare_classes_count_alike_where_counts_are_measured():
+    """[H] equation 18: the embedding of a class divided by its share."""
+    shares = np.asarray([0.9, 0.09, 0.01])
+    measured = _measured(_rows(shares=shares / shares.sum()))
+    objective, _ = generators._objective(measured.embedding, shares, True, Training())
+    weighted = np.asarray(objective.weights) * shares**2
+    np.testing.assert_allclose(weighted, 1 / 3, rtol=1e-5)
+
+
+def test_shares_below_zero_become_small():
+    feature_map = TableMap.of_codes(3)
+    private = perturb(jax.random.key(0), mean_embedding(feature_map, np.zeros((1000, 1))), BUDGET)
+    private = dataclasses.replace(private, coordinates=np.asarray([1.01, -0.02, 1e-5]))
+    shares = class_shares(private, 3)
+    np.testing.assert_allclose(shares, np.asarray([1.01, 1e-3, 1e-3]) / 1.012)
+    with pytest.raises(ValueError, match="classes"):
+        class_shares(private, 4)
+    with pytest.raises(ValueError, match="label alone"):
+        class_shares(perturb(jax.random.key(0), mean_embedding(FOURIER, np.zeros((9, 2))), BUDGET), 3)
+
+
+def test_a_class_without_rows_is_not_visible():
+    rows = _rows()
+    rows = rows[rows[:, 2] < 2]
+    measured = _measured(rows)
+    made = train_generator(jax.random.key(1), measured.embedding, SMALL, QUICK, counts=measured.counts)
+    assert made.sample(10, labels=np.full(10, 2)).shape == (10, 3)
+    assert 0 < made.shares[2] < 0.02
+
+
+def test_mixed_rows_are_numbers_and_codes():
+    rng = np.random.default_rng(0)
+    codes = rng.choice(3, 4000, p=[0.7, 0.2, 0.1])
+    numbers = np.clip(0.2 + 0.3 * (codes == 0)[:, None] + 0.05 * rng.normal(size=(4000, 2)), 0, 1)
+    rows = np.concatenate([numbers, codes[:, None], rng.integers(2, size=(4000, 1))], axis=1)
+    features = MixedMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(8.0), 400, 2), (3, 2))
+    made = dp_merf(
+        jax.random.key(2), rows, features, SMALL, Training(num_steps=500, batch_size=100, learning_rate=1e-2),
+        epsilon=5.0, delta=1e-5, bounds=(0.0, 1.0), levels=100,
+    )  # fmt: skip
+    sample = made.sample(4000)
+    assert sample.shape == (4000, 4)
+    assert set(np.unique(sample[:, 2])) <= {0, 1, 2}
+    assert set(np.unique(sample[:, 3])) <= {0, 1}
+    np.testing.assert_allclose(100 * sample[:, :2], np.rint(100 * sample[:, :2]), atol=1e-4)
+    np.testing.assert_allclose(np.bincount(sample[:, 2].astype(int)) / 4000, [0.7, 0.2, 0.1], atol=0.06)
+    np.testing.assert_allclose(sample[:, :2].mean(axis=0), rows[:, :2].mean(axis=0), atol=0.03)
+    with pytest.raises(ValueError, match="none"):
+        made.sample(5, labels="balanced")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Convolutional(8, 8, hidden=10, channels=(2, 2), size=3, code=2),
+        Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3),
+        SmoothImages(8, 12, widths=(10,), code=2, styles=3),
+        SmoothImages(8, 8, widths=(10,), code=2, styles=0),
+        MLP(widths=(), code=2),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("num_labels", [0, 2])
+def test_networks_of_images(network, num_labels):
+    size = getattr(network, "height", 8) * getattr(network, "width", 8)
+    rows = np.random.default_rng(0).uniform(size=(50, size))
+    features = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.05), 100, size)
+    if num_labels:
+        rows, features = np.concatenate([rows, np.arange(50)[:, None] % 2], axis=1), LabelledMap(features, 2)
+    made = dp_merf(
+        jax.random.key(2), rows, features, network, Training(num_steps=3, batch_size=8), epsilon=1.0, delta=1e-3,
+        bounds=(0.0, 1.0), levels=255,
+    )  # fmt: skip
+    sample = made.sample(20)
+    assert sample.shape == (20, rows.shape[1])
+    pixels = sample[:, :size]
+    assert ((pixels >= 0) & (pixels <= 1)).all()
+    assert len(np.unique(pixels, axis=0)) > 10
+    np.testing.assert_allclose(255 * pixels, np.rint(255 * pixels), atol=1e-3)
+
+
+def test_what_cannot_be_is_refused():
+    rows = _rows(300)
+    measured = _measured(rows)
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match="multiples of 4"):
+        Convolutional(30, 28)
+    with pytest.raises(ValueError, match="rows of 2 columns"):
+        train_generator(key, measured.embedding, Convolutional(), QUICK)
+    with pytest.raises(ValueError, match="rows of 2 columns"):
+        train_generator(key, measured.embedding, SmoothImages(), QUICK)
+    unlabelled = perturb(key, mean_embedding(FOURIER, rows[:, :2]), BUDGET)
+    with pytest.raises(ValueError, match="no label"):
+        train_generator(key, unlabelled, SMALL, QUICK, counts=measured.counts)
+    with pytest.raises(ValueError, match="below its upper"):
+        train_generator(key, measured.embedding, SMALL, QUICK, bounds=(1.0, 0.0))
+    with pytest.raises(ValueError, match="give bounds"):
+        train_generator(key, measured.embedding, SMALL, QUICK, levels=255)
+    with pytest.raises(ValueError, match="features of numbers"):
+        train_generator(key, measured.counts, SMALL, QUICK)
+    with pytest.raises(ValueError, match="count_share"):
+        dp_merf(key, rows, LABELLED, SMALL, QUICK, epsilon=1.0, delta=1e-3, count_share=1.0)
+    for wrong in (
+        {"num_steps": 0},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"decay": 1.5},
+        {"features_per_step": 3},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Training(**wrong)
+    for wrong in ({"code": 0}, {"styles": -1}, {"widths": (0,)}):
+        with pytest.raises(ValueError, match=r"at least 1|a network needs"):
+            MLP(**wrong)
+    points = SubspaceMap.from_points(Gaussian(0.5), rows[:5, :2])
+    with pytest.raises(ValueError, match="SubspaceMap"):
+        train_generator(key, perturb(key, mean_embedding(points, rows[:, :2]), BUDGET), SMALL, QUICK)
+
+
+def test_lattice_features_do_too():
+    lattice = LatticeMap.from_box(Gaussian(0.5), [-4.0, -4.0], [4.0, 4.0])
+    made = dp_merf(jax.random.key(0), _rows(), LabelledMap(lattice, 3), SMALL, QUICK, epsilon=1.0, delta=1e-4)
+    assert np.isfinite(made.sample(10)).all()
+
+
+class TestPrivacy:
+    def test_training_takes_nothing_private(self):
+        for name in ("train_generator", "class_shares"):
+            kinds = {str(p.annotation) for p in inspect.signature(getattr(generators, name)).parameters.values()}
+            assert not any("MeanEmbedding" in kind or kind == "np.ndarray" for kind in kinds)
+
+    @pytest.mark.parametrize("num_features", [400, 20_000])  # of the second map the diameter may fail
+    def test_shares_of_the_budget_add_up(self, num_features):
+        features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), num_features, 2), 3)
+        rows = _rows(1000)
+        counts = mean_embedding(TableMap.of_codes(3), rows[:, -1:])
+        both = measure_labelled(jax.random.key(0), mean_embedding(features, rows), counts, BUDGET, count_share=0.1)
+        parts = both.embedding.mechanism, both.counts.mechanism
+        mu = math.sqrt(sum((part.sensitivity / part.scale) ** 2 for part in parts))
+        assert both.composition.mu == pytest.approx(mu)
+        assert gaussian_delta(1 / mu, 2.0) + features.failure_probability <= 1e-5
+        assert gaussian_delta(1 / mu, 2.0) == pytest.approx(1e-5, rel=1e-4)
+        assert parts[1].mu ** 2 / mu**2 == pytest.approx(0.1, rel=1e-3)
+        assert all(part.epsilon < 2.0 for part in parts)
+        with pytest.raises(ValueError, match="spend more"):
+            Composition.of([*parts, parts[1]], BUDGET)
+        secure = measure_labelled_securely(rows, features, epsilon=1.0, delta=1e-5)
+        with pytest.raises(ValueError, match="one kind"):
+            Composition.of([parts[0], secure.counts.mechanism], BUDGET)
+
+    def test_noise_has_the_scale_that_it_says(self):
+        rows = _rows(1000)
+        truth = mean_embedding(LABELLED, rows).coordinates
+        simulated = _measured(rows)
+        secure = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5)
+        for measured in (simulated, secure):
+            errors = (measured.embedding.coordinates - truth) / measured.embedding.mechanism.scale
+            # The secure noise has no seed: six standard errors of the root mean square of so many normals.
+            assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / math.sqrt(2 * errors.size))
+            shares = np.bincount(rows[:, 2].astype(int)) / len(rows)
+            assert np.abs(measured.counts.coordinates - shares).max() < 8 * measured.counts.mechanism.scale
+        assert secure.composition.private
+        assert not simulated.composition.private
+
+    def test_a_published_generator(self, tmp_path):
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        rows = _rows(2000)
+        measured = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+        with pytest.raises(ValueError, match="was released before"):
+            measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+        made = train_generator(jax.random.key(1), measured.embedding, SMALL, QUICK, counts=measured.counts)
+        folder = save_generator(tmp_path / "published", made, measured, public_inputs=("bounds",))
+        loaded = load_generator(folder)
+        assert loaded.network == made.network
+        assert loaded.report == made.report
+        np.testing.assert_array_equal(loaded.sample(50, seed=3), made.sample(50, seed=3))
+        statement = generator_statement(measured)
+        import jsonschema
+
+        jsonschema.validate(statement, schema())
+        assert statement["private"]
+        assert (statement["epsilon"], statement["delta"]) == (2.0, 1e-5)
+        assert [part["name"] for part in statement["measurements"]] == ["embedding", "counts of the classes"]
+        assert "LabelledIntegers" in statement["measurements"][0]["feature_map"]["proof"]
+        with pytest.raises(ReleaseError, match="exists"):
+            save_generator(folder, made, measured)
+        (folder / "generator.npz").write_bytes(b"no")
+        with pytest.raises(ReleaseError, match="damaged"):
+            load_generator(folder)
+
+    def test_simulated_noise_says_so(self):
+        statement = generator_statement(_measured(_rows(500)))
+        assert not statement["private"]
+        assert statement["rho"] is None
+        assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]

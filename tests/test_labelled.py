@@ -1,0 +1,210 @@
+"""Feature maps of rows with categories and labels: definition, diameter, sums, integers."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from kme_jax import FourierMap, Gaussian, LatticeMap, SubspaceMap, integer_embedding, mean_embedding
+from kme_jax.feature_maps import LabelledMap, MixedMap, integer_map
+from kme_jax.feature_maps.table import TableMap
+from kme_jax.kernels import GaussianSum
+
+
+def _fourier(num_features=200, dim=3):
+    return FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), num_features, dim)
+
+
+FOURIER = _fourier()
+MIXED = MixedMap(FOURIER, (2, 5, 3))
+MAPS = {
+    "labelled": LabelledMap(FOURIER, 4),
+    "labelled lattice": LabelledMap(LatticeMap.from_box(Gaussian(0.5), [-6.0] * 2, [6.0] * 2), 3),
+    "one label": LabelledMap(FOURIER, 1),
+    "mixed": MIXED,
+    "labelled mixed": LabelledMap(MIXED, 4),
+}
+
+
+@pytest.fixture(params=MAPS.values(), ids=MAPS.keys())
+def feature_map(request):
+    return request.param
+
+
+def _sizes(feature_map):
+    """Codes of the columns after the numeric ones."""
+    labels = (feature_map.num_labels,) if isinstance(feature_map, LabelledMap) else ()
+    inner = feature_map.features if labels else feature_map
+    return (inner.categories if isinstance(inner, MixedMap) else ()) + labels
+
+
+def _rows(feature_map, num_rows, seed=0):
+    rng, sizes = np.random.default_rng(seed), _sizes(feature_map)
+    numbers = rng.normal(0, 1.5, (num_rows, feature_map.dim - len(sizes)))
+    codes = np.stack([rng.integers(size, size=num_rows) for size in sizes], axis=1)
+    return np.concatenate([np.clip(numbers, -5.9, 5.9), codes], axis=1).astype(np.float32)
+
+
+def test_inner_products_are_the_kernel(feature_map):
+    rows = _rows(feature_map, 30)
+    features = np.asarray(feature_map(rows))
+    assert features.shape == (30, feature_map.num_features)
+    inner = features @ features.T
+    # The numeric part is a random (or a lattice's) estimate of its kernel; the parts with codes are exact.
+    base = feature_map.features if isinstance(feature_map, LabelledMap) else feature_map
+    numeric = base.numeric if isinstance(base, MixedMap) else base
+    numbers = np.asarray(numeric(rows[:, : numeric.dim]))
+    expected = numbers @ numbers.T
+    if isinstance(base, MixedMap):
+        codes = rows[:, numeric.dim : base.dim]
+        expected = expected + np.mean(codes[:, None] == codes[None], axis=2)
+    if base is not feature_map:
+        expected = expected * (rows[:, None, -1] == rows[None, :, -1])
+    np.testing.assert_allclose(inner, expected, atol=2e-6)
+    kernel = np.asarray(feature_map.kernel.pairwise(rows, rows))
+    assert np.abs(inner - kernel).max() < 5 / math.sqrt(numeric.num_features / 2)
+    np.testing.assert_allclose(kernel, [[feature_map.kernel(x, y) for y in rows] for x in rows], atol=2e-6)
+
+
+def test_no_two_rows_are_further_apart_than_the_diameter(feature_map):
+    rows = _rows(feature_map, 300)
+    features = np.concatenate([np.asarray(feature_map(rows), np.float64), np.zeros((1, feature_map.num_features))])
+    squares = np.sum(features**2, axis=1)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares[None] - 2 * features @ features.T, 0))
+    assert distances.max() <= feature_map.diameter * (1 + 1e-6)
+    assert distances.max() > 0.6 * feature_map.diameter  # it is no mere upper bound of anything
+    assert np.sqrt(squares.max()) <= feature_map.norm_bound * (1 + 1e-6)
+    assert feature_map.diameter <= feature_map.certain_diameter * (1 + 1e-12)
+    assert feature_map.diameter <= feature_map.published_diameter
+
+
+def test_diameters_are_those_of_the_proofs():
+    two = 2.0  # of so few Fourier features
+    assert FOURIER.diameter == two
+    assert LabelledMap(FOURIER, 4).diameter == two
+    assert MIXED.diameter == pytest.approx(math.sqrt(two**2 + 2))
+    assert MIXED.published_diameter == pytest.approx(2 * math.sqrt(2))
+    many = _fourier(20_000)
+    assert many.diameter < 1.6
+    assert LabelledMap(many, 4).diameter == many.diameter
+    assert LabelledMap(many, 4).failure_probability == many.failure_probability > 0
+    # Where rows of one class are close together, those of two classes decide.
+    near = LatticeMap.from_box(Gaussian(0.5), [-6.0], [6.0])
+    assert LabelledMap(near, 2).diameter == pytest.approx(max(near.diameter, math.sqrt(2) * near.norm_bound))
+
+
+def test_codes_in_the_place_of_one_hot_vectors_would_break_the_guarantee():
+    """The published sensitivity 2√2/n, and what integer codes up to 40 do to it."""
+    rows = np.zeros((2, 6), np.float32)
+    rows[1, 3:] = 1, 4, 2
+    ours = np.asarray(MIXED(rows))
+    published = np.concatenate(
+        [np.asarray(FOURIER(rows[:, :3])), np.asarray([[0, 0, 0], [40, 15, 6]]) / 3**0.5], axis=1
+    )
+    assert np.linalg.norm(ours[1] - ours[0]) <= MIXED.diameter < 2 * math.sqrt(2)
+    assert np.linalg.norm(published[1] - published[0]) > 5 * 2 * math.sqrt(2)
+
+
+def test_sums_are_those_of_the_features(feature_map):
+    rows = _rows(feature_map, 500)
+    expected = np.asarray(feature_map(rows), np.float64).sum(axis=0)
+    done = []
+    mean = mean_embedding(feature_map, rows, progress=lambda *seen: done.append(seen))
+    np.testing.assert_allclose(mean.coordinates * len(rows), expected, atol=5e-4)
+    assert done == sorted(done)
+    embedding = integer_embedding(feature_map, rows)
+    integers = embedding.integer_map
+    found = integers.released(embedding.total) / integers.units
+    np.testing.assert_allclose(found, expected, atol=0.6 * len(rows) / integers.units + 5e-3)
+
+
+def test_integers_are_exact_and_within_their_diameter(feature_map):
+    rows = _rows(feature_map, 64)
+    whole = integer_embedding(feature_map, rows)
+    backwards = integer_embedding(feature_map, rows[::-1])
+    np.testing.assert_array_equal(whole.total, backwards.total)
+    integers = whole.integer_map
+    each = np.stack([integer_embedding(feature_map, row[None]).total for row in rows[:12]])
+    for one, other in itertools.combinations(each, 2):
+        assert np.linalg.norm(one - other) <= integers.diameter
+    assert max(np.linalg.norm(one) for one in each) <= integers.norm_bound
+    assert integers.diameter <= integers.certain_diameter * (1 + 1e-12)
+    assert integers.diameter == pytest.approx(integers.units * feature_map.diameter, rel=0.01)
+
+
+@pytest.mark.parametrize("label", [-1.0, 4.0, 0.5, np.nan, np.inf])
+def test_rows_with_a_label_that_is_none_count_as_nothing(label):
+    feature_map = MAPS["labelled"]
+    good = _rows(feature_map, 5)
+    bad = good.copy()
+    bad[0, -1] = label
+    with_bad, without = mean_embedding(feature_map, bad), mean_embedding(feature_map, good[1:])
+    np.testing.assert_allclose(with_bad.coordinates * 5, without.coordinates * 4, atol=1e-6)
+    np.testing.assert_array_equal(
+        integer_embedding(feature_map, bad).total, integer_embedding(feature_map, good[1:]).total
+    )
+
+
+def test_classes_without_rows_are_zeros(feature_map):
+    if not isinstance(feature_map, LabelledMap):
+        return
+    rows = _rows(feature_map, 20)
+    rows[:, -1] = 0
+    blocks = mean_embedding(feature_map, rows).coordinates.reshape(feature_map.num_labels, -1)
+    assert np.any(blocks[0])
+    assert not np.any(blocks[1:])
+    nothing = np.full_like(rows, np.nan)
+    assert not np.any(mean_embedding(feature_map, nothing).coordinates)
+    assert not np.any(integer_embedding(feature_map, nothing).total)
+
+
+def test_relaxed_rows_are_mixtures_of_rows():
+    rows = _rows(MIXED, 6)
+    np.testing.assert_allclose(MIXED.relaxed(MIXED.relax(rows)), MIXED(rows), atol=1e-6)
+    half = (MIXED.relax(rows[:1]) + MIXED.relax(np.concatenate([rows[:1, :3], rows[1:2, 3:]], axis=1))) / 2
+    other = np.concatenate([rows[:1, :3], rows[1:2, 3:]], axis=1)
+    np.testing.assert_allclose(MIXED.relaxed(half), (MIXED(rows[:1]) + MIXED(other)) / 2, atol=1e-6)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="num_labels"):
+        LabelledMap(FOURIER, 0)
+    for categories in ((), (3, 0)):
+        with pytest.raises(ValueError, match="categories"):
+            MixedMap(FOURIER, categories)
+    subspace = SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(0).normal(size=(5, 2)))
+    with pytest.raises(ValueError, match="no integer features"):
+        integer_map(LabelledMap(subspace, 2), 10)
+
+
+def test_counts_of_codes():
+    labels = np.asarray([[0.0], [2.0], [2.0], [5.0]])
+    found = mean_embedding(TableMap.of_codes(3), labels)
+    np.testing.assert_allclose(found.coordinates * 4, [1, 0, 2])
+    assert found.feature_map.diameter == pytest.approx(math.sqrt(2))
+
+
+class TestGaussianSum:
+    KERNEL = GaussianSum([[0.5, 0.0, 0.2], [0.1, 0.1, 0.1]], [1.0, 3.0])
+
+    def test_is_the_sum(self, rng):
+        x, y = rng.normal(size=(2, 3))
+        first = math.exp(-0.5 * (x[0] - y[0]) ** 2 - 0.2 * (x[2] - y[2]) ** 2)
+        expected = 0.25 * first + 0.75 * math.exp(-0.1 * np.sum((x - y) ** 2))
+        assert float(self.KERNEL(x.astype(np.float32), y.astype(np.float32))) == pytest.approx(expected, rel=1e-5)
+
+    def test_a_map_of_many_frequencies_has_a_small_diameter(self):
+        found = FourierMap.from_kernel(jax.random.key(0), self.KERNEL, 20_000, 3, orthogonal=True)
+        assert math.sqrt(2) < found.diameter < 1.75
+
+    def test_what_cannot_be_is_refused(self):
+        for gammas in ([1.0], [[]], [[0.0, 0.0]], [[-1.0, 2.0]], [[np.inf, 1.0]]):
+            with pytest.raises(ValueError, match="gammas"):
+                GaussianSum(gammas)
+        for weights in ([1.0], [0.0, 1.0], [np.nan, 1.0]):
+            with pytest.raises(ValueError, match="weights"):
+                GaussianSum([[1.0], [2.0]], weights)
+        with pytest.raises(ValueError, match="columns"):
+            self.KERNEL.spectral_sample(jax.random.key(0), 10, 2)

@@ -1,0 +1,249 @@
+"""experiments.merf_gaussians and merf_images at a tiny size, and bad input to them."""
+
+import dataclasses
+import gzip
+import json
+import math
+import struct
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import image_classifiers, images, merf, merf_gaussians, merf_images, plots
+from experiments.common import InputError
+from kme_jax import PrivacyBudget
+from kme_jax.privacy.calibration import gaussian_epsilon
+
+FAST = ("gaussian_nb", "lda")
+
+
+def _idx(path, array, packed=True):
+    content = b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    if packed:
+        path = path.with_name(path.name + ".gz")
+        content = gzip.compress(content)
+    path.write_bytes(content)
+
+
+def _write(folder, num_private=400, num_test=60, packed=True):
+    """Images of ten classes, each bright in a place of its own."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for prefix, number in (("train", num_private), ("t10k", num_test)):
+        labels = rng.integers(10, size=number).astype(np.uint8)
+        pixels = rng.integers(60, size=(number, 28, 28)).astype(np.uint8)
+        for image, label in zip(pixels, labels, strict=True):
+            row, column = 5 * (label // 5) + 8, 5 * (label % 5)
+            image[row : row + 5, column : column + 5] = 220
+        _idx(folder / f"{prefix}-images-idx3-ubyte", pixels, packed)
+        _idx(folder / f"{prefix}-labels-idx1-ubyte", labels, packed)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    _write(folder / "mnist")
+    _write(folder / "fashion_mnist", packed=False)
+    return folder
+
+
+def _images_config(data_dir, output_dir, **others):
+    chosen = {
+        "data_dir": str(data_dir),
+        "datasets": ("mnist",),
+        "epsilons": (1.0,),
+        "num_seeds": 1,
+        "num_samples": 120,
+        "classifiers": FAST,
+        "num_steps": 4,
+        "output_dir": str(output_dir),
+    }
+    return merf_images.ImagesConfig(**(chosen | others))
+
+
+class TestGaussians:
+    def test_the_mixture(self):
+        means, classes = merf_gaussians.centres()
+        assert means.shape == (25, 2)
+        np.testing.assert_array_equal(np.bincount(classes), [5] * 5)
+        for label in range(5):
+            for column in range(2):
+                assert len(set(means[classes == label, column])) == 5
+        rows = merf_gaussians.draw(50_000, 0)
+        found = merf_gaussians.judge(rows)
+        assert found["modes"] == 25
+        assert np.mean(found["spreads"]) == pytest.approx(0.2, rel=0.01)
+        # Entropy of a mode: log(2πe s²), and log 25 for which one it is.
+        assert found["nll"] == pytest.approx(math.log(2 * math.pi * math.e * 0.04 * 25), abs=0.02)
+        assert found["outside"] < 0.02
+
+    def test_what_is_wrong_is_found(self):
+        rows = merf_gaussians.draw(50_000, 0)
+        dropped = rows[~((rows[:, 0] < 0.6) & (rows[:, 1] < 0.6))]
+        assert merf_gaussians.judge(dropped)["modes"] == 24
+        wide = rows.copy()
+        wide[:, :2] += 0.3 * np.random.default_rng(1).normal(size=(len(rows), 2))
+        assert np.mean(merf_gaussians.judge(wide)["spreads"]) == pytest.approx(math.hypot(0.2, 0.3), rel=0.1)
+        swapped = rows.copy()
+        swapped[:, 2] = (swapped[:, 2] + 1) % 5
+        assert merf_gaussians.judge(swapped)["modes"] == 0
+        assert merf_gaussians.judge(swapped)["nll"] > 10
+
+    def test_a_run_can_be_drawn_and_goes_on(self, tmp_path):
+        config = merf_gaussians.GaussiansConfig(
+            num_rows=500, num_samples=300, num_steps=2, num_seeds=1, output_dir=str(tmp_path)
+        )
+        first = merf_gaussians.run(dataclasses.replace(config, variants=("improved",)))
+        assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
+        result = merf_gaussians.run(config)
+        assert result["cells"][:2] == first["cells"]
+        assert result == json.loads((tmp_path / "merf_gaussians.json").read_text())
+        assert "| improved | " in merf_gaussians.table(result)
+        picture = plots.draw_gaussians(tmp_path / "merf_gaussians.json", tmp_path / "picture.png")
+        assert picture.stat().st_size > 10_000
+
+
+class TestImages:
+    def test_files_are_read(self, data_dir):
+        for name in images.NAMES:
+            data = images.load(name, str(data_dir))
+            assert data.private.shape == (400, 784)
+            assert data.test_labels.shape == (60,)
+            rows = data.rows()
+            assert (rows.dtype, rows.shape) == (np.float32, (400, 785))
+            assert rows[:, :-1].max() <= 1
+            np.testing.assert_array_equal(rows[:, -1], data.private_labels)
+
+    def test_a_run_can_be_drawn_and_goes_on(self, data_dir, tmp_path):
+        config = _images_config(data_dir, tmp_path)
+        first = merf_images.run(dataclasses.replace(config, variants=("improved",)))["mnist"]
+        assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
+        assert set(first["cells"][0]["scores"]) == set(FAST)
+        assert first["cells"][0]["scores"]["lda"]["accuracy"] > 0.9
+        result = merf_images.run(config)["mnist"]
+        assert result["cells"][:2] == first["cells"]
+        assert [cell["variant"] for cell in result["cells"]] == ["real rows", "improved", "published"]
+        assert result == json.loads((tmp_path / "merf_images_mnist.json").read_text())
+        assert images.unpack(result["cells"][1]["sheet"]).shape == (100, 28, 28)
+        assert "| MNIST, improved | 1 | 0.65 | " in merf_images.table({"mnist": result})
+        picture = plots.draw_images([tmp_path / "merf_images_mnist.json"], tmp_path / "picture.png")
+        assert picture.stat().st_size > 10_000
+
+    def test_validation_leaves_test_images_alone(self, data_dir, tmp_path):
+        data = images.load("mnist", str(data_dir))
+        aside = merf_images._set_aside(data, 100)
+        np.testing.assert_array_equal(aside.test, data.private[-100:])
+        assert len(aside.private) == 300
+        with pytest.raises(InputError, match="--validation"):
+            merf_images._set_aside(data, 400)
+
+    def test_all_classifiers_learn(self, data_dir):
+        data = images.load("mnist", str(data_dir))
+        names = [name for name in image_classifiers.NAMES if name != "xgboost"]
+        found = image_classifiers.scores(
+            data.private / 255, data.private_labels, data.test / 255, data.test_labels, 0, names=names
+        )
+        assert list(found) == names
+        for name, scores in found.items():
+            assert scores["accuracy"] > 0.25, name
+            assert 0 <= scores["f1"] <= 1
+
+    def test_one_class_alone_is_no_error(self):
+        pixels, labels = np.random.default_rng(0).uniform(size=(20, 784)), np.full(20, 3)
+        found = image_classifiers.scores(pixels, labels, pixels, np.arange(20) % 10, 0, names=FAST)
+        assert found["lda"]["accuracy"] == pytest.approx(0.1)
+
+    def test_sheets_survive(self):
+        pixels = np.random.default_rng(0).integers(256, size=(5, 784)) / 255
+        np.testing.assert_array_equal(images.unpack(images.pack(pixels)).reshape(5, -1), np.rint(255 * pixels))
+
+
+class TestPublishedNoise:
+    def test_is_as_private_as_it_claims(self):
+        """Noise multipliers 5 and 25 have ε = 0.726 and 0.125 at δ = 1e-5, below the 1 and 0.2 of the paper."""
+        for epsilon, multiplier in merf_images.VARIANTS["published"].privacy.noise_multipliers:
+            assert gaussian_epsilon(multiplier, 1e-5) < epsilon
+        rows = np.concatenate([np.random.default_rng(0).normal(size=(100, 2)), np.zeros((100, 1))], axis=1)
+        variant = merf_gaussians.VARIANTS["published"]
+        small = dataclasses.replace(variant, num_features=20)
+        sums = merf.mean_of(small.features(jax.random.key(0)), rows)
+        measured = variant.privacy.measure(jax.random.key(1), sums, PrivacyBudget(1.0, 1e-5))
+        assert measured.embedding.mechanism.scale == pytest.approx(5 * 2 / 100, rel=1e-6)
+        with pytest.raises(ValueError, match="is known for"):
+            variant.privacy.measure(jax.random.key(1), sums, PrivacyBudget(0.5, 1e-5))
+        with pytest.raises(ValueError, match="not 1"):
+            variant.privacy.measure(jax.random.key(1), sums, PrivacyBudget(1.0, 1e-9))
+        assert "SENSITIVE" in repr(sums)
+
+
+def _spoil(folder, what):
+    name = "train-labels-idx1-ubyte.gz" if "label" in what else "train-images-idx3-ubyte.gz"
+    path = folder / name
+    if what == "missing":
+        path.unlink()
+    elif what == "no gzip":
+        path.write_bytes(b"no")
+    elif what == "cut short":
+        path.write_bytes(path.read_bytes()[:-40])
+    elif what == "no idx":
+        path.write_bytes(gzip.compress(b"12345678"))
+    elif what == "too short":
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-1]))
+    elif what == "header":
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:6]))
+    elif what == "shape":
+        _idx(folder / name.removesuffix(".gz"), np.zeros((400, 32, 32), np.uint8))
+    elif what == "label beyond":
+        _idx(folder / name.removesuffix(".gz"), np.full(400, 10, np.uint8))
+    elif what == "labels fewer":
+        _idx(folder / name.removesuffix(".gz"), np.zeros(399, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("missing", "no such file"),
+        ("no gzip", "cannot be read"),
+        ("cut short", "cannot be read"),
+        ("no idx", "no idx file"),
+        ("too short", "its header says"),
+        ("header", "within its header"),
+        ("shape", r"expected images of 28 x 28, got shape \[400, 32, 32\]"),
+        ("label beyond", "beyond the classes 0 to 9"),
+        ("labels fewer", "a label for each of 400 images"),
+    ],
+)
+def test_damaged_files_are_one_line(tmp_path, what, says):
+    _write(tmp_path / "mnist")
+    _spoil(tmp_path / "mnist", what)
+    with pytest.raises(InputError, match=says) as caught:
+        images.load("mnist", str(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert "mnist" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "says"),
+    [
+        ("merf_images", ["--data_dir=/nowhere"], "has no folder mnist"),
+        ("merf_images", ["--datasets=cifar"], "expected some of mnist, fashion_mnist"),
+        ("merf_images", ["--variants=best"], "expected some of"),
+        ("merf_images", ["--classifiers="], "expected some of"),
+        ("merf_images", ["--epsilons=1,1"], "and different"),
+        ("merf_images", ["--epsilons=-1"], "epsilon must be positive"),
+        ("merf_images", ["--num_samples=0"], "--num_samples must be at least 1"),
+        ("merf_gaussians", ["--num_rows=99"], "multiple of 25"),
+        ("merf_gaussians", ["--delta=2"], "delta must be in"),
+        ("merf_gaussians", ["--variants=worst"], "expected some of"),
+        ("merf_gaussians", ["here"], "unknown word"),
+    ],
+)
+def test_bad_flags_are_one_line(module, flags, says, tmp_path):
+    command = [sys.executable, "-m", f"experiments.{module}", *flags, f"--output_dir={tmp_path}"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert says in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
