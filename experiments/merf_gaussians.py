@@ -111,8 +111,8 @@ VARIANTS = {
         num_features=10_000,
         orthogonal=True,
         privacy=merf.Privacy(class_counts=True),
-        network=MLP(styles=25),
-        training=Training(num_steps=10_000, batch_size=1000, features_per_step=2000),
+        network=MLP(styles=16),
+        training=Training(num_steps=5000, batch_size=1000, features_per_step=2000),
         bounded=True,
     ),
 }

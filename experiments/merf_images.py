@@ -7,7 +7,6 @@ and are tested on the real test images. Every result is kept as it comes: run th
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import pathlib
 from typing import Any
@@ -19,9 +18,9 @@ from experiments import common, image_classifiers, images, merf, plots
 from experiments.common import flag
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap
-from kme_jax.kernels import Gaussian, Kernel
+from kme_jax.kernels import Gaussian, GaussianSum
 from kme_jax.synthesis.generator import Generator, Training
-from kme_jax.synthesis.networks import Convolutional
+from kme_jax.synthesis.networks import MLP, Convolutional, Network, SmoothImages
 
 # [H] table 3: accuracy, mean of the classifiers.
 PUBLISHED = {("mnist", 1.0): 0.65, ("mnist", 0.2): 0.61, ("fashion_mnist", 1.0): 0.61, ("fashion_mnist", 0.2): 0.53}
@@ -38,7 +37,9 @@ class ImagesConfig:
     )
     datasets: tuple[str, ...] = flag(images.NAMES, "What to release, of mnist, fashion_mnist.")
     variants: tuple[str, ...] = flag(
-        ("improved", "published"), "What to run; see the table of the ablation for the others."
+        ("improved", "published"),
+        "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
+        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles.",
     )
     epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.")
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
@@ -82,9 +83,9 @@ class ImagesConfig:
         return settings
 
 
-# A public rule: for pixels uniform between 0 and 1 the expected squared distance of two images is 784/6.
-_LENGTH = math.sqrt(_PIXELS / 6)
-_FAITHFUL_LENGTHS = {"mnist": math.sqrt(105), "fashion_mnist": math.sqrt(127)}
+# A public rule: two images with pixels uniform between 0 and 1 are at an expected squared distance of 784/6.
+_SQUARE = _PIXELS / 6
+_PUBLISHED_SQUARES = {"mnist": 105.0, "fashion_mnist": 127.0}  # σ², of the authors' code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,39 +93,50 @@ class Variant:
     """How DP-MERF is run.
 
     Attributes:
+      about: what it is, or what it has that the one before has not.
       privacy: of the measurements.
       network: of the generator.
       training: of it.
-      num_features: J.
       orthogonal: see ``FourierMap``.
-      public_length: whether the kernel's length is from a public rule, and not from the authors' code.
-      kernel: a kernel in the place of one Gaussian.
+      scales: γ of the kernel exp(−γ ‖x − y‖²) as multiples of 1/(784/6), several of equal weight; none for the lengths
+        of the authors' code, which are close to a median of private distances.
+      num_features: J.
     """
 
+    about: str
     privacy: merf.Privacy
-    network: Convolutional
+    network: Network
     training: Training
+    orthogonal: bool = True
+    scales: tuple[float, ...] = (0.5,)
     num_features: int = 10_000
-    orthogonal: bool = False
-    public_length: bool = True
-    kernel: Kernel | None = None
 
     def features(self, key: jax.Array, dataset: str) -> LabelledMap:
-        """ψ. Public, but for the lengths of the authors' code, which are close to a median of private distances."""
-        length = _LENGTH if self.public_length else _FAITHFUL_LENGTHS[dataset]
-        kernel = Gaussian(1 / (2 * length**2)) if self.kernel is None else self.kernel
+        """ψ."""
+        gammas = [scale / _SQUARE for scale in self.scales] or [1 / (2 * _PUBLISHED_SQUARES[dataset])]
+        kernel = Gaussian(gammas[0]) if len(gammas) == 1 else GaussianSum([[gamma] * _PIXELS for gamma in gammas])
         fourier = FourierMap.from_kernel(key, kernel, self.num_features, _PIXELS, orthogonal=self.orthogonal)
         return LabelledMap(fourier, images.NUM_CLASSES)
 
 
-_PUBLISHED_TRAINING = Training(
-    num_steps=3000, batch_size=100, learning_rate=0.01, decay=0.9, decay_steps=600, unbiased=False
-)
-_PUBLISHED_NOISE = merf.Privacy(noise_multipliers=((1.0, 5.0), (0.2, 25.0)))
+_NOISE = merf.Privacy(noise_multipliers=((1.0, 5.0), (0.2, 25.0)))
+_EXACT = merf.Privacy(class_counts=True)
+_PUBLISHED = Training(num_steps=3000, batch_size=100, learning_rate=0.01, decay=0.9, decay_steps=600, unbiased=False)
+_TRAINING = Training(num_steps=1000, batch_size=500, learning_rate=5e-3, features_per_step=2000)
+_SCALES = (1.0, 2.0, 4.0)
 VARIANTS = {
-    "published": Variant(_PUBLISHED_NOISE, Convolutional(), _PUBLISHED_TRAINING, public_length=False),
+    "published": Variant(
+        "settings of the authors' code", _NOISE, Convolutional(), _PUBLISHED, orthogonal=False, scales=()
+    ),
+    "exact noise": Variant(
+        "σ from the exact condition; counts of classes", _EXACT, Convolutional(), _PUBLISHED, False, ()
+    ),
+    "orthogonal": Variant("orthogonal features, length from a public rule", _EXACT, Convolutional(), _PUBLISHED),
+    "scales": Variant("three shorter lengths", _EXACT, Convolutional(), _PUBLISHED, scales=_SCALES),
+    "unbiased": Variant("linear layers, unbiased objective", _EXACT, MLP(widths=(200, 500)), _TRAINING, scales=_SCALES),
+    "styles": Variant("styles", _EXACT, MLP(widths=(200, 500), styles=16), _TRAINING, scales=_SCALES),
+    "improved": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
 }
-VARIANTS["improved"] = VARIANTS["published"]
 
 
 def result_path(config: ImagesConfig, dataset: str) -> pathlib.Path:

@@ -133,7 +133,7 @@ class SmoothImages:
     width: int = 28
     widths: tuple[int, ...] = (200, 500)
     blur: float = 1.0
-    noise: float = 2.0
+    noise: float = 6.0
     code: int = 5
     styles: int = 16
 
