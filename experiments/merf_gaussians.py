@@ -208,7 +208,7 @@ def _shown(rows: np.ndarray, seed: int) -> dict[str, Any]:
     return {"samples": np.round(rows.astype(float), 3).tolist()} if seed == 0 else {}
 
 
-def table(result: dict[str, Any]) -> str:
+def markdown(result: dict[str, Any]) -> str:
     """Means over seeds ± standard errors, for the README."""
     lines = [
         "| 2-D grid, ε = {epsilon:g}, δ = {delta:g} | NLL per point | modes of 25 | standard deviation of modes "
@@ -235,7 +235,7 @@ def _main() -> None:
     config = common.config_from_flags(GaussiansConfig)
     config.validate()
     result = run(config)
-    print(table(result))
+    print(markdown(result))
     path = pathlib.Path(config.output_dir) / "merf_gaussians.json"
     picture = plots.draw_gaussians(path, path.with_suffix(".png"))
     print(f"wrote {path} and {picture}")

@@ -45,6 +45,8 @@ class ImagesConfig:
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
     num_seeds: int = flag(5, "Seeds: frequencies, noise, generators and classifiers.")
     num_samples: int = flag(10_000, "Synthetic images that classifiers learn from.")
+    large_samples: int = flag(60_000, "Synthetic images that they learn from once more, for the first seeds.")
+    num_large_seeds: int = flag(1, "Seeds for which they do; 0 for none.")
     classifiers: tuple[str, ...] = flag(image_classifiers.NAMES, "Which of the twelve classifiers.")
     validation: int = flag(
         0, "So many of the private images are set aside and tested on, in the place of the test images: for choosing."
@@ -65,10 +67,10 @@ class ImagesConfig:
                 raise common.InputError(f"--{name}: expected some of {', '.join(known)}, got {', '.join(values)}")
         if not self.epsilons or len(set(self.epsilons)) < len(self.epsilons):
             raise common.InputError(f"--epsilons must be one or more, and different, got {self.epsilons}")
-        for name in ("num_seeds", "num_samples"):
+        for name in ("num_seeds", "num_samples", "large_samples"):
             if getattr(self, name) < 1:
                 raise common.InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("validation", "num_steps"):
+        for name in ("validation", "num_steps", "num_large_seeds"):
             if getattr(self, name) < 0:
                 raise common.InputError(f"--{name} must be 0 or more, got {getattr(self, name)}")
         with common.input_errors():
@@ -78,7 +80,8 @@ class ImagesConfig:
     def settings(self, dataset: str) -> dict[str, Any]:
         """What each result of a data set depends on."""
         settings = dataclasses.asdict(self) | {"output_dir": common.portable_path(self.output_dir), "dataset": dataset}
-        for name in ("data_dir", "datasets", "variants", "epsilons", "num_seeds", "real_rows"):
+        sweep = ("datasets", "variants", "epsilons", "num_seeds", "num_samples", "large_samples", "num_large_seeds")
+        for name in ("data_dir", "real_rows", *sweep):
             del settings[name]
         return settings
 
@@ -158,45 +161,54 @@ def _run(config: ImagesConfig, name: str) -> dict[str, Any]:
     data = images.load(name, config.data_dir)
     if config.validation:
         data = _set_aside(data, config.validation)
-    cells = common.Cells(
-        result_path(config, name), "merf_images", config.settings(name), ("variant", "epsilon", "seed")
-    )
-    rows = None
+    names = ("variant", "epsilon", "seed", "num_samples")
+    cells = common.Cells(result_path(config, name), "merf_images", config.settings(name), names)
+    rows = data.rows()
     for seed in range(config.num_seeds):
-        wanted = [("real rows", None)] * config.real_rows
-        wanted += [(variant, float(epsilon)) for variant in config.variants for epsilon in config.epsilons]
-        for variant, epsilon in wanted:
-            if (variant, epsilon, seed) in cells:
+        sizes = [config.num_samples] + [config.large_samples] * (seed < config.num_large_seeds)
+        for source in _sources(config):
+            wanted = [size for size in sizes if (*source, seed, size) not in cells]
+            if not wanted:
                 continue
-            cell = {"variant": variant, "epsilon": epsilon, "seed": seed}
-            stages = common.Stages(f"{images.TITLES[name]}, {variant}, seed {seed}")
-            if epsilon is None:
-                chosen = np.random.default_rng(seed).permutation(len(data.private))[: config.num_samples]
-                samples, labels = data.private[chosen].astype(np.float32) / 255, data.private_labels[chosen]
-            else:
-                stages = common.Stages(f"{images.TITLES[name]}, {variant}, ε = {epsilon:g}, seed {seed}")
-                rows = data.rows() if rows is None else rows
+            variant, epsilon = source
+            title = variant if epsilon is None else f"{variant}, ε = {epsilon:g}"
+            stages = common.Stages(f"{images.TITLES[name]}, {title}, seed {seed}")
+            made, about = None, {}
+            if epsilon is not None:
                 made, about = generate(config, VARIANTS[variant], name, rows, epsilon, seed, stages)
-                cell |= about
-                made_rows = made.sample(config.num_samples, seed=seed)
-                samples, labels = made_rows[:, :-1], made_rows[:, -1].astype(int)
-                if seed == 0:
+            for size in wanted:
+                samples = _samples(made, rows, size, seed)
+                with stages.stage(f"classifiers, {size} rows") as progress:
+                    scores = image_classifiers.scores(
+                        samples[:, :-1],
+                        samples[:, -1].astype(int),
+                        data.test.astype(np.float32) / 255,
+                        data.test_labels,
+                        seed,
+                        names=config.classifiers,
+                        num_processes=max(1, os.cpu_count() or 1),
+                        progress=progress,
+                    )
+                cell = dict(zip(names, (variant, epsilon, seed, size), strict=True)) | about | {"scores": scores}
+                if made is not None and seed == 0 and size == sizes[0]:
                     cell["sheet"] = _sheet(made)
-            with stages.stage("classifiers") as progress:
-                cell["scores"] = image_classifiers.scores(
-                    samples,
-                    labels,
-                    data.test.astype(np.float32) / 255,
-                    data.test_labels,
-                    seed,
-                    names=config.classifiers,
-                    num_processes=max(1, os.cpu_count() or 1),
-                    progress=progress,
-                )
-            cells.add(cell | {"seconds": stages.seconds})
+                cells.add(cell | {"seconds": dict(stages.seconds)})
     cells.result["sheet of real images"] = _real_sheet(data)
     common.write_json(result_path(config, name), cells.result)
     return cells.result
+
+
+def _sources(config: ImagesConfig) -> list[tuple[str, float | None]]:
+    """What classifiers learn from: real rows, and variants at every ε."""
+    releases = [(variant, float(epsilon)) for variant in config.variants for epsilon in config.epsilons]
+    return [("real rows", None)] * config.real_rows + releases
+
+
+def _samples(made: Generator | None, rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Rows [size, 785] of a generator, or real ones (all of them, if there are no more)."""
+    if made is not None:
+        return made.sample(size, seed=seed)
+    return rows[np.random.default_rng(seed).permutation(len(rows))[:size]]
 
 
 def _set_aside(data: images.Images, number: int) -> images.Images:
@@ -252,24 +264,27 @@ def accuracy(cell: dict[str, Any]) -> float:
     return float(np.mean([scores["accuracy"] for scores in cell["scores"].values()]))
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
+def markdown(result: dict[str, Any]) -> str:
     """Accuracy, mean of the classifiers and of seeds ± standard error, for the README."""
-    lines = ["| accuracy, mean of the classifiers | ε | [H] | mean ± standard error | seeds | seconds |"]
-    lines.append("|---|---|---|---|---|---|")
-    for name, result in results.items():
-        groups: dict[tuple, list[dict[str, Any]]] = {}
-        for cell in result["cells"]:
-            groups.setdefault((cell["variant"], cell["epsilon"]), []).append(cell)
-        for (variant, epsilon), some in groups.items():
-            values = np.asarray([accuracy(cell) for cell in some])
-            error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
-            published = PUBLISHED.get((name, epsilon))
-            seconds = [sum(s for stage, s in cell["seconds"].items() if stage != "classifiers") for cell in some]
-            lines.append(
-                f"| {images.TITLES[name]}, {variant} | {'–' if epsilon is None else f'{epsilon:g}'} "
-                f"| {'–' if published is None else published} | {values.mean():.3f}{error} | {len(some)} "
-                f"| {'–' if epsilon is None else f'{np.median(seconds):.0f}'} |"
-            )
+    name = result["config"]["dataset"]
+    lines = [
+        f"| {images.TITLES[name]}, δ = {result['config']['delta']:g} | ε | images learnt from | accuracy, mean of "
+        f"{len(result['config']['classifiers'])} classifiers | [H] | seeds | seconds of measuring and training |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for cell in sorted(result["cells"], key=lambda cell: cell["num_samples"]):
+        groups.setdefault((cell["variant"], cell["epsilon"], cell["num_samples"]), []).append(cell)
+    for (variant, epsilon, size), some in groups.items():
+        values = np.asarray([accuracy(cell) for cell in some])
+        error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
+        seconds = np.median(
+            [sum(cell["seconds"].get(stage, 0) for stage in ("embedding", "training")) for cell in some]
+        )
+        lines.append(
+            f"| {variant} | {'–' if epsilon is None else f'{epsilon:g}'} | {size} | {values.mean():.3f}{error} "
+            f"| {PUBLISHED.get((name, epsilon), '–')} | {len(some)} | {'–' if epsilon is None else f'{seconds:.0f}'} |"
+        )
     return "\n".join(lines)
 
 
@@ -277,7 +292,7 @@ def _main() -> None:
     config = common.config_from_flags(ImagesConfig)
     config.validate()
     results = run(config)
-    print(table(results))
+    print("\n\n".join(map(markdown, results.values())))
     paths = [result_path(config, name) for name in results]
     picture = plots.draw_images(paths, pathlib.Path(config.output_dir) / "merf_images.png")
     print(f"wrote {', '.join(map(str, paths))} and {picture}")

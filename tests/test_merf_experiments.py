@@ -57,6 +57,7 @@ def _images_config(data_dir, output_dir, **others):
         "epsilons": (1.0,),
         "num_seeds": 1,
         "num_samples": 120,
+        "num_large_seeds": 0,
         "classifiers": FAST,
         "num_steps": 4,
         "output_dir": str(output_dir),
@@ -101,7 +102,7 @@ class TestGaussians:
         result = merf_gaussians.run(config)
         assert result["cells"][:2] == first["cells"]
         assert result == json.loads((tmp_path / "merf_gaussians.json").read_text())
-        assert "| improved | " in merf_gaussians.table(result)
+        assert "| improved | " in merf_gaussians.markdown(result)
         picture = plots.draw_gaussians(tmp_path / "merf_gaussians.json", tmp_path / "picture.png")
         assert picture.stat().st_size > 10_000
 
@@ -123,12 +124,13 @@ class TestImages:
         assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
         assert set(first["cells"][0]["scores"]) == set(FAST)
         assert first["cells"][0]["scores"]["lda"]["accuracy"] > 0.9
-        result = merf_images.run(config)["mnist"]
+        result = merf_images.run(dataclasses.replace(config, num_large_seeds=1, large_samples=200))["mnist"]
         assert result["cells"][:2] == first["cells"]
-        assert [cell["variant"] for cell in result["cells"]] == ["real rows", "improved", "published"]
+        found = [(cell["variant"], cell["num_samples"]) for cell in result["cells"][2:]]
+        assert found == [("real rows", 200), ("improved", 200), ("published", 120), ("published", 200)]
         assert result == json.loads((tmp_path / "merf_images_mnist.json").read_text())
         assert images.unpack(result["cells"][1]["sheet"]).shape == (100, 28, 28)
-        assert "| MNIST, improved | 1 | 0.65 | " in merf_images.table({"mnist": result})
+        assert "| improved | 1 | 120 | 0." in merf_images.markdown(result)
         picture = plots.draw_images([tmp_path / "merf_images_mnist.json"], tmp_path / "picture.png")
         assert picture.stat().st_size > 10_000
 
