@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -272,11 +272,13 @@ class LabelledMeasurement:
       embedding: μ̃.
       counts: noisy shares of the classes; None where they were not measured.
       composition: what both are together.
+      total: of all releases of the same rows, if a ledger knows, see ``Ledger.spend``.
     """
 
     embedding: PrivateEmbedding
     counts: PrivateEmbedding | None
     composition: Composition
+    total: dict[str, Any] | None = None
 
 
 def measure_labelled(

@@ -7,6 +7,7 @@ The steps of ``kme_jax.dp_merf``, one by one: :func:`measure_labelled_securely` 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -21,8 +22,10 @@ from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.folders import (
+    ROOM,
     arrays_writer,
     check_files,
+    check_folder,
     check_version,
     damaged,
     json_writer,
@@ -32,10 +35,10 @@ from kme_jax.folders import (
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
-from kme_jax.privacy.mechanisms import Composition, perturb_securely, secure_mechanism
+from kme_jax.privacy.mechanisms import Composition, PrivateEmbedding, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import privacy_statement
 from kme_jax.serialisation import decode, encode
-from kme_jax.synthesis.generator import Generator
+from kme_jax.synthesis.generator import Generator, digest
 
 _VERSION = 1
 
@@ -50,6 +53,7 @@ def measure_labelled_securely(
     ledger: Ledger | None = None,
     database: str = "",
     again: bool = False,
+    folder: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> LabelledMeasurement:
     """[H] algorithm 1, steps 1 to 3, with noise that may be published.
@@ -69,7 +73,9 @@ def measure_labelled_securely(
       ledger: of the curator.
       database: the name of the rows in the ledger.
       again: whether rows of that name may have been released before.
-      progress: called with (rows done, N).
+      folder: a new one that the measurement is saved to at once, see :func:`save_measurement`: training may take long,
+        and be interrupted, and what is lost is spent all the same.
+      progress: called with (rows done, N), as if all classes were of one size.
 
     Raises:
       ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
@@ -77,24 +83,83 @@ def measure_labelled_securely(
     """
     budget, rows = PrivacyBudget(epsilon, delta), private_points(rows)
     check_num_rows(len(rows), budget)
-    planned = Composition.planned(budget)
     share, labels = 1.0, None
     if isinstance(features, LabelledMap):
         if not 0 < count_share < 1:
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
     # What can fail does so before anything is spent.
-    mechanism = secure_mechanism(integer_map(features, len(rows)), len(rows), budget, share=share)
-    left = PrivacyBudget(epsilon, delta - mechanism.failure_probability)
+    mechanisms = [secure_mechanism(integer_map(features, len(rows)), len(rows), budget, share=share)]
+    left = PrivacyBudget(epsilon, delta - mechanisms[0].failure_probability)
+    if labels is not None:
+        mechanisms.append(secure_mechanism(integer_map(labels, len(rows)), len(rows), left, share=count_share))
+    composition = Composition.of(mechanisms, budget)
+    if folder is not None:
+        check_folder(folder, 2 * 8 * features.num_features + ROOM)
     sums = integer_embedding(features, rows, progress=progress)
     counts = None if labels is None else integer_embedding(labels, rows[:, -1:])
-    if ledger is not None:
-        ledger.spend(database, planned, again=again)
+    planned = Composition.planned(budget, composition.failure_probability)
+    total = None if ledger is None else ledger.spend(database, planned, again=again)
     with contextlib.nullcontext() if ledger is None else ledger.recorded():
         private = perturb_securely(sums, budget, share=share)
         shares = None if counts is None else perturb_securely(counts, left, share=count_share)
-        both = [measured.mechanism for measured in (private, shares) if measured is not None]
-        return LabelledMeasurement(private, shares, Composition.of(both, budget))
+        measured = LabelledMeasurement(private, shares, composition, total)
+        if folder is not None:
+            save_measurement(folder, measured)
+    return measured
+
+
+def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -> pathlib.Path:
+    """Writes measured.npz (all that was measured) and privacy.json into a new folder: both of them, or nothing.
+
+    Raises:
+      ReleaseError: the folder exists, or cannot be written.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    tree = {
+        "measurement_version": _VERSION,
+        "embedding": _encode(measured.embedding, arrays, "embedding"),
+        "counts": None if measured.counts is None else _encode(measured.counts, arrays, "counts"),
+        "composition": encode(measured.composition, arrays, "composition"),
+        "total": measured.total,
+    }
+    writers = {"measured.npz": arrays_writer(arrays | {"json": _bytes(tree)})}
+    return save_folder(folder, writers | {"privacy.json": json_writer(generator_statement(measured))})
+
+
+def load_measurement(folder: str | os.PathLike) -> LabelledMeasurement:
+    """What :func:`save_measurement` has written.
+
+    Raises:
+      ReleaseError: it is none, is damaged, or of another version.
+    """
+    tree, arrays = _read(pathlib.Path(folder), "measured.npz", "measurement_version")
+    with damaged(pathlib.Path(folder) / "measured.npz"):
+        embedding, counts = (
+            None if tree[name] is None else PrivateEmbedding(**{k: decode(v, arrays) for k, v in tree[name].items()})
+            for name in ("embedding", "counts")
+        )
+        return LabelledMeasurement(embedding, counts, decode(tree["composition"], arrays), tree["total"])
+
+
+def _encode(private: PrivateEmbedding, arrays: dict[str, np.ndarray], name: str) -> dict[str, Any]:
+    parts = {field.name: getattr(private, field.name) for field in dataclasses.fields(private)}
+    return {part: encode(value, arrays, f"{name}.{part}") for part, value in parts.items()}
+
+
+def _bytes(tree: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
+
+
+def _read(folder: pathlib.Path, name: str, version: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The tree and the arrays of a file."""
+    check_files(folder, (name, "privacy.json"))
+    arrays = load_arrays(folder / name)
+    with damaged(folder / name):
+        tree = json.loads(arrays["json"].tobytes())
+        found = tree.pop(version)
+    check_version(folder, found, _VERSION)
+    return tree, arrays
 
 
 def generator_statement(measured: LabelledMeasurement, public_inputs: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -102,7 +167,7 @@ def generator_statement(measured: LabelledMeasurement, public_inputs: tuple[str,
     parts = {"embedding": measured.embedding}
     if measured.counts is not None:
         parts["counts of the classes"] = measured.counts
-    return privacy_statement(parts, composition=measured.composition, public_inputs=public_inputs)
+    return privacy_statement(parts, composition=measured.composition, public_inputs=public_inputs, total=measured.total)
 
 
 def save_generator(
@@ -117,12 +182,16 @@ def save_generator(
     Args:
       folder: a new one.
       generator: what was trained.
-      measured: on what.
+      measured: what it was trained on.
       public_inputs: what else is public knowledge, and was used: bounds, for instance.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
+      ValueError: a generator that was trained on something else: the statement would be wrong.
     """
+    if generator.measured != digest(measured.embedding):
+        raise ValueError("the generator was not trained on this measurement")
+    statement = generator_statement(measured, public_inputs)
     arrays: dict[str, np.ndarray] = {f"state {name}": value for name, value in generator.state.items()}
     tree = {
         "generator_version": _VERSION,
@@ -131,10 +200,11 @@ def save_generator(
         "shares": encode(generator.shares, arrays, "shares"),
         "report": encode(generator.report, arrays, "report"),
         "mechanisms": encode(generator.mechanisms, arrays, "mechanisms"),
+        "measured": generator.measured,
+        "statement": statement,
     }
-    arrays["json"] = np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
-    statement = generator_statement(measured, public_inputs)
-    return save_folder(folder, {"generator.npz": arrays_writer(arrays), "privacy.json": json_writer(statement)})
+    writers = {"generator.npz": arrays_writer(arrays | {"json": _bytes(tree)}), "privacy.json": json_writer(statement)}
+    return save_folder(folder, writers)
 
 
 def load_generator(folder: str | os.PathLike) -> Generator:
@@ -144,13 +214,11 @@ def load_generator(folder: str | os.PathLike) -> Generator:
       ReleaseError: it is none, is damaged, or of another version.
     """
     folder = pathlib.Path(folder)
-    check_files(folder, ("generator.npz", "privacy.json"))
     path = folder / "generator.npz"
-    arrays = load_arrays(path)
-    with damaged(path):
-        tree = json.loads(arrays["json"].tobytes())
-        version = tree.pop("generator_version")
-    check_version(folder, version, _VERSION)
+    tree, arrays = _read(folder, path.name, "generator_version")
+    with damaged(folder / "privacy.json"):
+        if json.loads((folder / "privacy.json").read_text()) != tree.pop("statement"):
+            raise ValueError("it is not the statement of this generator")
     with damaged(path):
         state = {name.removeprefix("state "): value for name, value in arrays.items() if name.startswith("state ")}
         return Generator(state=state, **{name: decode(value, arrays) for name, value in tree.items()})

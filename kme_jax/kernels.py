@@ -265,7 +265,8 @@ class GaussianSum(_UnitShiftInvariant):
     weights: Array | None = None
 
     def __post_init__(self):
-        if not isinstance(self.gammas, np.ndarray | list | tuple):
+        known = np.ndarray | jax.Array | list | tuple
+        if isinstance(self.gammas, jax.core.Tracer) or not isinstance(self.gammas, known):
             return
         gammas = np.asarray(self.gammas, np.float64)
         if gammas.ndim != 2 or not gammas.size:

@@ -14,7 +14,7 @@ from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import Block, Grid, TableMap
 from kme_jax.kernels import Gaussian, GaussianSum, Laplacian, Matern32, Matern52, Product, Sum
-from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.privacy.mechanisms import Composition, Mechanism
 from kme_jax.proposals import NormalProposal
 from kme_jax.synthesis.generator import GeneratorReport, Rows
 from kme_jax.synthesis.networks import MLP, Convolutional, SmoothImages
@@ -25,6 +25,7 @@ _CLASSES = {
     for cls in (
         Block,
         Bounds,
+        Composition,
         Convolutional,
         FourierMap,
         Gaussian,

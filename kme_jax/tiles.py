@@ -147,6 +147,7 @@ def pair_sums(
     weights: np.ndarray,
     *,
     exact: bool = False,
+    rows_planned: int | None = None,
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
@@ -159,6 +160,8 @@ def pair_sums(
       weights: a, [N], of the same dtype; of int32 if the functions' values are.
       exact: for functions with integer values, below 2^16 in int32 or up to 2^38 in float64, and weights 0 and 1: no
         sum is ever rounded, and a value does not depend on what else is summed.
+      rows_planned: how many rows the shape of a chunk is chosen for; N if None. Where N is private this is public, so
+        that the same compiled program sees every row, whatever N.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: called with (pairs of chunks done, pairs of chunks in all).
 
@@ -175,7 +178,7 @@ def pair_sums(
         platform = devices[0].platform
         tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
         loop = platform == "cpu" and functions.is_elementwise(rows.shape[1])
-        share = -(-len(rows) // len(devices))
+        share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         if exact:
             tile_rows, chunk_rows = _exact_tiles(share, _EXACT_CHUNK_ROWS // len(devices))
         else:

@@ -2,7 +2,10 @@
 
 import dataclasses
 import inspect
+import json
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,13 @@ from kme_jax.algorithms import measure_labelled
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.folders import ReleaseError
-from kme_jax.generators import generator_statement, load_generator, measure_labelled_securely, save_generator
+from kme_jax.generators import (
+    generator_statement,
+    load_generator,
+    load_measurement,
+    measure_labelled_securely,
+    save_generator,
+)
 from kme_jax.privacy.calibration import gaussian_delta
 from kme_jax.privacy.mechanisms import Composition
 from kme_jax.privacy.statement import schema
@@ -65,7 +74,9 @@ def test_rows_of_every_class_are_where_they_should_be(trained):
 
 def test_the_report_says_how_far_off_noise_is(trained):
     measured, made = trained
-    assert made.report.converged == (made.report.objective[-1] <= made.report.expected * (1 + 4 * math.sqrt(2 / 1200)))
+    weights = 1 / class_shares(measured.counts, 3) ** 2 / 3  # of squares of normals, 400 for each class
+    spread = math.sqrt(2 * np.sum(weights**2) / 400) / np.sum(weights)
+    assert made.report.converged == (made.report.objective[-1] <= made.report.expected * (1 + 4 * spread))
     # What is expected is the objective of a generator whose mean is that of the rows.
     shares = class_shares(measured.counts, 3)
     noise = measured.embedding.coordinates - mean_embedding(LABELLED, _rows(20_000)).coordinates
@@ -358,12 +369,72 @@ class TestPrivacy:
         assert "LabelledIntegers" in statement["measurements"][0]["feature_map"]["proof"]
         with pytest.raises(ReleaseError, match="exists"):
             save_generator(folder, made, measured)
+        assert {"kernel", "frequencies"} <= set(statement["public_inputs"])
+        # A statement of another measurement would be wrong.
+        with pytest.raises(ValueError, match="not trained on this"):
+            save_generator(tmp_path / "other", made, measure_labelled_securely(rows, LABELLED, epsilon=1.0, delta=1e-5))
+        with pytest.raises(ValueError, match="not trained on this"):
+            save_generator(tmp_path / "other", made, _measured(rows))
+        text = (folder / "privacy.json").read_text()
+        (folder / "privacy.json").write_text(text.replace('"epsilon": 2.0', '"epsilon": 1.0', 1))
+        with pytest.raises(ReleaseError, match="not the statement"):
+            load_generator(folder)
+        (folder / "privacy.json").write_text(text)
         (folder / "generator.npz").write_bytes(b"no")
         with pytest.raises(ReleaseError, match="damaged"):
             load_generator(folder)
+
+    def test_a_measurement_is_kept_before_training(self, tmp_path):
+        ledger, rows = Ledger(tmp_path / "ledger.jsonl"), _rows(2000)
+        arguments = {"epsilon": 1.0, "delta": 1e-5, "ledger": ledger, "database": "rows"}
+        measure_labelled_securely(rows, LABELLED, **arguments)
+        measured = measure_labelled_securely(rows, LABELLED, **arguments, again=True, folder=tmp_path / "measured")
+        loaded = load_measurement(tmp_path / "measured")
+        np.testing.assert_array_equal(loaded.embedding.coordinates, measured.embedding.coordinates)
+        assert loaded.counts.mechanism == measured.counts.mechanism
+        assert loaded.composition == measured.composition
+        one, same = (
+            train_generator(jax.random.key(1), found.embedding, SMALL, QUICK, counts=found.counts)
+            for found in (measured, loaded)
+        )
+        np.testing.assert_array_equal(one.sample(20), same.sample(20))
+        statement = json.loads((tmp_path / "measured" / "privacy.json").read_text())
+        assert statement["total"]["releases"] == 2
+        assert statement["total"]["epsilon"] > 1.3
+        with pytest.raises(ReleaseError, match="exists"):
+            measure_labelled_securely(rows, LABELLED, **arguments, again=True, folder=tmp_path / "measured")
+        with pytest.raises(ValueError, match="count_share"):
+            measure_labelled_securely(rows, LABELLED, **arguments, again=True, count_share=0.0)
+        with pytest.raises(ValueError, match="below 1/N"):
+            measure_labelled_securely(rows, LABELLED, **(arguments | {"delta": 1e-3}), again=True)
+        assert len(ledger.spent("rows")) == 2
+
+    def test_maps_that_may_fail_are_in_the_ledger_with_what_they_may(self, tmp_path):
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20_000, 2), 3)
+        measure_labelled_securely(_rows(1000), features, epsilon=1.0, delta=1e-6, ledger=ledger, database="rows")
+        (spent,) = ledger.spent("rows")
+        assert spent.failure_probability == features.failure_probability == 1e-10
 
     def test_simulated_noise_says_so(self):
         statement = generator_statement(_measured(_rows(500)))
         assert not statement["private"]
         assert statement["rho"] is None
         assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]
+
+
+def test_the_examples_in_the_readme_run(tmp_path, monkeypatch, capsys):
+    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    chosen = [block for block in blocks if "dp_merf(" in block or "save_generator(" in block]
+    assert len(chosen) == 2
+    monkeypatch.chdir(tmp_path)
+    variables = {}
+    for block in chosen:
+        exec(block, variables)
+    assert variables["synthetic"].shape == (1000, 3)
+    last, expected = map(float, capsys.readouterr().out.split())
+    assert last < 3 * expected
+    for label in range(3):  # the rows are N(label, 0.3²)
+        some = variables["synthetic"][variables["synthetic"][:, 2] == label, :2]
+        np.testing.assert_allclose(some.mean(axis=0), label, atol=0.2)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax import kernels
+from kme_jax import FourierMap, kernels
 from kme_jax.numerics import float64
 
 UNIT = [kernels.Gaussian(0.3), kernels.Laplacian(0.4), kernels.Matern32(1.5), kernels.Matern52(0.8)]
@@ -140,3 +140,81 @@ def test_a_kernel_without_spectral_measure_says_so():
     for kernel in (Linear(), Linear() + UNIT[0], UNIT[0] * Linear()):
         with pytest.raises(ValueError, match="not shift-invariant"):
             kernel.spectral_sample(jax.random.key(0), 2, 2)
+
+
+class TestGaussianSum:
+    KERNEL = kernels.GaussianSum([[0.5, 0.0, 0.2], [0.1, 0.1, 0.1]], [1.0, 3.0])
+
+    def test_is_the_sum(self, rng):
+        with float64():
+            x, y = rng.normal(size=(7, 3)), rng.normal(size=(4, 3))
+            difference = np.square(x[:, None] - y[None])
+            first = np.exp(-0.5 * difference[:, :, 0] - 0.2 * difference[:, :, 2])
+            expected = 0.25 * first + 0.75 * np.exp(-0.1 * difference.sum(axis=2))
+            np.testing.assert_allclose(self.KERNEL.pairwise(x, y), expected, rtol=1e-12)
+            each = jnp.stack([jnp.stack([self.KERNEL(a, b) for b in jnp.asarray(y)]) for a in jnp.asarray(x)])
+            np.testing.assert_allclose(each, expected, rtol=1e-12)
+        assert self.KERNEL.diagonal_bound == 1
+
+    @pytest.mark.parametrize("normal", [jax.random.normal, kernels.orthogonal_normal])
+    def test_spectral_sample_reproduces_the_kernel(self, normal):
+        frequencies = self.KERNEL.spectral_sample(jax.random.key(3), 300_000, 3, normal=normal)
+        for difference in np.float32([[0.4, -0.6, 0.3], [2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, -2.0]]):
+            values = jnp.cos(frequencies @ difference)
+            error = 4 * float(values.std()) / math.sqrt(values.size)
+            assert float(values.mean()) == pytest.approx(float(self.KERNEL(difference, 0 * difference)), abs=error)
+
+    def test_frequencies_of_different_blocks_are_independent(self):
+        """Terms are drawn anew for every frequency: no more equal terms of neighbours than chance makes."""
+        frequencies = np.asarray(self.KERNEL.spectral_sample(jax.random.key(5), 40_000, 3))
+        first = frequencies[:, 1] == 0  # of the term that does not look at the second column
+        assert first.mean() == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / 40_000))
+        both = first[1:] & first[:-1]
+        assert both.mean() == pytest.approx(0.25**2, abs=5 * math.sqrt(0.06 / 40_000))
+
+    def test_decreases_along_rays(self, rng):
+        """What the diameter of many Fourier features relies on."""
+        with float64():
+            differences = rng.normal(0, 2, size=(200, 3))
+            at = [np.asarray(jax.vmap(lambda d: self.KERNEL(d, 0 * d))(scale * differences)) for scale in (1, 2)]
+        assert (at[1] >= 0).all()
+        assert (at[1] <= at[0]).all()
+        assert self.KERNEL.decreases_along_rays
+
+    def test_a_map_of_many_frequencies_has_a_small_diameter(self, rng):
+        for orthogonal in (False, True):
+            found = FourierMap.from_kernel(jax.random.key(0), self.KERNEL, 20_000, 3, orthogonal=orthogonal)
+            assert math.sqrt(2) < found.diameter < 1.75
+            features = np.asarray(found(rng.normal(0, 20, size=(300, 3)).astype(np.float32)))
+            assert np.sqrt(2 - 2 * (features @ features.T).min()) <= found.diameter
+
+    def test_arrays_of_jax_are_checked_too(self):
+        found = kernels.GaussianSum(jnp.full((2, 3), 0.5), jnp.asarray([1.0, 1.0]))
+        np.testing.assert_array_equal(found.weights, [0.5, 0.5])
+        assert float(found(jnp.zeros(3), jnp.zeros(3))) == found.diagonal_bound
+        with pytest.raises(ValueError, match="gammas"):
+            kernels.GaussianSum(jnp.asarray([[-1.0, 0.0]]))
+
+    def test_parameters_are_dynamic(self):
+        traces = []
+
+        @jax.jit
+        def evaluate(kernel, x):
+            traces.append(1)
+            return kernel(x, 0 * x)
+
+        x = jnp.ones(3)
+        for factor in (1.0, 2.0):
+            kernel = kernels.GaussianSum(factor * self.KERNEL.gammas, self.KERNEL.weights)
+            assert float(evaluate(kernel, x)) == pytest.approx(float(kernel(x, 0 * x)), rel=1e-6)
+        assert len(traces) == 1
+
+    def test_what_cannot_be_is_refused(self):
+        for gammas in ([1.0], [[]], [[0.0, 0.0]], [[-1.0, 2.0]], [[np.inf, 1.0]]):
+            with pytest.raises(ValueError, match="gammas"):
+                kernels.GaussianSum(gammas)
+        for weights in ([1.0], [0.0, 1.0], [np.nan, 1.0]):
+            with pytest.raises(ValueError, match="weights"):
+                kernels.GaussianSum([[1.0], [2.0]], weights)
+        with pytest.raises(ValueError, match="columns"):
+            self.KERNEL.spectral_sample(jax.random.key(0), 10, 2)

@@ -10,7 +10,6 @@ import pytest
 from kme_jax import FourierMap, Gaussian, LatticeMap, SubspaceMap, integer_embedding, mean_embedding
 from kme_jax.feature_maps import LabelledMap, MixedMap, integer_map
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.kernels import GaussianSum
 
 
 def _fourier(num_features=200, dim=3):
@@ -19,8 +18,9 @@ def _fourier(num_features=200, dim=3):
 
 FOURIER = _fourier()
 MIXED = MixedMap(FOURIER, (2, 5, 3))
+LABELLED = LabelledMap(FOURIER, 4)
 MAPS = {
-    "labelled": LabelledMap(FOURIER, 4),
+    "labelled": LABELLED,
     "labelled lattice": LabelledMap(LatticeMap.from_box(Gaussian(0.5), [-6.0] * 2, [6.0] * 2), 3),
     "one label": LabelledMap(FOURIER, 1),
     "mixed": MIXED,
@@ -186,25 +186,37 @@ def test_counts_of_codes():
     assert found.feature_map.diameter == pytest.approx(math.sqrt(2))
 
 
-class TestGaussianSum:
-    KERNEL = GaussianSum([[0.5, 0.0, 0.2], [0.1, 0.1, 0.1]], [1.0, 3.0])
+@pytest.mark.parametrize("size", [1024, 4096])
+def test_how_large_a_class_is_changes_no_row(size):
+    """A row that changes its class moves the sums by its own integers and nothing else, also where a class gets one row
+    more than fits into a number of tiles: by which compiled program rows are seen depends on N alone."""
+    dim, num_rows = 784, 2 * size + 7
+    fourier = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.004), 40, dim)
+    feature_map = LabelledMap(fourier, 2)
+    row = np.random.default_rng(0).uniform(size=dim)
+    rows = np.concatenate([np.tile(row, (num_rows, 1)), np.zeros((num_rows, 1))], axis=1)
+    rows[size:, -1] = 1
+    other = rows.copy()
+    other[size, -1] = 0
+    one, two = (integer_embedding(feature_map, some).total.reshape(2, -1) for some in (rows, other))
+    np.testing.assert_array_equal(two[0] - one[0], one[1] - two[1])
+    np.testing.assert_array_equal(one[0] * (size + 1), two[0] * size)  # all rows are the same
+    np.testing.assert_array_equal(one[0] * (num_rows - size), one[1] * size)
 
-    def test_is_the_sum(self, rng):
-        x, y = rng.normal(size=(2, 3))
-        first = math.exp(-0.5 * (x[0] - y[0]) ** 2 - 0.2 * (x[2] - y[2]) ** 2)
-        expected = 0.25 * first + 0.75 * math.exp(-0.1 * np.sum((x - y) ** 2))
-        assert float(self.KERNEL(x.astype(np.float32), y.astype(np.float32))) == pytest.approx(expected, rel=1e-5)
 
-    def test_a_map_of_many_frequencies_has_a_small_diameter(self):
-        found = FourierMap.from_kernel(jax.random.key(0), self.KERNEL, 20_000, 3, orthogonal=True)
-        assert math.sqrt(2) < found.diameter < 1.75
+def test_progress_tells_nothing_of_the_classes():
+    reports = []
+    for shares in ((0.9, 0.1, 0.0, 0.0), (0.25, 0.25, 0.25, 0.25)):
+        rows = _rows(LABELLED, 400)
+        rows[:, -1] = np.random.default_rng(0).choice(4, 400, p=shares)
+        seen = []
+        integer_embedding(LABELLED, rows, progress=lambda *found, seen=seen: seen.append(found))
+        reports.append(sorted(set(seen)))
+    assert reports[0] == reports[1]
+    assert reports[0][-1] == (400, 400)
 
-    def test_what_cannot_be_is_refused(self):
-        for gammas in ([1.0], [[]], [[0.0, 0.0]], [[-1.0, 2.0]], [[np.inf, 1.0]]):
-            with pytest.raises(ValueError, match="gammas"):
-                GaussianSum(gammas)
-        for weights in ([1.0], [0.0, 1.0], [np.nan, 1.0]):
-            with pytest.raises(ValueError, match="weights"):
-                GaussianSum([[1.0], [2.0]], weights)
-        with pytest.raises(ValueError, match="columns"):
-            self.KERNEL.spectral_sample(jax.random.key(0), 10, 2)
+
+def test_a_table_with_labels_has_the_same_noise_in_integers():
+    feature_map = LabelledMap(TableMap.of_codes(5), 3)
+    integers = integer_map(feature_map, 100)
+    assert integers.diameter == pytest.approx(integers.units * feature_map.diameter)

@@ -215,7 +215,11 @@ BAD = {
     "a header alone": (_write("rows.csv", "age,job,rich\n"), {"file": "rows.csv"}, "at least 2 rows, got 0"),
     "one row": (_write("rows.csv", f"age,job,rich\n{SECRET},a,b\n"), {"file": "rows.csv"}, "at least 2 rows, got 1"),
     "text named parquet": (_write("rows.parquet", _CSV), {}, "rows.parquet: is no Parquet file"),
-    "gzip named csv": (_write("rows.csv", gzip.compress(_CSV.encode(), mtime=0)), {"file": "rows.csv"}, "is a gzip file"),
+    "gzip named csv": (
+        _write("rows.csv", gzip.compress(_CSV.encode(), mtime=0)),
+        {"file": "rows.csv"},
+        "is a gzip file",
+    ),
     "parquet named csv": (_write("rows.csv", b"PAR1" + b"\0" * 50), {"file": "rows.csv"}, "is a Parquet file"),
     "half a parquet file": (_write("rows.parquet", b"PAR1" + b"x" * 99), {}, "is damaged, or no Parquet file"),
     "a ragged row": (_write("rows.csv", _CSV + f"{SECRET},baker\n"), {"file": "rows.csv"}, "row 7 .* has 2 cells"),

@@ -54,8 +54,8 @@ class FeatureMap(abc.ABC):
 
     @property
     def norm_bound(self) -> float:
-        """An upper bound of ‖ψ(x)‖₂: here the diameter, as the zero vector is within it."""
-        return self.diameter
+        """An upper bound of ‖ψ(x)‖₂ that cannot fail: here the diameter, as the zero vector is within it."""
+        return self.certain_diameter
 
     @property
     @abc.abstractmethod

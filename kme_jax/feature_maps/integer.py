@@ -61,7 +61,13 @@ class IntegerMap(abc.ABC):
 
     @abc.abstractmethod
     def sum(
-        self, rows: np.ndarray, usable: np.ndarray, *, devices=None, progress: Progress | None = None
+        self,
+        rows: np.ndarray,
+        usable: np.ndarray,
+        *,
+        rows_planned: int | None = None,
+        devices=None,
+        progress: Progress | None = None,
     ) -> np.ndarray:
         """Σ_n q(x_n) over the usable rows [N], int64: the same for any order, batches and number of devices of one
         kind. SENSITIVE.
@@ -69,6 +75,8 @@ class IntegerMap(abc.ABC):
         Args:
           rows: [N, d], with finite entries that the map covers.
           usable: which of them count, [N].
+          rows_planned: a public number to be used instead of N, where N is private, for whatever decides how a row's
+            integers are computed; see ``tiles.pair_sums``.
         """
 
     @abc.abstractmethod
@@ -171,7 +179,7 @@ class SpectralIntegers(IntegerMap):
     def norm_bound(self) -> float:
         return math.sqrt(sum((int(level) + 2) ** 2 for level in self.levels)) * (1 + 1e-12)
 
-    def sum(self, rows, usable, *, devices=None, progress=None):
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         frequencies, local = self.feature_map.angles(rows)
         sums = tiles.pair_sums(
             IntegerCosSin(),
@@ -179,6 +187,7 @@ class SpectralIntegers(IntegerMap):
             local,
             np.asarray(usable, np.int32),
             exact=True,
+            rows_planned=rows_planned,
             devices=devices,
             progress=progress,
         )
@@ -343,13 +352,14 @@ class SubspaceIntegers(IntegerMap):
         kernel_rounding = (basis_norm + moved) * math.sqrt(size) * (1 + 2 * self.units * error)
         return (self.units * exact + kernel_rounding + math.sqrt(size)) * (1 + 1e-12)
 
-    def sum(self, rows, usable, *, devices=None, progress=None):
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         sums = tiles.pair_sums(
             IntegerKernelValues(self.feature_map.kernel, self.units),
             self.feature_map.pivot_points,
             np.asarray(rows, np.float64),
             np.asarray(usable, np.float64),
             exact=True,
+            rows_planned=rows_planned,
             devices=devices,
             progress=progress,
         )
@@ -393,7 +403,11 @@ class TableIntegers(IntegerMap):
     def certain_diameter(self) -> float:
         return self.diameter
 
-    def sum(self, rows, usable, *, devices=None, progress=None):
+    @property
+    def norm_bound(self) -> float:
+        return self.units * (1 + 1e-15)
+
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         blocks = self.feature_map.blocks
         weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
         counts = self.feature_map.weighted_counts(rows if np.all(usable) else rows[usable])
@@ -449,9 +463,9 @@ class MixedIntegers(IntegerMap):
     def norm_bound(self) -> float:
         return self._with_categories(self.numeric.norm_bound, 1)
 
-    def sum(self, rows, usable, *, devices=None, progress=None):
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         numbers = np.ascontiguousarray(rows[:, : self.feature_map.numeric.dim])
-        first = self.numeric.sum(numbers, usable, devices=devices, progress=progress)
+        first = self.numeric.sum(numbers, usable, rows_planned=rows_planned, devices=devices, progress=progress)
         counts = self.feature_map.weighted_counts(rows[np.asarray(usable, bool)]).astype(np.int64)
         return np.concatenate([first, counts * self.level])
 
@@ -498,10 +512,12 @@ class LabelledIntegers(IntegerMap):
     def norm_bound(self) -> float:
         return self.features.norm_bound
 
-    def sum(self, rows, usable, *, devices=None, progress=None):
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        # How many rows a class has is private, and must not decide by which compiled program they are seen.
+        planned = -(-(len(rows) if rows_planned is None else rows_planned) // self.feature_map.num_labels)
         return np.concatenate(
             [
-                self.features.sum(some, some_usable, devices=devices, progress=report)
+                self.features.sum(some, some_usable, rows_planned=planned, devices=devices, progress=report)
                 if len(some)
                 else np.zeros(self.features.feature_map.num_features, np.int64)
                 for some, some_usable, report in self.feature_map.classes(rows, np.asarray(usable), progress)

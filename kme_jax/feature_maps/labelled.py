@@ -12,6 +12,7 @@ import numpy as np
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
+from kme_jax.numerics import Progress
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -218,30 +219,28 @@ class LabelledMap(FeatureMap):
             ]
         )
 
-    def classes(self, rows: np.ndarray, weights: np.ndarray, progress=None):
+    def classes(self, rows: np.ndarray, weights: np.ndarray, progress: Progress | None = None):
         """For every class its rows without their label, their weights, and a progress function: of the rows [n, d + 1]
         with weights [n], which may be few or none. Rows of weight 0 are left out.
         """
-        labels, done = rows[:, -1], 0
+        labels = rows[:, -1]
         for label in range(self.num_labels):
             chosen = np.flatnonzero((labels == label) & (weights != 0))
-            yield (
-                np.ascontiguousarray(rows[chosen, :-1]),
-                weights[chosen],
-                _Part(progress, done, len(chosen), len(rows)),
-            )
-            done += len(chosen)
+            part = _Part(progress, label, self.num_labels, len(rows))
+            yield np.ascontiguousarray(rows[chosen, :-1]), weights[chosen], part
+            part(1, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Progress with some of the rows as progress with all of them."""
+    """Progress with one class as progress with all rows, as if all classes were of one size: how large they are is
+    private."""
 
-    whole: object
-    before: int
-    size: int
+    whole: Progress | None
+    label: int
+    num_labels: int
     num_rows: int
 
     def __call__(self, done: int, total: int) -> None:
         if self.whole:
-            self.whole(self.before + self.size * done // total, self.num_rows)
+            self.whole(self.num_rows * (self.label * total + done) // (self.num_labels * total), self.num_rows)

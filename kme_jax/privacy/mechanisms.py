@@ -108,9 +108,10 @@ class Composition:
     mu: float | None = None
 
     @classmethod
-    def planned(cls, budget: PrivacyBudget) -> Composition:
-        """What may be spent in all, by secure measurements of maps whose diameters are certain."""
-        return cls(budget.epsilon, budget.delta, zcdp_rho(budget), 0.0, True)
+    def planned(cls, budget: PrivacyBudget, failure_probability: float = 0.0) -> Composition:
+        """What may be spent in all, by secure measurements of maps whose diameters fail with this probability."""
+        rho = zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - failure_probability))
+        return cls(budget.epsilon, budget.delta, rho, failure_probability, True)
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:

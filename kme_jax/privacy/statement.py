@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kme_jax._version import __version__
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
@@ -76,6 +77,13 @@ def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any
     }
 
 
+def _innermost(feature_map: FeatureMap) -> FeatureMap:
+    """The map of numbers within those of labels and categories."""
+    if isinstance(feature_map, LabelledMap):
+        return _innermost(feature_map.features)
+    return feature_map.numeric if isinstance(feature_map, MixedMap) else feature_map
+
+
 def privacy_statement(
     measured: PrivateEmbedding | dict[str, PrivateEmbedding],
     *,
@@ -94,10 +102,10 @@ def privacy_statement(
     several = {"embedding": measured} if isinstance(measured, PrivateEmbedding) else measured
     last = list(several.values())[-1]
     whole = last.mechanism if composition is None else composition
-    points = any(isinstance(private.feature_map, SubspaceMap) for private in several.values())
-    inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}.get(
-        type(last.feature_map), ["kernel", "frequencies"]
-    )
+    maps = [_innermost(private.feature_map) for private in several.values()]
+    points = any(isinstance(found, SubspaceMap) for found in maps)
+    inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}
+    inputs = dict.fromkeys(name for found in maps for name in inputs.get(type(found), ["kernel", "frequencies"]))
     return {
         "statement_version": STATEMENT_VERSION,
         "private": all(private.mechanism.private for private in several.values()),

@@ -77,6 +77,7 @@ def _fingerprint(what: Sequence[Any]) -> str:
     for value in what:
         if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)
-        digest.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
+        array = np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.asarray(value)
+        digest.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
         digest.update(b"\0")
     return digest.hexdigest()

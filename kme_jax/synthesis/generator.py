@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import math
 from typing import Any, Literal
@@ -46,7 +47,8 @@ class Training:
       learning_rate: at the start.
       decay: what the learning rate is multiplied by after every ``decay_steps``; None for a cosine down to zero.
       decay_steps: see ``decay``.
-      unbiased: whether ‖μ_G‖² is estimated without bias, by pairs of different rows. With bias ([H]), the objective
+      unbiased: whether ‖μ_G‖² is estimated by pairs of different rows, without bias but for what batch normalisation
+        makes rows of a batch depend on each other. With bias ([H]), the objective
         asks for less spread than the data have: a batch's mean is longer than μ_G, by the more the smaller the batch.
       features_per_step: frequencies × 2 of a step, in turns, of a FourierMap; None for all.
     """
@@ -185,6 +187,7 @@ class Generator:
       state: parameters and statistics, by name.
       report: how well it fits.
       mechanisms: what was done to the private rows: of the embedding, and of the counts if there are any.
+      measured: a digest of the noisy embedding it was trained on.
     """
 
     network: Network
@@ -193,6 +196,7 @@ class Generator:
     state: dict[str, np.ndarray]
     report: GeneratorReport
     mechanisms: tuple[Mechanism, ...]
+    measured: str
 
     def sample(
         self, num_rows: int, *, seed: int = 0, labels: np.ndarray | Literal["balanced"] | None = None
@@ -462,7 +466,9 @@ def train_generator(
     done = 0
     keeper = None
     if checkpoint is not None:
-        keeper = Checkpoints(checkpoint, (repr((network, training, levels)), key, embedding.coordinates, shares))
+        limits = [] if rows.lower is None else [rows.lower, rows.upper]
+        public = (repr((network, training, rows.categories, levels)), key, embedding.coordinates, shares)
+        keeper = Checkpoints(checkpoint, (*public, *jax.tree.leaves(features), *limits))
         done, trace, state = keeper.latest(state)
     run = functools.partial(
         _train, objective, rows, graph=graph, network=network, training=training, num_labels=num_labels,
@@ -477,9 +483,10 @@ def train_generator(
             keeper.keep(done, trace, state, last=done == training.num_steps)
         if progress:
             progress(done, training.num_steps)
-    scale = float(np.sum(np.asarray(objective.weights, np.float64)))
-    expected = scale * objective.targets.shape[-1] * embedding.mechanism.variance * _rescaled(objective, features)
-    spread = expected * math.sqrt(2 / embedding.feature_map.num_features)
+    weights = np.asarray(objective.weights, np.float64)
+    size = objective.targets.shape[-1]  # features of a class in a block, whose noise is larger where there are several
+    noise = embedding.mechanism.variance * features.num_features / size
+    expected, spread = float(weights.sum() * size * noise), noise * math.sqrt(2 * size * float(weights @ weights))
     report = GeneratorReport(
         tuple(trace),
         tuple(min((i + 1) * _STEPS_AT_ONCE, training.num_steps) for i in range(len(trace))),
@@ -487,9 +494,10 @@ def train_generator(
         bool(trace and trace[-1] <= expected + 4 * spread),
     )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
-    return Generator(network, rows, shares if labelled else None, _flat(*state[:2]), report, mechanisms)
+    labels = shares if labelled else None
+    return Generator(network, rows, labels, _flat(*state[:2]), report, mechanisms, digest(embedding))
 
 
-def _rescaled(objective: _Objective, features: FeatureMap) -> float:
-    """What the variance of a block's targets is, in units of that of the embedding's coordinates."""
-    return 1.0 if objective.turns is None else len(features.turns) / objective.turns.shape[1]
+def digest(embedding: PrivateEmbedding) -> str:
+    """Of a noisy embedding: by which one knows it again."""
+    return hashlib.sha256(np.ascontiguousarray(embedding.coordinates, np.float64).tobytes()).hexdigest()
