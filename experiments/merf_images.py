@@ -193,8 +193,6 @@ def _run(config: ImagesConfig, name: str) -> dict[str, Any]:
                 if made is not None and seed == 0 and size == sizes[0]:
                     cell["sheet"] = _sheet(made)
                 cells.add(cell | {"seconds": dict(stages.seconds)})
-    cells.result["sheet of real images"] = _real_sheet(data)
-    common.write_json(result_path(config, name), cells.result)
     return cells.result
 
 
@@ -252,11 +250,6 @@ def generate(
 def _sheet(made: Generator) -> str:
     labels = np.repeat(np.arange(images.NUM_CLASSES), _SHOWN_PER_CLASS)
     return images.pack(made.sample(len(labels), seed=0, labels=labels)[:, :-1])
-
-
-def _real_sheet(data: images.Images) -> str:
-    chosen = [np.flatnonzero(data.test_labels == c)[:_SHOWN_PER_CLASS] for c in range(images.NUM_CLASSES)]
-    return images.pack(data.test[np.concatenate(chosen)] / 255)
 
 
 def accuracy(cell: dict[str, Any]) -> float:

@@ -350,7 +350,7 @@ def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
 
 def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
     """Draws sample sheets of experiments.merf_images ([H] figure 2): ten images of each class, for each data set,
-    variant and ε, beside real ones.
+    variant and ε. Real ones are not shown: they are no part of a result.
 
     Args:
       inputs: JSON results, one for each data set.
@@ -362,7 +362,7 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
     sheets = []
     for result in results:
-        found = [("real images", result["sheet of real images"])]
+        found = []
         for cell in result["cells"]:
             if "sheet" in cell:
                 found.append((f"{cell['variant']}, ε = {cell['epsilon']:g}", cell["sheet"]))

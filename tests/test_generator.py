@@ -235,17 +235,15 @@ def test_mixed_rows_are_numbers_and_codes():
 
 
 @pytest.mark.parametrize(
-    "network",
+    ("network", "num_labels"),
     [
-        Convolutional(8, 8, hidden=10, channels=(2, 2), size=3, code=2),
-        Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3),
-        SmoothImages(8, 12, widths=(10,), code=2, styles=3),
-        SmoothImages(8, 8, widths=(10,), code=2, styles=0),
-        MLP(widths=(), code=2),
+        (Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2),
+        (SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2),
+        (SmoothImages(8, 8, widths=(10,), code=2, styles=0), 0),
+        (MLP(widths=(), code=2, styles=2), 0),
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("num_labels", [0, 2])
 def test_networks_of_images(network, num_labels):
     size = getattr(network, "height", 8) * getattr(network, "width", 8)
     rows = np.random.default_rng(0).uniform(size=(50, size))

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import image_classifiers, images, merf, merf_gaussians, merf_images, plots
+from experiments import common, image_classifiers, images, merf, merf_gaussians, merf_images, plots
 from experiments.common import InputError
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon
@@ -65,6 +65,16 @@ def _images_config(data_dir, output_dir, **others):
     return merf_images.ImagesConfig(**(chosen | others))
 
 
+@pytest.fixture
+def few_features(monkeypatch):
+    for module in (merf_gaussians, merf_images):
+        for name, variant in module.VARIANTS.items():
+            monkeypatch.setitem(module.VARIANTS, name, dataclasses.replace(variant, num_features=200))
+    for name, variant in merf_gaussians.VARIANTS.items():
+        small = dataclasses.replace(variant, network=dataclasses.replace(variant.network, widths=(20,)))
+        monkeypatch.setitem(merf_gaussians.VARIANTS, name, small)
+
+
 class TestGaussians:
     def test_the_mixture(self):
         means, classes = merf_gaussians.centres()
@@ -93,7 +103,7 @@ class TestGaussians:
         assert merf_gaussians.judge(swapped)["modes"] == 0
         assert merf_gaussians.judge(swapped)["nll"] > 10
 
-    def test_a_run_can_be_drawn_and_goes_on(self, tmp_path):
+    def test_a_run_can_be_drawn_and_goes_on(self, few_features, tmp_path):
         config = merf_gaussians.GaussiansConfig(
             num_rows=500, num_samples=300, num_steps=2, num_seeds=1, output_dir=str(tmp_path)
         )
@@ -118,7 +128,7 @@ class TestImages:
             assert rows[:, :-1].max() <= 1
             np.testing.assert_array_equal(rows[:, -1], data.private_labels)
 
-    def test_a_run_can_be_drawn_and_goes_on(self, data_dir, tmp_path):
+    def test_a_run_can_be_drawn_and_goes_on(self, few_features, data_dir, tmp_path):
         config = _images_config(data_dir, tmp_path)
         first = merf_images.run(dataclasses.replace(config, variants=("improved",)))["mnist"]
         assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
@@ -228,18 +238,31 @@ def test_damaged_files_are_one_line(tmp_path, what, says):
 
 
 @pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (merf_images.ImagesConfig(datasets=("cifar",)), "expected some of mnist, fashion_mnist"),
+        (merf_images.ImagesConfig(variants=("best",)), "expected some of"),
+        (merf_images.ImagesConfig(classifiers=()), "expected some of"),
+        (merf_images.ImagesConfig(epsilons=(1.0, 1.0)), "and different"),
+        (merf_images.ImagesConfig(epsilons=(-1.0,)), "epsilon must be positive"),
+        (merf_images.ImagesConfig(num_samples=0), "--num_samples must be at least 1"),
+        (merf_images.ImagesConfig(num_steps=-1), "--num_steps must be 0 or more"),
+        (merf_gaussians.GaussiansConfig(num_rows=99), "multiple of 25"),
+        (merf_gaussians.GaussiansConfig(delta=2.0), "delta must be in"),
+        (merf_gaussians.GaussiansConfig(variants=("worst",)), "expected some of"),
+        (merf_gaussians.GaussiansConfig(num_seeds=0), "--num_seeds must be at least 1"),
+    ],
+)
+def test_bad_configurations_are_one_line(config, says):
+    with pytest.raises(InputError, match=says) as caught:
+        config.validate()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("module", "flags", "says"),
     [
         ("merf_images", ["--data_dir=/nowhere"], "has no folder mnist"),
-        ("merf_images", ["--datasets=cifar"], "expected some of mnist, fashion_mnist"),
-        ("merf_images", ["--variants=best"], "expected some of"),
-        ("merf_images", ["--classifiers="], "expected some of"),
-        ("merf_images", ["--epsilons=1,1"], "and different"),
-        ("merf_images", ["--epsilons=-1"], "epsilon must be positive"),
-        ("merf_images", ["--num_samples=0"], "--num_samples must be at least 1"),
-        ("merf_gaussians", ["--num_rows=99"], "multiple of 25"),
-        ("merf_gaussians", ["--delta=2"], "delta must be in"),
-        ("merf_gaussians", ["--variants=worst"], "expected some of"),
         ("merf_gaussians", ["here"], "unknown word"),
     ],
 )
@@ -249,3 +272,14 @@ def test_bad_flags_are_one_line(module, flags, says, tmp_path):
     assert run.returncode == 2
     assert says in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
+
+
+def test_the_readme_shows_the_committed_results():
+    found = sorted((common.REPOSITORY / "figures").glob("merf_*.json"))
+    assert found
+    readme = (common.REPOSITORY / "README.md").read_text()
+    for path in found:
+        result = json.loads(path.read_text())
+        assert {"merf_images": merf_images, "merf_gaussians": merf_gaussians}[result["experiment"]].markdown(
+            result
+        ) in readme

@@ -11,6 +11,11 @@ from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress
 
 
+def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:
+    """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, of the same shape; NaN is none."""
+    return (values >= 0) & (values < num_codes) & (values == np.floor(values))
+
+
 class FeatureMap(abc.ABC):
     """A finite-dimensional feature map with a proved diameter.
 

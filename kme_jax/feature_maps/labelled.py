@@ -9,18 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
 from kme_jax.numerics import Progress
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
-
-
-def _are_codes(values: np.ndarray, num_codes) -> np.ndarray:
-    """Which values are whole numbers from 0 to ``num_codes`` − 1."""
-    return (values >= 0) & (values < num_codes) & (values == np.floor(values))
 
 
 @pytree_dataclass
@@ -92,7 +87,7 @@ class MixedMap(FeatureMap):
 
     def covers(self, rows):
         numbers = self.numeric.dim
-        codes = _are_codes(rows[:, numbers:], np.asarray(self.categories)).all(axis=1)
+        codes = are_codes(rows[:, numbers:], np.asarray(self.categories)).all(axis=1)
         return self.numeric.covers(rows[:, :numbers]) & codes
 
     @property
@@ -201,7 +196,7 @@ class LabelledMap(FeatureMap):
         return max(self.features.row_bound, float(self.num_labels))
 
     def covers(self, rows):
-        return self.features.covers(rows[:, :-1]) & _are_codes(rows[:, -1], self.num_labels)
+        return self.features.covers(rows[:, :-1]) & are_codes(rows[:, -1], self.num_labels)
 
     def __call__(self, x):
         x = jnp.asarray(x)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.kernels import Kernel
 from kme_jax.pytrees import pytree_dataclass
 
@@ -202,8 +202,7 @@ class TableMap(FeatureMap):
 
     def covers(self, rows):
         """Rows of codes: whole numbers from 0 to ``num_codes`` − 1."""
-        most = np.asarray([grid.num_codes - 1 for grid in self.grids])
-        return np.all((rows >= 0) & (rows <= most) & (rows == np.floor(rows)), axis=1)
+        return are_codes(rows, np.asarray([grid.num_codes for grid in self.grids])).all(axis=1)
 
     def __call__(self, x):
         """ψ(x), [n, F], in the precision of floating-point rows x."""

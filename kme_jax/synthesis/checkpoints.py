@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import pathlib
 import time
@@ -30,7 +29,6 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike, what: Sequence[Any]):
         import orbax.checkpoint as ocp  # here: it takes a second to import
 
-        logging.getLogger("absl").setLevel(logging.WARNING)
         self._ocp, self._folder = ocp, pathlib.Path(folder).resolve()
         self._fingerprint, self._kept_at = _fingerprint(what), time.monotonic()
         options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)

@@ -218,7 +218,11 @@ class Generator:
         label_key, code_key = jax.random.split(key)
         labels = self._labels(label_key, num_rows, labels)
         num_labels = 0 if self.shares is None else len(self.shares)
-        graph, parameters, statistics = _built(self.network, num_labels, self.rows.num_outputs, jax.random.key(0))
+        graph, parameters, statistics = _split(
+            nnx.eval_shape(lambda: self.network.build(num_labels, self.rows.num_outputs, nnx.Rngs(0))),
+            self.network,
+            num_labels,
+        )
         parameters, statistics = (_from_flat(tree, self.state) for tree in (parameters, statistics))
         found = []
         for start in range(0, num_rows, _ROWS_AT_ONCE):  # blocks of one shape; what is too much is cut off
@@ -250,10 +254,9 @@ class Generator:
         return labels.astype(np.int32)
 
 
-def _built(network: Network, num_labels: int, num_outputs: int, key: Array):
+def _split(module: nnx.Module, network: Network, num_labels: int):
     """The module's graph; parameters: those of the network, and logits of the styles' shares, [max(L, 1), styles];
     and statistics."""
-    module = network.build(num_labels, num_outputs, nnx.Rngs(key))
     graph, parameters, statistics = nnx.split(module, nnx.Param, ...)
     styles = jnp.zeros((max(num_labels, 1), max(network.styles, 1)))
     return graph, {"network": parameters, "styles": styles}, statistics
@@ -460,7 +463,8 @@ def train_generator(
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
     objective, num_blocks = _objective(embedding, shares, counts is not None, training)
     build_key, step_key = jax.random.split(key)
-    graph, parameters, statistics = _built(network, num_labels, rows.num_outputs, build_key)
+    module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
+    graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
     trace: list[float] = []
     done = 0
