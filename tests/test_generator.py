@@ -76,13 +76,63 @@ def test_the_report_says_how_far_off_noise_is(trained):
     measured, made = trained
     weights = 1 / class_shares(measured.counts, 3) ** 2 / 3  # of squares of normals, 400 for each class
     spread = math.sqrt(2 * np.sum(weights**2) / 400) / np.sum(weights)
-    assert made.report.converged == (made.report.objective[-1] <= made.report.expected * (1 + 4 * spread))
+    assert made.report.converged == (made.report.fit <= made.report.expected * (1 + 4 * spread))
     # What is expected is the objective of a generator whose mean is that of the rows.
     shares = class_shares(measured.counts, 3)
     noise = measured.embedding.coordinates - mean_embedding(LABELLED, _rows(20_000)).coordinates
     weights = 1 / shares**2 / 3  # normalised so that Σ α π² = 1
     found = np.sum(weights * np.sum(noise.reshape(3, -1) ** 2, axis=1))
     assert made.report.expected == pytest.approx(found, rel=0.25)
+    # The fit is that of rows as they are sampled.
+    sampled = mean_embedding(LABELLED, made.sample(60_000, seed=9).astype(float)).coordinates
+    found = np.sum(weights * np.sum((measured.embedding.coordinates - sampled).reshape(3, -1) ** 2, axis=1))
+    assert made.report.fit == pytest.approx(found, abs=3e-4)
+
+
+def test_styles_have_the_best_shares():
+    """Two modes of .7 and .3, four styles: shares are probabilities, no others fit better, and rows follow them."""
+    rng = np.random.default_rng(0)
+    rows = np.where(rng.uniform(size=(20_000, 1)) < 0.7, -2.0, 2.0) + 0.3 * rng.normal(size=(20_000, 2))
+    target = perturb(jax.random.key(0), mean_embedding(FOURIER, rows), BUDGET)
+    training = Training(num_steps=300, batch_size=80, learning_rate=2e-2)
+    made = train_generator(jax.random.key(3), target, dataclasses.replace(SMALL, styles=4), training)
+    shares = np.exp(made.state["styles"])
+    np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
+    assert np.mean(made.sample(5000)[:, 0] < 0) == pytest.approx(0.7, abs=0.04)
+
+    def fit(shares):
+        state = made.state | {"styles": np.log(np.maximum(shares, 1e-30)).astype(np.float32)}
+        sample = dataclasses.replace(made, state=state).sample(20_000, seed=1).astype(float)
+        return np.sum((target.coordinates - mean_embedding(FOURIER, sample).coordinates) ** 2)
+
+    best = fit(shares)
+    for other in rng.dirichlet(np.ones(4), 20)[:, None]:
+        assert fit(other) > best - 1e-3
+
+
+def test_least_squares_over_probabilities():
+    rng = np.random.default_rng(1)
+    vectors, target = rng.normal(size=(3, 5)), rng.normal(size=5)
+    found = generators._simplex_least_squares(vectors, target)
+    assert found.min() >= 0
+    np.testing.assert_allclose(found.sum(), 1, rtol=1e-12)
+    least = min(np.sum((p @ vectors - target) ** 2) for p in rng.dirichlet(np.ones(3) / 2, 20_000))
+    assert least - 1e-3 < np.sum((found @ vectors - target) ** 2) <= least
+    np.testing.assert_allclose(generators._simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
+
+
+def test_steps_by_themselves_are_those_of_a_scan(monkeypatch):
+    measured = _measured(_rows())
+    scanned, single = [], []
+    for trace, steps in ((scanned, 50), (single, 1)):
+        monkeypatch.setattr(generators, "_steps_per_call", lambda network, steps=steps: steps)
+        made = train_generator(
+            jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=20),
+            counts=measured.counts,
+        )  # fmt: skip
+        trace.append(made.report.objective)
+    np.testing.assert_allclose(scanned, single, rtol=1e-3)
+    assert generators._STEPS_AT_ONCE > 1
 
 
 def test_the_same_key_makes_the_same_generator():

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.optimize
 from flax import nnx
 
 from kme_jax.feature_maps.base import FeatureMap
@@ -28,12 +29,14 @@ from kme_jax.numerics import Progress
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
-from kme_jax.synthesis.networks import Network
+from kme_jax.synthesis.networks import Convolutional, Network
 
 Array = jax.Array
 
 _STEPS_AT_ONCE = 50
 _ROWS_AT_ONCE = 2048
+_BLOCKS_PER_CLASS, _ROWS_PER_BLOCK = 16, 512  # from which shares of styles and the fit are worked out
+_LEAST_STYLE = 1e-30  # share of a style that no row has
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
 
@@ -165,13 +168,15 @@ class GeneratorReport:
     Attributes:
       objective: ‖μ̃ − μ_G‖² as estimated in training, by the step of ``steps``, mean of the steps before.
       steps: numbers of steps.
+      fit: ‖μ̃ − μ_G‖² of the generator as it is, with running averages in the place of those of a batch.
       expected: what it is for the private rows themselves, F σ²: the square of the noise.
-      converged: whether the last is no more than that but for chance (4 standard deviations of the noise's square). A
+      converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square). A
         generator that is still above has not got all that the embedding says; one far below fits noise.
     """
 
     objective: tuple[float, ...]
     steps: tuple[int, ...]
+    fit: float
     expected: float
     converged: bool
 
@@ -325,7 +330,7 @@ class _Objective:
         features = self.features
         if self.turns is not None:
             features = FourierMap(features.kernel, self.turns[block])
-        values = features.relaxed(relaxed) if isinstance(features, MixedMap) else features(relaxed)
+        values = _relaxed(features, relaxed)
         values = values.reshape(*styles.shape, -1, values.shape[1])
         size, means = values.shape[2], jnp.mean(values, axis=2)
         mean = jnp.einsum("ls,lsf->lf", styles, means)
@@ -397,7 +402,55 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
             updates, moments = optimiser.update(gradient, moments, parameters)
         return (optax.apply_updates(parameters, updates), statistics, moments), value
 
+    if num_steps == 1:
+        state, value = step(state, first)
+        return state, value[None]
     return jax.lax.scan(step, state, first + jnp.arange(num_steps))
+
+
+def _steps_per_call(network: Network) -> int:
+    """Steps in one scan: XLA on CPUs runs convolutions in a loop several times slower than outside."""
+    slow = isinstance(network, Convolutional) and jax.default_backend() == "cpu"
+    return 1 if slow else _STEPS_AT_ONCE
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels"))
+def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels):
+    """Of each style of each class: the mean of φ over new rows, [L, S, F], and the variance of that mean, summed over
+    features, [L, S]."""
+    module = nnx.merge(graph, parameters["network"], statistics)
+    module.eval()
+    num_classes, num_styles = parameters["styles"].shape
+    num_blocks = -(-_BLOCKS_PER_CLASS // num_styles)
+
+    def moments(number):
+        label, style = jnp.divmod(number // num_blocks, num_styles)
+        ones = jnp.ones(_ROWS_PER_BLOCK, jnp.int32)
+        code_key = jax.random.fold_in(key, number)
+        raw = module(_inputs(code_key, network, rows, num_labels, label * ones, style * ones))
+        values = _relaxed(features, rows.relaxed(raw))
+        mean = jnp.mean(values, axis=0)
+        return mean, jnp.sum(jnp.square(values - mean[None, :])) / (_ROWS_PER_BLOCK * (_ROWS_PER_BLOCK - 1))
+
+    means, variances = jax.lax.map(moments, jnp.arange(num_classes * num_styles * num_blocks))
+    shape = num_classes, num_styles, num_blocks
+    return jnp.mean(means.reshape(*shape, -1), axis=2), jnp.mean(variances.reshape(shape), axis=2) / num_blocks
+
+
+def _relaxed(features: FeatureMap, rows: Array) -> Array:
+    """φ of relaxed rows: where they have categories, its mean over those."""
+    return features.relaxed(rows) if isinstance(features, MixedMap) else features(rows)
+
+
+def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
+
+    For probability vectors that is ‖Σ_s p_s (a_s − y)‖²; with (1 − Σ_s p_s)² added, the minimiser over all p ≥ 0 is a
+    multiple of it.
+    """
+    system = np.concatenate([(vectors - target).T, np.ones((1, len(vectors)))])
+    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(target)), 1.0))
+    return found / found.sum()
 
 
 def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
@@ -478,28 +531,46 @@ def train_generator(
         _train, objective, rows, graph=graph, network=network, training=training, num_labels=num_labels,
         num_blocks=num_blocks, batch=batch,
     )  # fmt: skip
+    at_once = _steps_per_call(network)
     while done < training.num_steps:
-        size = min(_STEPS_AT_ONCE, training.num_steps - done)
-        state, values = run(state, step_key, done, num_steps=size)
-        trace.append(float(jnp.mean(values)))
-        done += size
+        end, values = min(done + _STEPS_AT_ONCE, training.num_steps), []
+        while done < end:
+            size = min(at_once, end - done)
+            state, some = run(state, step_key, done, num_steps=size)
+            values.append(some)
+            done += size
+        trace.append(float(jnp.mean(jnp.concatenate(values))))
         if keeper is not None:
             keeper.keep(done, trace, state, last=done == training.num_steps)
         if progress:
             progress(done, training.num_steps)
-    weights = np.asarray(objective.weights, np.float64)
-    size = objective.targets.shape[-1]  # features of a class in a block, whose noise is larger where there are several
-    noise = embedding.mechanism.variance * features.num_features / size
-    expected, spread = float(weights.sum() * size * noise), noise * math.sqrt(2 * size * float(weights @ weights))
+    parameters, statistics, _ = state
+    means, variances = _style_means(
+        features, rows, parameters, statistics, jax.random.fold_in(step_key, training.num_steps),
+        graph=graph, network=network, num_labels=num_labels,
+    )  # fmt: skip
+    # μ_G is linear in the shares of the styles: given the styles, the best ones are a convex problem.
+    targets = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1) / shares[:, None]
+    means, variances = np.asarray(means, np.float64), np.asarray(variances, np.float64)
+    found = [_simplex_least_squares(some, target) for some, target in zip(means, targets, strict=True)]
+    parameters |= {"styles": np.log(np.maximum(found, _LEAST_STYLE)).astype(np.float32)}
+    residuals = np.square(targets - np.einsum("ls,lsf->lf", found, means)).sum(axis=1)
+    residuals -= np.sum(np.square(found) * variances, axis=1)  # means of rows are too long
+    weights = np.asarray(objective.weights, np.float64) * np.square(shares)
+    fit = float(weights @ residuals)
+    noise = embedding.mechanism.variance / np.square(shares)  # of a feature of a class
+    size = features.num_features
+    expected, spread = size * float(weights @ noise), math.sqrt(2 * size) * float(np.linalg.norm(weights * noise))
     report = GeneratorReport(
         tuple(trace),
         tuple(min((i + 1) * _STEPS_AT_ONCE, training.num_steps) for i in range(len(trace))),
+        fit,
         expected,
-        bool(trace and trace[-1] <= expected + 4 * spread),
+        fit <= expected + 4 * spread,
     )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
     labels = shares if labelled else None
-    return Generator(network, rows, labels, _flat(*state[:2]), report, mechanisms, digest(embedding))
+    return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
 
 
 def digest(embedding: PrivateEmbedding) -> str:
