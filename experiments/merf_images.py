@@ -266,19 +266,27 @@ def markdown(result: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for cell in sorted(result["cells"], key=lambda cell: cell["num_samples"]):
+    for cell in result["cells"]:
         groups.setdefault((cell["variant"], cell["epsilon"], cell["num_samples"]), []).append(cell)
-    for (variant, epsilon, size), some in groups.items():
+    for variant, epsilon, size in sorted(groups, key=_order):
+        some = groups[variant, epsilon, size]
         values = np.asarray([accuracy(cell) for cell in some])
         error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
         seconds = np.median(
             [sum(cell["seconds"].get(stage, 0) for stage in ("embedding", "training")) for cell in some]
         )
+        title = f"{variant}: {VARIANTS[variant].about}" if variant in VARIANTS else variant
         lines.append(
-            f"| {variant} | {'–' if epsilon is None else f'{epsilon:g}'} | {size} | {values.mean():.3f}{error} "
+            f"| {title} | {'–' if epsilon is None else f'{epsilon:g}'} | {size} | {values.mean():.3f}{error} "
             f"| {PUBLISHED.get((name, epsilon), '–')} | {len(some)} | {'–' if epsilon is None else f'{seconds:.0f}'} |"
         )
     return "\n".join(lines)
+
+
+def _order(group: tuple[str, float | None, int]) -> tuple[int, int, float]:
+    """Of lines: by size, real rows first, variants in the order of the ablation, from much to little ε."""
+    variant, epsilon, size = group
+    return size, (list(VARIANTS).index(variant) + 1 if variant in VARIANTS else 0), -(epsilon or 0)
 
 
 def _main() -> None:

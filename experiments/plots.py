@@ -350,7 +350,7 @@ def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
 
 def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
     """Draws sample sheets of experiments.merf_images ([H] figure 2): ten images of each class, for each data set,
-    variant and ε. Real ones are not shown: they are no part of a result.
+    of "published" and "improved" and each ε. Real ones are not shown: they are no part of a result.
 
     Args:
       inputs: JSON results, one for each data set.
@@ -363,9 +363,10 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     sheets = []
     for result in results:
         found = []
-        for cell in result["cells"]:
-            if "sheet" in cell:
-                found.append((f"{cell['variant']}, ε = {cell['epsilon']:g}", cell["sheet"]))
+        drawn = [cell for cell in result["cells"] if "sheet" in cell]
+        main = [cell for cell in drawn if cell["variant"] in ("improved", "published")]
+        for cell in main or drawn:  # steps of the ablation only if there is nothing else
+            found.append((f"{cell['variant']}, ε = {cell['epsilon']:g}", cell["sheet"]))
         sheets.append(found)
     columns = max(map(len, sheets))
     figure, all_axes = plt.subplots(

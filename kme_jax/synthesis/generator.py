@@ -484,7 +484,8 @@ def train_generator(
     """A generator whose mean embedding is close to the noisy one ([H] equations 7, 16 and algorithm 1, step 5).
 
     Post-processing: nothing here sees a private row. The same key, embedding and arguments give the same generator on
-    the same device and versions.
+    the same device and versions. At the end the shares of the styles, in which μ_G is linear, are replaced by the best
+    ones for the styles as they are: a convex problem, and styles that found no place get nothing.
 
     Args:
       key: a JAX random key, for parameters and codes.
@@ -549,7 +550,6 @@ def train_generator(
         features, rows, parameters, statistics, jax.random.fold_in(step_key, training.num_steps),
         graph=graph, network=network, num_labels=num_labels,
     )  # fmt: skip
-    # μ_G is linear in the shares of the styles: given the styles, the best ones are a convex problem.
     targets = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1) / shares[:, None]
     means, variances = np.asarray(means, np.float64), np.asarray(variances, np.float64)
     found = [_simplex_least_squares(some, target) for some, target in zip(means, targets, strict=True)]
