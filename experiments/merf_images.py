@@ -137,7 +137,9 @@ VARIANTS = {
     "orthogonal": Variant("orthogonal features, length from a public rule", _EXACT, Convolutional(), _PUBLISHED),
     "scales": Variant("three shorter lengths", _EXACT, Convolutional(), _PUBLISHED, scales=_SCALES),
     "unbiased": Variant("linear layers, unbiased objective", _EXACT, MLP(widths=(200, 500)), _TRAINING, scales=_SCALES),
-    "styles": Variant("styles", _EXACT, MLP(widths=(200, 500), styles=16), _TRAINING, scales=_SCALES),
+    "styles": Variant(
+        "a discrete input of 16 values", _EXACT, MLP(widths=(200, 500), styles=16), _TRAINING, scales=_SCALES
+    ),
     "improved": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
 }
 

@@ -40,7 +40,8 @@ from kme_jax.privacy.statement import privacy_statement
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.generator import Generator, digest
 
-_VERSION = 1
+# A measurement stays readable where only generators have changed: its budget is spent.
+_VERSIONS = {"measurement_version": 1, "generator_version": 2}
 
 
 def measure_labelled_securely(
@@ -117,7 +118,7 @@ def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -
     """
     arrays: dict[str, np.ndarray] = {}
     tree = {
-        "measurement_version": _VERSION,
+        "measurement_version": _VERSIONS["measurement_version"],
         "embedding": _encode(measured.embedding, arrays, "embedding"),
         "counts": None if measured.counts is None else _encode(measured.counts, arrays, "counts"),
         "composition": encode(measured.composition, arrays, "composition"),
@@ -158,7 +159,7 @@ def _read(folder: pathlib.Path, name: str, version: str) -> tuple[dict[str, Any]
     with damaged(folder / name):
         tree = json.loads(arrays["json"].tobytes())
         found = tree.pop(version)
-    check_version(folder, found, _VERSION)
+    check_version(folder, found, _VERSIONS[version])
     return tree, arrays
 
 
@@ -194,7 +195,7 @@ def save_generator(
     statement = generator_statement(measured, public_inputs)
     arrays: dict[str, np.ndarray] = {f"state {name}": value for name, value in generator.state.items()}
     tree = {
-        "generator_version": _VERSION,
+        "generator_version": _VERSIONS["generator_version"],
         "network": encode(generator.network, arrays, "network"),
         "rows": encode(generator.rows, arrays, "rows"),
         "shares": encode(generator.shares, arrays, "shares"),

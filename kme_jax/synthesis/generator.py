@@ -51,8 +51,8 @@ class Training:
       decay: what the learning rate is multiplied by after every ``decay_steps``; None for a cosine down to zero.
       decay_steps: see ``decay``.
       unbiased: whether ‖μ_G‖² is estimated by pairs of different rows, without bias but for what batch normalisation
-        makes rows of a batch depend on each other. With bias ([H]), the objective
-        asks for less spread than the data have: a batch's mean is longer than μ_G, by the more the smaller the batch.
+        makes rows of a batch depend on each other. With bias ([H]), the objective asks for less spread than the data
+        have: a batch's mean is longer than μ_G, by the more the smaller the batch.
       features_per_step: frequencies × 2 of a step, in turns, of a FourierMap; None for all.
     """
 
@@ -168,7 +168,8 @@ class GeneratorReport:
     Attributes:
       objective: ‖μ̃ − μ_G‖² as estimated in training, by the step of ``steps``, mean of the steps before.
       steps: numbers of steps.
-      fit: ‖μ̃ − μ_G‖² of the generator as it is, with running averages in the place of those of a batch.
+      fit: ‖μ̃ − μ_G‖² of the generator as it is, with running averages in the place of those of a batch: an unbiased
+        estimate from 8192 or more new rows of each class.
       expected: what it is for the private rows themselves, F σ²: the square of the noise.
       converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square). A
         generator that is still above has not got all that the embedding says; one far below fits noise.
@@ -402,7 +403,7 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
             updates, moments = optimiser.update(gradient, moments, parameters)
         return (optax.apply_updates(parameters, updates), statistics, moments), value
 
-    if num_steps == 1:
+    if num_steps == 1:  # no loop at all, see _steps_per_call
         state, value = step(state, first)
         return state, value[None]
     return jax.lax.scan(step, state, first + jnp.arange(num_steps))
