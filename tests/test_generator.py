@@ -167,14 +167,16 @@ def test_labels_of_samples(trained):
 
 def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
     measured = _measured(_rows())
-    arguments = (jax.random.key(1), measured.embedding, SMALL, Training(num_steps=150, batch_size=60))
+    training = Training(num_steps=75, num_cycles=2, batch_size=60)
+    arguments = (jax.random.key(1), measured.embedding, SMALL, training)
     whole = train_generator(*arguments, counts=measured.counts)
+    assert whole.report.steps == (50, 75, 125, 150)
 
     class Stop(Exception):
         pass
 
     def stop(done, total):
-        if done == 100:
+        if done == 75:
             raise Stop
 
     monkeypatch.setattr("kme_jax.synthesis.checkpoints._SECONDS_BETWEEN", 0.0)
@@ -185,12 +187,26 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
     resumed = train_generator(
         *arguments, counts=measured.counts, checkpoint=folder, progress=lambda done, total: seen.append(done)
     )
-    assert seen == [150]
+    assert seen == [75, 125, 150]
     assert resumed.report == whole.report
     for name, value in whole.state.items():
         np.testing.assert_array_equal(value, resumed.state[name])
     with pytest.raises(ValueError, match="another training"):
         train_generator(jax.random.key(2), *arguments[1:], counts=measured.counts, checkpoint=folder)
+
+
+def test_training_ends_where_it_would_fit_noise():
+    """The discrepancy principle: in the second cycle where noise is large, not before the last where there is none."""
+    training = Training(num_steps=40, num_cycles=3, batch_size=60)
+    for epsilon, steps in ((0.1, (40, 80)), (100.0, (40, 80, 120))):
+        sums, seen = mean_embedding(LABELLED, _rows()), []
+        embedding = measure_labelled(jax.random.key(2), sums, None, PrivacyBudget(epsilon, 1e-5)).embedding
+        report = train_generator(
+            jax.random.key(1), embedding, SMALL, training, progress=lambda *done, seen=seen: seen.append(done)
+        ).report
+        assert report.steps == steps
+        assert (report.fit <= report.expected) == (epsilon < 1)
+        assert seen == [*((step, 120) for step in steps[:-1]), (steps[-1], steps[-1])]
 
 
 @pytest.mark.parametrize("styles", [0, 4])

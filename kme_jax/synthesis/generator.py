@@ -35,7 +35,8 @@ Array = jax.Array
 
 _STEPS_AT_ONCE = 50
 _ROWS_AT_ONCE = 2048
-_BLOCKS_PER_CLASS, _ROWS_PER_BLOCK = 16, 512  # from which shares of styles and the fit are worked out
+_BLOCKS_PER_CLASS = 16  # of rows, from which shares of styles and the fit are worked out
+_ROWS_PER_BLOCK, _ROWS_PER_BLOCK_OF_A_CYCLE = 512, 128
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
@@ -45,10 +46,14 @@ class Training:
     """How a generator is trained: public, and chosen without the private rows.
 
     Attributes:
-      num_steps: of Adam.
+      num_steps: of Adam, in a cycle.
+      num_cycles: at most. After each, training ends if ‖μ̃ − μ_G‖² is no more than the square of the noise, which is
+        what the private rows themselves would have (the discrepancy principle of inverse problems, Morozov 1966): what
+        more steps would fit is noise. If not, the learning rate starts again (warm restarts, Loshchilov & Hutter 2017).
       batch_size: rows of a step, about: as many of each style of each class, and two at least.
-      learning_rate: at the start.
-      decay: what the learning rate is multiplied by after every ``decay_steps``; None for a cosine down to zero.
+      learning_rate: at the start of a cycle.
+      decay: what the learning rate is multiplied by after every ``decay_steps`` of a cycle; None for a cosine down to
+        zero.
       decay_steps: see ``decay``.
       unbiased: whether ‖μ_G‖² is estimated by pairs of different rows, without bias but for what batch normalisation
         makes rows of a batch depend on each other. With bias ([H]), the objective asks for less spread than the data
@@ -57,6 +62,7 @@ class Training:
     """
 
     num_steps: int = 3000
+    num_cycles: int = 1
     batch_size: int = 500
     learning_rate: float = 5e-3
     decay: float | None = None
@@ -65,7 +71,7 @@ class Training:
     features_per_step: int | None = None
 
     def __post_init__(self):
-        for name in ("num_steps", "batch_size", "decay_steps"):
+        for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.learning_rate < math.inf:
@@ -78,10 +84,23 @@ class Training:
     def optimiser(self) -> optax.GradientTransformation:
         """Adam with the schedule."""
         if self.decay is None:
-            schedule = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+            cosine = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
+
+            def schedule(number):
+                return cosine(number % self.num_steps)
+
         else:
-            schedule = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
+            decay = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
+
+            def schedule(number):
+                return decay(number % self.num_steps)
+
         return optax.adam(schedule)
+
+    def pieces(self) -> list[tuple[int, bool]]:
+        """(steps done after a piece of work, whether that is the end of a cycle), of all there may be."""
+        within = [*range(_STEPS_AT_ONCE, self.num_steps, _STEPS_AT_ONCE), self.num_steps]
+        return [(k * self.num_steps + n, n == self.num_steps) for k in range(self.num_cycles) for n in within]
 
 
 @pytree_dataclass
@@ -168,8 +187,8 @@ class GeneratorReport:
     Attributes:
       objective: ‖μ̃ − μ_G‖² as estimated in training, by the step of ``steps``, mean of the steps before.
       steps: numbers of steps.
-      fit: ‖μ̃ − μ_G‖² of the generator as it is, with running averages in the place of those of a batch: an unbiased
-        estimate from 8192 or more new rows of each class.
+      fit: ‖μ̃ − μ_G‖² of the generator as it is sampled, with running averages in the place of those of a batch: an
+        unbiased estimate from 8192 or more new rows of each class.
       expected: what it is for the private rows themselves, F σ²: the square of the noise.
       converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square). A
         generator that is still above has not got all that the embedding says; one far below fits noise.
@@ -415,10 +434,10 @@ def _steps_per_call(network: Network) -> int:
     return 1 if slow else _STEPS_AT_ONCE
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels"))
-def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels):
-    """Of each style of each class: the mean of φ over new rows, [L, S, F], and the variance of that mean, summed over
-    features, [L, S]."""
+@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "size"))
+def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, size):
+    """Of each style of each class: the mean of φ over new rows, in blocks of a size, [L, S, F], and the variance of
+    that mean, summed over features, [L, S]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
     num_classes, num_styles = parameters["styles"].shape
@@ -426,12 +445,12 @@ def _style_means(features, rows, parameters, statistics, key, *, graph, network,
 
     def moments(number):
         label, style = jnp.divmod(number // num_blocks, num_styles)
-        ones = jnp.ones(_ROWS_PER_BLOCK, jnp.int32)
+        ones = jnp.ones(size, jnp.int32)
         code_key = jax.random.fold_in(key, number)
         raw = module(_inputs(code_key, network, rows, num_labels, label * ones, style * ones))
         values = _relaxed(features, rows.relaxed(raw))
         mean = jnp.mean(values, axis=0)
-        return mean, jnp.sum(jnp.square(values - mean[None, :])) / (_ROWS_PER_BLOCK * (_ROWS_PER_BLOCK - 1))
+        return mean, jnp.sum(jnp.square(values - mean[None, :])) / (size * (size - 1))
 
     means, variances = jax.lax.map(moments, jnp.arange(num_classes * num_styles * num_blocks))
     shape = num_classes, num_styles, num_blocks
@@ -452,6 +471,44 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     system = np.concatenate([(vectors - target).T, np.ones((1, len(vectors)))])
     found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(target)), 1.0))
     return found / found.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Target:
+    """μ̃ as a generator is judged by: class by class.
+
+    Attributes:
+      means: μ̃ of each class over its share, [L, F].
+      weights: of the squares of the classes, [L].
+      noise: variance of the noise in each number of ``means``, [L].
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    noise: np.ndarray
+
+    @classmethod
+    def create(cls, embedding: PrivateEmbedding, shares: np.ndarray, weights: np.ndarray) -> _Target:
+        """From shares of the classes [L], and weights of the objective [L]."""
+        means = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1) / shares[:, None]
+        return cls(means, weights * np.square(shares), embedding.mechanism.variance / np.square(shares))
+
+    @property
+    def expected(self) -> float:
+        """Of the noise's square."""
+        return self.means.shape[1] * float(self.weights @ self.noise)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the noise's square."""
+        return math.sqrt(2 * self.means.shape[1]) * float(np.linalg.norm(self.weights * self.noise))
+
+    def judged(self, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, float]:
+        """The best shares of styles, [L, S], and ‖μ̃ − μ_G‖² with them: from ``_style_means``."""
+        found = [_simplex_least_squares(some, mean) for some, mean in zip(means, self.means, strict=True)]
+        residuals = np.square(self.means - np.einsum("ls,lsf->lf", found, means)).sum(axis=1)
+        residuals -= np.sum(np.square(found) * variances, axis=1)  # means of rows are too long
+        return np.asarray(found), float(self.weights @ residuals)
 
 
 def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
@@ -521,6 +578,17 @@ def train_generator(
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
+    target = _Target.create(embedding, shares, np.asarray(objective.weights, np.float64))
+
+    def judged(size: int) -> tuple[np.ndarray, float]:
+        """The best shares of the styles, [L, S], and the fit with them, from so many rows of each block."""
+        parameters, statistics, _ = state
+        means, variances = _style_means(
+            features, rows, parameters, statistics, jax.random.fold_in(step_key, done),
+            graph=graph, network=network, num_labels=num_labels, size=size,
+        )  # fmt: skip
+        return target.judged(np.asarray(means, np.float64), np.asarray(variances, np.float64))
+
     trace: list[float] = []
     done = 0
     keeper = None
@@ -534,40 +602,34 @@ def train_generator(
         num_blocks=num_blocks, batch=batch,
     )  # fmt: skip
     at_once = _steps_per_call(network)
-    while done < training.num_steps:
-        end, values = min(done + _STEPS_AT_ONCE, training.num_steps), []
+    pieces, kept = training.pieces(), done
+    for end, ends_cycle in pieces:
+        if end < kept:
+            continue
+        values = []
         while done < end:
             size = min(at_once, end - done)
             state, some = run(state, step_key, done, num_steps=size)
             values.append(some)
             done += size
-        trace.append(float(jnp.mean(jnp.concatenate(values))))
-        if keeper is not None:
-            keeper.keep(done, trace, state, last=done == training.num_steps)
+        if values:
+            trace.append(float(jnp.mean(jnp.concatenate(values))))
+        last = end == pieces[-1][0] or (ends_cycle and judged(_ROWS_PER_BLOCK_OF_A_CYCLE)[1] <= target.expected)
+        if keeper is not None and end > kept:
+            keeper.keep(done, trace, state, last=last)
         if progress:
-            progress(done, training.num_steps)
+            progress(done, done if last else pieces[-1][0])
+        if last:
+            break
+    found, fit = judged(_ROWS_PER_BLOCK)
     parameters, statistics, _ = state
-    means, variances = _style_means(
-        features, rows, parameters, statistics, jax.random.fold_in(step_key, training.num_steps),
-        graph=graph, network=network, num_labels=num_labels,
-    )  # fmt: skip
-    targets = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1) / shares[:, None]
-    means, variances = np.asarray(means, np.float64), np.asarray(variances, np.float64)
-    found = [_simplex_least_squares(some, target) for some, target in zip(means, targets, strict=True)]
     parameters |= {"styles": np.log(np.maximum(found, _LEAST_STYLE)).astype(np.float32)}
-    residuals = np.square(targets - np.einsum("ls,lsf->lf", found, means)).sum(axis=1)
-    residuals -= np.sum(np.square(found) * variances, axis=1)  # means of rows are too long
-    weights = np.asarray(objective.weights, np.float64) * np.square(shares)
-    fit = float(weights @ residuals)
-    noise = embedding.mechanism.variance / np.square(shares)  # of a feature of a class
-    size = features.num_features
-    expected, spread = size * float(weights @ noise), math.sqrt(2 * size) * float(np.linalg.norm(weights * noise))
     report = GeneratorReport(
         tuple(trace),
-        tuple(min((i + 1) * _STEPS_AT_ONCE, training.num_steps) for i in range(len(trace))),
+        tuple(end for end, _ in pieces[: len(trace)]),
         fit,
-        expected,
-        fit <= expected + 4 * spread,
+        target.expected,
+        fit <= target.expected + 4 * target.spread,
     )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
     labels = shares if labelled else None
