@@ -107,6 +107,7 @@ def report(made: Generator, measured: LabelledMeasurement) -> dict[str, Any]:
         "objective": {
             "first": made.report.objective[0],
             "last": made.report.objective[-1],
+            "steps": made.report.steps[-1],
             "fit": made.report.fit,
             "expected": made.report.expected,
             "converged": made.report.converged,

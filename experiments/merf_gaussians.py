@@ -44,7 +44,7 @@ class GaussiansConfig:
     num_rows: int = flag(90_000, "N, private rows, a multiple of 25.")
     num_seeds: int = flag(5, "Seeds: rows, noise and generators.")
     num_samples: int = flag(90_000, "Synthetic rows that are judged.")
-    num_steps: int = flag(0, "Steps of training; 0 for those of the variant.")
+    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.")
     output_dir: str = flag("results", "Folder for the JSON result and its picture.")
 
     def validate(self) -> None:
@@ -103,7 +103,13 @@ VARIANTS = {
         privacy=merf.Privacy(noise_multipliers=((1.0, 5.0), (0.2, 25.0))),
         network=MLP(),
         training=Training(
-            num_steps=10_000, batch_size=500, learning_rate=3e-3, decay=0.9, decay_steps=200, unbiased=False
+            num_steps=10_000,
+            num_cycles=1,
+            batch_size=500,
+            learning_rate=3e-3,
+            decay=0.9,
+            decay_steps=200,
+            unbiased=False,
         ),
         bounded=False,
     ),
@@ -113,7 +119,7 @@ VARIANTS = {
         orthogonal=True,
         privacy=merf.Privacy(class_counts=True),
         network=MLP(styles=16),
-        training=Training(num_steps=5000, batch_size=1000, features_per_step=2000),
+        training=Training(num_steps=5000, num_cycles=1, batch_size=1000, features_per_step=2000),
         bounded=True,
     ),
 }
@@ -188,7 +194,7 @@ def run(config: GaussiansConfig) -> dict[str, Any]:
                 continue
             variant = VARIANTS[name]
             if config.num_steps:
-                training = dataclasses.replace(variant.training, num_steps=config.num_steps)
+                training = dataclasses.replace(variant.training, num_steps=config.num_steps, num_cycles=1)
                 variant = dataclasses.replace(variant, training=training)
             keys = jax.random.split(jax.random.key(seed), 3)
             stages = common.Stages(f"{name}, seed {seed}")

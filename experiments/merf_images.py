@@ -39,7 +39,7 @@ class ImagesConfig:
     variants: tuple[str, ...] = flag(
         ("improved", "published"),
         "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
-        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles.",
+        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth.",
     )
     epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.")
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
@@ -51,7 +51,7 @@ class ImagesConfig:
     validation: int = flag(
         0, "So many of the private images are set aside and tested on, in the place of the test images: for choosing."
     )
-    num_steps: int = flag(0, "Steps of training; 0 for those of the variant.")
+    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.")
     real_rows: bool = flag(True, "Train the classifiers on as many real images, too.")
     output_dir: str = flag("results", "Folder for the JSON results and pictures.")
 
@@ -124,8 +124,11 @@ class Variant:
 
 _NOISE = merf.Privacy(noise_multipliers=((1.0, 5.0), (0.2, 25.0)))
 _EXACT = merf.Privacy(class_counts=True)
-_PUBLISHED = Training(num_steps=3000, batch_size=100, learning_rate=0.01, decay=0.9, decay_steps=600, unbiased=False)
-_TRAINING = Training(num_steps=1000, batch_size=500, learning_rate=5e-3, features_per_step=2000)
+_PUBLISHED = Training(
+    num_steps=3000, num_cycles=1, batch_size=100, learning_rate=0.01, decay=0.9, decay_steps=600, unbiased=False
+)
+_TRAINING = Training(num_steps=1000, num_cycles=1, batch_size=500, learning_rate=5e-3, features_per_step=2000)
+_CYCLES = dataclasses.replace(_TRAINING, num_steps=500, num_cycles=10)
 _SCALES = (1.0, 2.0, 4.0)
 VARIANTS = {
     "published": Variant(
@@ -140,7 +143,8 @@ VARIANTS = {
     "styles": Variant(
         "a discrete input of 16 values", _EXACT, MLP(widths=(200, 500), styles=16), _TRAINING, scales=_SCALES
     ),
-    "improved": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
+    "smooth": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
+    "improved": Variant("training up to the size of the noise", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES),
 }
 
 
@@ -194,6 +198,8 @@ def _run(config: ImagesConfig, name: str) -> dict[str, Any]:
                 cell = dict(zip(names, (variant, epsilon, seed, size), strict=True)) | about | {"scores": scores}
                 if made is not None and seed == 0 and size == sizes[0]:
                     cell["sheet"] = _sheet(made)
+                    if isinstance(made.network, SmoothImages):
+                        cell["sheet_without_noise"] = _sheet(made, noise=False)
                 cells.add(cell | {"seconds": dict(stages.seconds)})
     return cells.result
 
@@ -235,7 +241,7 @@ def generate(
 ) -> tuple[Generator, dict[str, Any]]:
     """One generator, from rows [N, 785] with the label in the last column, and what a cell says about it."""
     if config.num_steps:
-        training = dataclasses.replace(variant.training, num_steps=config.num_steps)
+        training = dataclasses.replace(variant.training, num_steps=config.num_steps, num_cycles=1)
         variant = dataclasses.replace(variant, training=training)
     keys = jax.random.split(jax.random.key(seed), 3)
     with stages.stage("embedding") as progress:
@@ -249,9 +255,9 @@ def generate(
     return made, merf.report(made, measured)
 
 
-def _sheet(made: Generator) -> str:
+def _sheet(made: Generator, noise: bool = True) -> str:
     labels = np.repeat(np.arange(images.NUM_CLASSES), _SHOWN_PER_CLASS)
-    return images.pack(made.sample(len(labels), seed=0, labels=labels)[:, :-1])
+    return images.pack(made.sample(len(labels), seed=0, labels=labels, noise=noise)[:, :-1])
 
 
 def accuracy(cell: dict[str, Any]) -> float:

@@ -366,7 +366,10 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
         drawn = [cell for cell in result["cells"] if "sheet" in cell]
         main = [cell for cell in drawn if cell["variant"] in ("improved", "published")]
         for cell in main or drawn:  # steps of the ablation only if there is nothing else
-            found.append((f"{cell['variant']}, ε = {cell['epsilon']:g}", cell["sheet"]))
+            title = f"{cell['variant']}, ε = {cell['epsilon']:g}"
+            found.append((title, cell["sheet"]))
+            if "sheet_without_noise" in cell:
+                found.append((f"{title}, without noise in pixels", cell["sheet_without_noise"]))
         sheets.append(found)
     columns = max(map(len, sheets))
     figure, all_axes = plt.subplots(

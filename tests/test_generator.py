@@ -35,7 +35,7 @@ BUDGET = PrivacyBudget(2.0, 1e-5)
 FOURIER = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2)
 LABELLED = LabelledMap(FOURIER, 3)
 SMALL = MLP(widths=(20, 20), code=2)
-QUICK = Training(num_steps=60, batch_size=60)
+QUICK = Training(num_steps=60, num_cycles=1, batch_size=60)
 CENTRES = np.asarray([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
 
 
@@ -54,7 +54,7 @@ def _measured(rows, counts=True, key=3):
 def trained():
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         measured = _measured(_rows(20_000))
-        training = Training(num_steps=600, batch_size=120, learning_rate=1e-2)
+        training = Training(num_steps=600, num_cycles=1, batch_size=120, learning_rate=1e-2)
         made = train_generator(jax.random.key(5), measured.embedding, SMALL, training, counts=measured.counts)
     return measured, made
 
@@ -94,7 +94,7 @@ def test_styles_have_the_best_shares():
     rng = np.random.default_rng(0)
     rows = np.where(rng.uniform(size=(20_000, 1)) < 0.7, -2.0, 2.0) + 0.3 * rng.normal(size=(20_000, 2))
     target = perturb(jax.random.key(0), mean_embedding(FOURIER, rows), BUDGET)
-    training = Training(num_steps=300, batch_size=80, learning_rate=2e-2)
+    training = Training(num_steps=300, num_cycles=1, batch_size=80, learning_rate=2e-2)
     made = train_generator(jax.random.key(3), target, dataclasses.replace(SMALL, styles=4), training)
     shares = np.exp(made.state["styles"])
     np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
@@ -286,7 +286,8 @@ def test_mixed_rows_are_numbers_and_codes():
     rows = np.concatenate([numbers, codes[:, None], rng.integers(2, size=(4000, 1))], axis=1)
     features = MixedMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(8.0), 400, 2), (3, 2))
     made = dp_merf(
-        jax.random.key(2), rows, features, SMALL, Training(num_steps=500, batch_size=100, learning_rate=1e-2),
+        jax.random.key(2), rows, features, SMALL,
+        Training(num_steps=500, num_cycles=1, batch_size=100, learning_rate=1e-2),
         epsilon=5.0, delta=1e-5, bounds=(0.0, 1.0), levels=100,
     )  # fmt: skip
     sample = made.sample(4000)
@@ -317,8 +318,8 @@ def test_networks_of_images(network, num_labels):
     if num_labels:
         rows, features = np.concatenate([rows, np.arange(50)[:, None] % 2], axis=1), LabelledMap(features, 2)
     made = dp_merf(
-        jax.random.key(2), rows, features, network, Training(num_steps=3, batch_size=8), epsilon=1.0, delta=1e-3,
-        bounds=(0.0, 1.0), levels=255,
+        jax.random.key(2), rows, features, network, Training(num_steps=3, num_cycles=1, batch_size=8),
+        epsilon=1.0, delta=1e-3, bounds=(0.0, 1.0), levels=255,
     )  # fmt: skip
     sample = made.sample(20)
     assert sample.shape == (20, rows.shape[1])
@@ -326,6 +327,15 @@ def test_networks_of_images(network, num_labels):
     assert ((pixels >= 0) & (pixels <= 1)).all()
     assert len(np.unique(pixels, axis=0)) > 10
     np.testing.assert_allclose(255 * pixels, np.rint(255 * pixels), atol=1e-3)
+    without = made.sample(20, noise=False)
+    np.testing.assert_array_equal(without[:, size:], sample[:, size:])
+    if not isinstance(network, SmoothImages):
+        np.testing.assert_array_equal(without, sample)
+        return
+    # Blurred with a standard deviation of a pixel and not near their bounds: neighbours are alike, as with noise they
+    # are not.
+    rough = [np.abs(np.diff(some[:, :size].reshape(-1, network.width))).mean() for some in (without, sample)]
+    assert rough[0] < rough[1] / 2
 
 
 def test_what_cannot_be_is_refused():

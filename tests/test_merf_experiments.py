@@ -139,7 +139,8 @@ class TestImages:
         found = [(cell["variant"], cell["num_samples"]) for cell in result["cells"][2:]]
         assert found == [("real rows", 200), ("improved", 200), ("published", 120), ("published", 200)]
         assert result == json.loads((tmp_path / "merf_images_mnist.json").read_text())
-        assert images.unpack(result["cells"][1]["sheet"]).shape == (100, 28, 28)
+        for sheet in ("sheet", "sheet_without_noise"):
+            assert images.unpack(result["cells"][1][sheet]).shape == (100, 28, 28)
         lines = merf_images.markdown(result).splitlines()
         title = f"| improved: {merf_images.VARIANTS['improved'].about} | 1 | "
         assert [line.startswith(f"{title}120 | 0.") for line in lines].count(True) == 1

@@ -36,7 +36,7 @@ Array = jax.Array
 _STEPS_AT_ONCE = 50
 _ROWS_AT_ONCE = 2048
 _BLOCKS_PER_CLASS = 16  # of rows, from which shares of styles and the fit are worked out
-_ROWS_PER_BLOCK, _ROWS_PER_BLOCK_OF_A_CYCLE = 512, 128
+_LEAST_ROWS_PER_BLOCK, _ROWS_PER_BLOCK = 128, 512
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
@@ -61,8 +61,8 @@ class Training:
       features_per_step: frequencies × 2 of a step, in turns, of a FourierMap; None for all.
     """
 
-    num_steps: int = 3000
-    num_cycles: int = 1
+    num_steps: int = 1000
+    num_cycles: int = 5
     batch_size: int = 500
     learning_rate: float = 5e-3
     decay: float | None = None
@@ -224,7 +224,12 @@ class Generator:
     measured: str
 
     def sample(
-        self, num_rows: int, *, seed: int = 0, labels: np.ndarray | Literal["balanced"] | None = None
+        self,
+        num_rows: int,
+        *,
+        seed: int = 0,
+        labels: np.ndarray | Literal["balanced"] | None = None,
+        noise: bool = True,
     ) -> np.ndarray:
         """Synthetic rows, float32 [num_rows, columns]; the label is the last column where there is one.
 
@@ -233,6 +238,8 @@ class Generator:
           seed: of codes.
           labels: of the rows, [num_rows]; "balanced" for as many of each class (up to one); None for the classes'
             shares (systematic: each class has its share of the rows, up to one row), in random order.
+          noise: False for rows without the independent noise that a network adds to each number (``SmoothImages``): the
+            same rows otherwise, better to look at and worse to learn from. Other networks add none.
 
         Raises:
           ValueError: num_rows < 1; labels that are none.
@@ -254,7 +261,7 @@ class Generator:
             some = np.pad(labels[start : start + _ROWS_AT_ONCE], (0, max(0, start + _ROWS_AT_ONCE - num_rows)))
             made = _written(
                 graph, self.network, self.rows, num_labels, parameters, statistics,
-                jax.random.fold_in(code_key, start), some,
+                jax.random.fold_in(code_key, start), some, noise=noise,
             )  # fmt: skip
             found.append(np.asarray(made))
         rows = np.concatenate(found)[:num_rows]
@@ -301,9 +308,14 @@ def _from_flat(tree: Any, state: dict[str, np.ndarray]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree), [state[name] for name in names])
 
 
-def _inputs(key: Array, network: Network, rows: Rows, num_labels: int, labels: Array, styles: Array) -> Array:
-    """Normals, and styles and labels one-hot, of rows with labels [n] and styles [n]."""
+def _inputs(
+    key: Array, network: Network, rows: Rows, num_labels: int, labels: Array, styles: Array, noise: bool = True
+) -> Array:
+    """Normals (zeros after the code if there shall be no noise), and styles and labels one-hot, of rows with labels [n]
+    and styles [n]."""
     parts = [jax.random.normal(key, (len(labels), network.num_normals(rows.num_outputs)))]
+    if not noise:
+        parts[0] = parts[0].at[:, network.code :].set(0.0)
     if network.styles:
         parts.append(jax.nn.one_hot(styles, network.styles))
     if num_labels:
@@ -311,13 +323,13 @@ def _inputs(key: Array, network: Network, rows: Rows, num_labels: int, labels: A
     return jnp.concatenate(parts, axis=1)
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels"))
-def _written(graph, network, rows, num_labels, parameters, statistics, key, labels):
+@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "noise"))
+def _written(graph, network, rows, num_labels, parameters, statistics, key, labels, *, noise):
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
     code_key, style_key, row_key = jax.random.split(key, 3)
     styles = jax.random.categorical(style_key, parameters["styles"][labels])
-    return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles)))
+    return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
 
 
 @pytree_dataclass
@@ -603,6 +615,9 @@ def train_generator(
     )  # fmt: skip
     at_once = _steps_per_call(network)
     pieces, kept = training.pieces(), done
+    # At the ends of cycles so many rows that the square of the sampling error is at most a 25th of the noise's, or all.
+    wanted = 25 / target.expected / _BLOCKS_PER_CLASS
+    size_of_cycles = _ROWS_PER_BLOCK if wanted > _LEAST_ROWS_PER_BLOCK else _LEAST_ROWS_PER_BLOCK
     for end, ends_cycle in pieces:
         if end < kept:
             continue
@@ -614,7 +629,7 @@ def train_generator(
             done += size
         if values:
             trace.append(float(jnp.mean(jnp.concatenate(values))))
-        last = end == pieces[-1][0] or (ends_cycle and judged(_ROWS_PER_BLOCK_OF_A_CYCLE)[1] <= target.expected)
+        last = end == pieces[-1][0] or (ends_cycle and judged(size_of_cycles)[1] <= target.expected)
         if keeper is not None and end > kept:
             keeper.keep(done, trace, state, last=last)
         if progress:
