@@ -109,6 +109,7 @@ def report(made: Generator, measured: LabelledMeasurement) -> dict[str, Any]:
             "last": made.report.objective[-1],
             "steps": made.report.steps[-1],
             "fit": made.report.fit,
+            "standard_error": made.report.standard_error,
             "expected": made.report.expected,
             "converged": made.report.converged,
         },

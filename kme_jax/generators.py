@@ -41,7 +41,7 @@ from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.generator import Generator, digest
 
 # A measurement stays readable where only generators have changed: its budget is spent.
-_VERSIONS = {"measurement_version": 1, "generator_version": 2}
+_VERSIONS = {"measurement_version": 1, "generator_version": 3}
 
 
 def measure_labelled_securely(

@@ -74,19 +74,30 @@ def test_rows_of_every_class_are_where_they_should_be(trained):
 
 def test_the_report_says_how_far_off_noise_is(trained):
     measured, made = trained
-    weights = 1 / class_shares(measured.counts, 3) ** 2 / 3  # of squares of normals, 400 for each class
-    spread = math.sqrt(2 * np.sum(weights**2) / 400) / np.sum(weights)
-    assert made.report.converged == (made.report.fit <= made.report.expected * (1 + 4 * spread))
-    # What is expected is the objective of a generator whose mean is that of the rows.
-    shares = class_shares(measured.counts, 3)
-    noise = measured.embedding.coordinates - mean_embedding(LABELLED, _rows(20_000)).coordinates
-    weights = 1 / shares**2 / 3  # normalised so that Σ α π² = 1
-    found = np.sum(weights * np.sum(noise.reshape(3, -1) ** 2, axis=1))
-    assert made.report.expected == pytest.approx(found, rel=0.25)
-    # The fit is that of rows as they are sampled.
+    report, coordinates = made.report, measured.embedding.coordinates
+    spread = report.expected * math.sqrt(2 / len(coordinates))
+    assert report.converged == (report.fit <= report.expected + 4 * math.hypot(spread, report.standard_error))
+    # What is expected is the square of the noise.
+    noise = coordinates - mean_embedding(LABELLED, _rows(20_000)).coordinates
+    assert report.expected == pytest.approx(np.sum(noise**2), rel=0.25)
+    # The fit is that of rows as they are sampled, within its error.
     sampled = mean_embedding(LABELLED, made.sample(60_000, seed=9).astype(float)).coordinates
-    found = np.sum(weights * np.sum((measured.embedding.coordinates - sampled).reshape(3, -1) ** 2, axis=1))
-    assert made.report.fit == pytest.approx(found, abs=3e-4)
+    assert report.fit == pytest.approx(np.sum((coordinates - sampled) ** 2), abs=5 * report.standard_error + 2e-5)
+    assert 0 < report.standard_error < 1e-4
+
+
+def test_judgement_is_unbiased_and_knows_its_error():
+    """From groups of few rows, hundreds of times: the mean is ‖μ̃ − μ_G‖², the error is that of one estimate."""
+    rng = np.random.default_rng(0)
+    shares, means = np.asarray([0.7, 0.3]), rng.normal(size=(2, 1, 20))
+    coordinates = shares[:, None] * means[:, 0] + 0.1 * rng.normal(size=(2, 20))
+    found = [
+        generators._judged(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1:] for _ in range(800)
+    ]
+    fits, errors = np.transpose(found)
+    truth = np.sum((coordinates - shares[:, None] * means[:, 0]) ** 2)
+    assert np.mean(fits) == pytest.approx(truth, abs=5 * np.std(fits) / math.sqrt(800))
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(np.std(fits), rel=0.35)
 
 
 def test_styles_have_the_best_shares():
@@ -195,18 +206,29 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
         train_generator(jax.random.key(2), *arguments[1:], counts=measured.counts, checkpoint=folder)
 
 
-def test_training_ends_where_it_would_fit_noise():
+def test_training_ends_where_it_would_fit_noise(tmp_path):
     """The discrepancy principle: in the second cycle where noise is large, not before the last where there is none."""
     training = Training(num_steps=40, num_cycles=3, batch_size=60)
     for epsilon, steps in ((0.1, (40, 80)), (100.0, (40, 80, 120))):
-        sums, seen = mean_embedding(LABELLED, _rows()), []
-        embedding = measure_labelled(jax.random.key(2), sums, None, PrivacyBudget(epsilon, 1e-5)).embedding
-        report = train_generator(
-            jax.random.key(1), embedding, SMALL, training, progress=lambda *done, seen=seen: seen.append(done)
-        ).report
-        assert report.steps == steps
-        assert (report.fit <= report.expected) == (epsilon < 1)
-        assert seen == [*((step, 120) for step in steps[:-1]), (steps[-1], steps[-1])]
+        sums, counts = mean_embedding(LABELLED, _rows()), mean_embedding(TableMap.of_codes(3), _rows()[:, -1:])
+        measured = measure_labelled(jax.random.key(3), sums, counts, PrivacyBudget(epsilon, 1e-5))
+        seen, folder = [], str(tmp_path / str(epsilon))
+        for again in (False, True):  # a training that has ended is not gone on with
+            report = train_generator(
+                jax.random.key(1), measured.embedding, SMALL, training, counts=measured.counts, checkpoint=folder,
+                progress=lambda *done, seen=seen: seen.append(done),
+            ).report  # fmt: skip
+            assert report.steps == steps
+            assert (report.fit <= report.expected) == (epsilon < 1)
+            ends = [*((step, 120) for step in steps[:-1]), (steps[-1], steps[-1])]
+            assert seen == [*ends, ends[-1]] if again else ends
+
+
+def test_a_training_that_diverges_says_so():
+    measured = _measured(_rows(300))
+    training = dataclasses.replace(QUICK, learning_rate=1e30)
+    with pytest.raises(ValueError, match="lower the learning rate"):
+        train_generator(jax.random.key(1), measured.embedding, SMALL, training)
 
 
 @pytest.mark.parametrize("styles", [0, 4])

@@ -35,8 +35,8 @@ Array = jax.Array
 
 _STEPS_AT_ONCE = 50
 _ROWS_AT_ONCE = 2048
-_BLOCKS_PER_CLASS = 16  # of rows, from which shares of styles and the fit are worked out
-_LEAST_ROWS_PER_BLOCK, _ROWS_PER_BLOCK = 128, 512
+_GROUPS, _ROWS_PER_BLOCK = 4, 512  # of rows that generators are judged by
+_MOST_VALUES = 4e8  # of features of these rows, if there are more than a few
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
@@ -48,8 +48,9 @@ class Training:
     Attributes:
       num_steps: of Adam, in a cycle.
       num_cycles: at most. After each, training ends if ‖μ̃ − μ_G‖² is no more than the square of the noise, which is
-        what the private rows themselves would have (the discrepancy principle of inverse problems, Morozov 1966): what
-        more steps would fit is noise. If not, the learning rate starts again (warm restarts, Loshchilov & Hutter 2017).
+        what the private rows themselves have (the discrepancy principle of inverse problems, Morozov 1966): what more
+        steps would fit is noise. If not, the learning rate starts again (warm restarts, Loshchilov & Hutter 2017). A
+        network that cannot make such rows, or classes taken to be of one size that are not, may never get there.
       batch_size: rows of a step, about: as many of each style of each class, and two at least.
       learning_rate: at the start of a cycle.
       decay: what the learning rate is multiplied by after every ``decay_steps`` of a cycle; None for a cosine down to
@@ -185,18 +186,21 @@ class GeneratorReport:
     """How well a generator fits.
 
     Attributes:
-      objective: ‖μ̃ − μ_G‖² as estimated in training, by the step of ``steps``, mean of the steps before.
+      objective: of training, by the step of ``steps``, mean of the steps before: ‖μ̃ − μ_G‖², or where there are counts
+        the mean over classes of ‖μ̃_c/π_c − μ_{G,c}‖², so that each counts alike.
       steps: numbers of steps.
-      fit: ‖μ̃ − μ_G‖² of the generator as it is sampled, with running averages in the place of those of a batch: an
-        unbiased estimate from 8192 or more new rows of each class.
-      expected: what it is for the private rows themselves, F σ²: the square of the noise.
-      converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square). A
-        generator that is still above has not got all that the embedding says; one far below fits noise.
+      fit: ‖μ̃ − μ_G‖² of the generator as it is sampled, with running averages in the place of those of a batch: from
+        8192 or more new rows of each class, without bias but for the shares of styles, which are the best for them.
+      standard_error: of the fit.
+      expected: what it is for the private rows themselves (but for shares of the classes): F σ², the noise's square.
+      converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square and of
+        the fit). A generator that is still above has not got all that the embedding says; one far below fits noise.
     """
 
     objective: tuple[float, ...]
     steps: tuple[int, ...]
     fit: float
+    standard_error: float
     expected: float
     converged: bool
 
@@ -446,27 +450,23 @@ def _steps_per_call(network: Network) -> int:
     return 1 if slow else _STEPS_AT_ONCE
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "size"))
-def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, size):
-    """Of each style of each class: the mean of φ over new rows, in blocks of a size, [L, S, F], and the variance of
-    that mean, summed over features, [L, S]."""
+@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size"))
+def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, num_blocks, size):
+    """Of each style of each class: means of φ over ``_GROUPS`` groups of new rows, so many blocks of a size in each:
+    [groups, L, S, F]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
     num_classes, num_styles = parameters["styles"].shape
-    num_blocks = -(-_BLOCKS_PER_CLASS // num_styles)
 
-    def moments(number):
-        label, style = jnp.divmod(number // num_blocks, num_styles)
+    def mean(number):
+        label, style = jnp.divmod(number // num_blocks % (num_classes * num_styles), num_styles)
         ones = jnp.ones(size, jnp.int32)
         code_key = jax.random.fold_in(key, number)
         raw = module(_inputs(code_key, network, rows, num_labels, label * ones, style * ones))
-        values = _relaxed(features, rows.relaxed(raw))
-        mean = jnp.mean(values, axis=0)
-        return mean, jnp.sum(jnp.square(values - mean[None, :])) / (size * (size - 1))
+        return jnp.mean(_relaxed(features, rows.relaxed(raw)), axis=0)
 
-    means, variances = jax.lax.map(moments, jnp.arange(num_classes * num_styles * num_blocks))
-    shape = num_classes, num_styles, num_blocks
-    return jnp.mean(means.reshape(*shape, -1), axis=2), jnp.mean(variances.reshape(shape), axis=2) / num_blocks
+    means = jax.lax.map(mean, jnp.arange(_GROUPS * num_classes * num_styles * num_blocks))
+    return jnp.mean(means.reshape(_GROUPS, num_classes, num_styles, num_blocks, -1), axis=3)
 
 
 def _relaxed(features: FeatureMap, rows: Array) -> Array:
@@ -485,42 +485,28 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     return found / found.sum()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Target:
-    """μ̃ as a generator is judged by: class by class.
+def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """The best shares of the styles, [L, S]; ‖μ̃ − μ_G‖² with them; and its standard error.
 
-    Attributes:
-      means: μ̃ of each class over its share, [L, F].
-      weights: of the squares of the classes, [L].
-      noise: variance of the noise in each number of ``means``, [L].
+    The residuals of two groups of rows are independent given the generator, and their inner product is an unbiased
+    estimate; the standard error is the jackknife's over groups.
+
+    Args:
+      means: see ``_style_means``.
+      coordinates: μ̃, [L, F].
+      shares: of the classes, [L].
     """
+    targets = coordinates / shares[:, None]
+    styles = [_simplex_least_squares(some, mean) for some, mean in zip(means.mean(axis=0), targets, strict=True)]
+    residuals = coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
+    products = np.einsum("glf,hlf->gh", residuals, residuals)
 
-    means: np.ndarray
-    weights: np.ndarray
-    noise: np.ndarray
+    def fit(some: np.ndarray) -> float:
+        return float((some.sum() - np.trace(some)) / (len(some) * (len(some) - 1)))
 
-    @classmethod
-    def create(cls, embedding: PrivateEmbedding, shares: np.ndarray, weights: np.ndarray) -> _Target:
-        """From shares of the classes [L], and weights of the objective [L]."""
-        means = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1) / shares[:, None]
-        return cls(means, weights * np.square(shares), embedding.mechanism.variance / np.square(shares))
-
-    @property
-    def expected(self) -> float:
-        """Of the noise's square."""
-        return self.means.shape[1] * float(self.weights @ self.noise)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the noise's square."""
-        return math.sqrt(2 * self.means.shape[1]) * float(np.linalg.norm(self.weights * self.noise))
-
-    def judged(self, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, float]:
-        """The best shares of styles, [L, S], and ‖μ̃ − μ_G‖² with them: from ``_style_means``."""
-        found = [_simplex_least_squares(some, mean) for some, mean in zip(means, self.means, strict=True)]
-        residuals = np.square(self.means - np.einsum("ls,lsf->lf", found, means)).sum(axis=1)
-        residuals -= np.sum(np.square(found) * variances, axis=1)  # means of rows are too long
-        return np.asarray(found), float(self.weights @ residuals)
+    size = len(products)
+    without = [fit(np.delete(np.delete(products, k, axis=0), k, axis=1)) for k in range(size)]
+    return np.asarray(styles), fit(products), math.sqrt((size - 1) * np.var(without))
 
 
 def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
@@ -586,20 +572,25 @@ def train_generator(
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
     objective, num_blocks = _objective(embedding, shares, counts is not None, training)
-    build_key, step_key = jax.random.split(key)
+    build_key, step_key, judge_key = jax.random.split(key, 3)
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
-    target = _Target.create(embedding, shares, np.asarray(objective.weights, np.float64))
+    coordinates = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1)
+    variance = embedding.mechanism.variance
+    expected = coordinates.size * variance
 
-    def judged(size: int) -> tuple[np.ndarray, float]:
-        """The best shares of the styles, [L, S], and the fit with them, from so many rows of each block."""
-        parameters, statistics, _ = state
-        means, variances = _style_means(
-            features, rows, parameters, statistics, jax.random.fold_in(step_key, done),
-            graph=graph, network=network, num_labels=num_labels, size=size,
+    def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
+        """See ``_judged``; from so many rows of each class that their variance is a share of the noise's, if that does
+        not take too many."""
+        wanted = min(np.sum(np.square(shares)) / (share * expected), _MOST_VALUES / coordinates.size)
+        wanted = math.ceil(max(least, wanted) / _GROUPS / num_styles)
+        num_blocks = -(-wanted // _ROWS_PER_BLOCK)
+        means = _style_means(
+            features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
+            num_blocks=num_blocks, size=-(-wanted // num_blocks),
         )  # fmt: skip
-        return target.judged(np.asarray(means, np.float64), np.asarray(variances, np.float64))
+        return _judged(np.asarray(means, np.float64), coordinates, shares)
 
     trace: list[float] = []
     done = 0
@@ -615,9 +606,6 @@ def train_generator(
     )  # fmt: skip
     at_once = _steps_per_call(network)
     pieces, kept = training.pieces(), done
-    # At the ends of cycles so many rows that the square of the sampling error is at most a 25th of the noise's, or all.
-    wanted = 25 / target.expected / _BLOCKS_PER_CLASS
-    size_of_cycles = _ROWS_PER_BLOCK if wanted > _LEAST_ROWS_PER_BLOCK else _LEAST_ROWS_PER_BLOCK
     for end, ends_cycle in pieces:
         if end < kept:
             continue
@@ -629,22 +617,30 @@ def train_generator(
             done += size
         if values:
             trace.append(float(jnp.mean(jnp.concatenate(values))))
-        last = end == pieces[-1][0] or (ends_cycle and judged(size_of_cycles)[1] <= target.expected)
+        if not math.isfinite(trace[-1]):
+            raise ValueError(f"training: the objective is {trace[-1]} after {done} steps; lower the learning rate")
         if keeper is not None and end > kept:
-            keeper.keep(done, trace, state, last=last)
+            keeper.keep(done, trace, state, last=ends_cycle)
+        last = end == pieces[-1][0]
+        if ends_cycle and not last:
+            _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
+            last = fit + error <= expected
         if progress:
             progress(done, done if last else pieces[-1][0])
         if last:
             break
-    found, fit = judged(_ROWS_PER_BLOCK)
+    found, fit, error = judged(judge_key, 8192, 1 / 200)
     parameters, statistics, _ = state
     parameters |= {"styles": np.log(np.maximum(found, _LEAST_STYLE)).astype(np.float32)}
+    # The variance of the square of a Gaussian of variance v is 2 v², of a Laplace variable 5 v².
+    spread = math.sqrt((2 if embedding.mechanism.noise == "gaussian" else 5) * coordinates.size) * variance
     report = GeneratorReport(
         tuple(trace),
         tuple(end for end, _ in pieces[: len(trace)]),
         fit,
-        target.expected,
-        fit <= target.expected + 4 * target.spread,
+        error,
+        expected,
+        fit <= expected + 4 * math.hypot(error, spread),
     )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
     labels = shares if labelled else None
