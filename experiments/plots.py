@@ -369,7 +369,7 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
             title = f"{cell['variant']}, ε = {cell['epsilon']:g}"
             found.append((title, cell["sheet"]))
             if "sheet_without_noise" in cell:
-                found.append((f"{title}, without noise in pixels", cell["sheet_without_noise"]))
+                found.append((f"{title}\nwithout noise in pixels", cell["sheet_without_noise"]))
         sheets.append(found)
     columns = max(map(len, sheets))
     figure, all_axes = plt.subplots(
