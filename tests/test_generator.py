@@ -244,7 +244,7 @@ def test_the_objective_is_unbiased(styles):
 
     def mean_of(unbiased, batch=4, draws=4000):
         training = Training(unbiased=unbiased)
-        objective, num_blocks = generators._objective(target, np.ones(1), False, training)
+        objective, num_blocks = generators._objective(target, np.ones(1), training)
         assert num_blocks == 1
         chosen = rng.integers(200, size=(draws, len(points), batch))
         batches = np.stack([points[s][chosen[:, s]] for s in range(len(points))], axis=1).reshape(draws, -1, 2)
@@ -262,10 +262,8 @@ def test_blocks_of_features_have_the_whole_as_their_mean():
     measured = _measured(rows)
     points = jnp.asarray(rows[:60, :2], jnp.float32)
     styles = jnp.ones((3, 1))
-    whole, one = generators._objective(measured.embedding, np.full(3, 1 / 3), False, Training())
-    parts, several = generators._objective(
-        measured.embedding, np.full(3, 1 / 3), False, Training(features_per_step=100)
-    )
+    whole, one = generators._objective(measured.embedding, np.full(3, 1 / 3), Training())
+    parts, several = generators._objective(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
     assert (one, several) == (1, 4)
     values = [float(parts(points, styles, block)) for block in range(several)]
     assert np.mean(values) == pytest.approx(float(whole(points, styles, 0)), rel=1e-4)
@@ -275,7 +273,7 @@ def test_rare_classes_count_alike_where_counts_are_measured():
     """[H] equation 18: the embedding of a class divided by its share."""
     shares = np.asarray([0.9, 0.09, 0.01])
     measured = _measured(_rows(shares=shares / shares.sum()))
-    objective, _ = generators._objective(measured.embedding, shares, True, Training())
+    objective, _ = generators._objective(measured.embedding, shares, Training())
     weighted = np.asarray(objective.weights) * shares**2
     np.testing.assert_allclose(weighted, 1 / 3, rtol=1e-5)
 

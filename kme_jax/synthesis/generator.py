@@ -186,8 +186,8 @@ class GeneratorReport:
     """How well a generator fits.
 
     Attributes:
-      objective: of training, by the step of ``steps``, mean of the steps before: ‖μ̃ − μ_G‖², or where there are counts
-        the mean over classes of ‖μ̃_c/π_c − μ_{G,c}‖², so that each counts alike.
+      objective: of training, by the step of ``steps``, mean of the steps before: the mean over classes of
+        ‖μ̃_c/π_c − μ_{G,c}‖², so that each counts alike; without labels ‖μ̃ − μ_G‖².
       steps: numbers of steps.
       fit: ‖μ̃ − μ_G‖² of the generator as it is sampled, with running averages in the place of those of a batch: from
         8192 or more new rows of each class, without bias but for the shares of styles, which are the best for them.
@@ -379,9 +379,7 @@ class _Objective:
         return jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
 
 
-def _objective(
-    embedding: PrivateEmbedding, shares: np.ndarray, weighted: bool, training: Training
-) -> tuple[_Objective, int]:
+def _objective(embedding: PrivateEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
     """The objective, and the number of blocks."""
     labelled, features = _features(embedding.feature_map)
     num_labels = embedding.feature_map.num_labels if labelled else 1
@@ -397,8 +395,7 @@ def _objective(
         targets = halves.reshape(num_blocks, num_labels, -1) * math.sqrt(num_frequencies / size)
     else:
         targets = targets[None]
-    weights = 1 / np.square(shares) if weighted else np.ones(num_labels)
-    weights = weights / np.sum(weights * np.square(shares))  # so that the objective is of size 1
+    weights = 1 / (num_labels * np.square(shares))  # each class counts alike, and the objective is of size 1
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
     made = _Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
     return made, num_blocks
@@ -558,7 +555,8 @@ def train_generator(
       progress: called with (steps done, steps).
 
     Raises:
-      ValueError: a map, network, counts or bounds that do not go together; a checkpoint of another training.
+      ValueError: a map, network, counts or bounds that do not go together; a checkpoint of another training; a
+        training that diverges.
     """
     training = Training() if training is None else training
     labelled, features = _features(embedding.feature_map)
@@ -571,7 +569,7 @@ def train_generator(
         shares = class_shares(counts, num_labels)
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
-    objective, num_blocks = _objective(embedding, shares, counts is not None, training)
+    objective, num_blocks = _objective(embedding, shares, training)
     build_key, step_key, judge_key = jax.random.split(key, 3)
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
