@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from absl import app, flags
 from absl.flags import argparse_flags
+from scipy.spatial import cKDTree
 from tqdm import tqdm
 
 from kme_jax import evaluation, files
@@ -138,7 +139,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--length",
         type=float,
         metavar="L",
-        help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.03 √d for d columns.",
+        help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.03 √d for d columns, "
+        "or twice the distance from a public point to its neighbour (median), if that is longer.",
     )
     parser.add_argument(
         "--num_features", type=int, metavar="J", help="Fourier features, even; at most. Default: 10000."
@@ -305,8 +307,21 @@ def _bar(name: str) -> Iterator[Progress]:
         yield progress
 
 
-def _kernel(args: argparse.Namespace, dim: int) -> Kernel:
-    length = 0.03 * math.sqrt(dim) if args.length is None else args.length
+def _default_length(points: np.ndarray) -> float:
+    """Twice the median distance from one of the public points [M, d] in [0, 1]^d to the nearest other one; 0 if there
+    is none. Kernels that do not reach from point to point cannot stand for rows in between. At most 1000 are asked."""
+    points = np.unique(points, axis=0)
+    if len(points) < 2:
+        return 0.0
+    some = points[np.random.default_rng(0).permutation(len(points))[:1000]]
+    return 2 * float(np.median(cKDTree(points).query(some, 2)[0][:, 1]))
+
+
+def _kernel(args: argparse.Namespace, dim: int, points: np.ndarray | None = None) -> Kernel:
+    """The kernel that the flags name; a length that is not depends on public points [M, d] in [0, 1]^d, if any."""
+    length = args.length
+    if length is None:
+        length = max(0.03 * math.sqrt(dim), 0.0 if points is None else _default_length(points))
     if not 1e-4 <= length <= 100:
         raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
     return KERNELS[args.kernel or "gaussian"](length)
@@ -439,7 +454,6 @@ def _release_points(args: argparse.Namespace) -> None:
     if args.header and args.columns and all(map(_is_number, args.columns)):
         raise InputError("--columns are numbers: names are published; if the file has no header line, say --no-header")
     budget = _budget(args.epsilon, args.delta)
-    kernel = _kernel(args, bounds.dim)
     num_features = _num_features(args)
     num_points = _num_points(args, args.points is not None)
     places = _places(args, 16 * (bounds.dim + 1) * num_points)
@@ -448,13 +462,16 @@ def _release_points(args: argparse.Namespace) -> None:
     def read(path):
         return files.read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
 
+    points = None
+    if args.points is not None:
+        if os.path.exists(args.points) and os.path.exists(args.file) and os.path.samefile(args.points, args.file):
+            raise InputError("--points is the private file: public points are published as they are")
+        points = np.asarray(read(args.points), np.float64)
+        if len(gaps := np.flatnonzero(~np.isfinite(points).all(axis=1))):
+            place = f"{args.points}: row {gaps[0] + 1}"
+            raise InputError(f"{place} has no number in some column; public points have to be complete")
+    kernel = _kernel(args, bounds.dim, None if points is None else bounds.to_unit(points))
     rows = read(args.file)
-    points = None if args.points is None else read(args.points)
-    if points is not None and os.path.samefile(args.points, args.file):
-        raise InputError("--points is the private file: public points are published as they are")
-    if points is not None and not np.isfinite(np.asarray(points, np.float64)).all():
-        place = int(np.flatnonzero(~np.isfinite(np.asarray(points, np.float64)).all(axis=1))[0]) + 1
-        raise InputError(f"{args.points}: row {place} has no number in some column; public points have to be complete")
     with _bar("rows") as progress:
         result = measure(
             rows,
@@ -568,12 +585,13 @@ def _plan(args: argparse.Namespace) -> None:
     if args.public_points is not None and not 1 <= args.public_points <= 20_000:
         raise InputError(f"--public_points must be from 1 to 20000, got {args.public_points}")
     num_features = _num_features(args)
-    budgets, kernel = [_budget(epsilon, args.delta) for epsilon in args.epsilon], _kernel(args, args.dim)
+    budgets = [_budget(epsilon, args.delta) for epsilon in args.epsilon]
     for budget in budgets:
         check_num_rows(args.num_rows, budget)
     public = Bounds.create(np.zeros(args.dim), np.ones(args.dim)).proposal
     if args.public_points is not None:  # stand-ins
         public = np.random.default_rng(args.seed).uniform(size=(args.public_points, args.dim))
+    kernel = _kernel(args, args.dim, None if args.public_points is None else public)
     feature_map = plan_map(kernel, public, num_features=num_features, bounded=True, seed=args.seed)
     proposal = public if args.public_points is None else None
     plans = []

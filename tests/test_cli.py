@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import Ledger, Release, cli, files
+from kme_jax import Gaussian, Ledger, Release, cli, files
 from kme_jax.privacy import statement
 from kme_jax.release import Measurement
 
@@ -103,11 +103,24 @@ def test_a_release_has_what_it_should(released):
     assert made.statement["public_inputs"] == ["kernel", "public points", "bounds of a, b"]
     points = files.read_rows(released / "points.csv", columns=["a", "b"])
     np.testing.assert_allclose(made.sample.points, points, atol=1e-12)
-    np.testing.assert_allclose(made.sample.expectation(lambda z: z), [x.mean() for x in _rows()], atol=0.2)
+    # The noise has no seed: errors are 0.013 ± 0.010 and -0.016 ± 0.027 (means and standard deviations of 40 runs).
+    errors = made.sample.expectation(lambda z: z) - [x.mean() for x in _rows()]
+    assert (np.abs(errors) < [0.1, 0.25]).all()
     assert made.sample.weights.min() >= 0
     assert made.sample.weights.sum() == pytest.approx(1)
     (spent,) = Ledger(released / "rows.csv.ledger").spent("rows.csv")
     assert (spent.epsilon, spent.delta) == (1.0, 1e-4)
+
+
+def test_lengths_reach_from_one_public_point_to_the_next():
+    line = np.array([0.0, 0.1, 0.2, 0.3, 0.3, 0.9])[:, None]  # one of them twice, and one far away
+    assert cli._default_length(line) == pytest.approx(0.2)
+    assert cli._default_length(line[3:5]) == 0
+    crowd = np.random.default_rng(0).uniform(size=(5000, 2))
+    assert 0.01 < cli._default_length(crowd) < 0.03
+    args = cli._parser().parse_args(_command())
+    assert cli._kernel(args, 1, line).gamma == pytest.approx(1 / (2 * 0.2**2))
+    assert cli._kernel(args, 2, crowd) == cli._kernel(args, 2) == Gaussian(1 / (2 * 2 * 0.03**2))
 
 
 def test_show(released, capsys):
