@@ -186,24 +186,39 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    def stop(done, total):
-        if done == 75:
-            raise Stop
-
     monkeypatch.setattr("kme_jax.synthesis.checkpoints._SECONDS_BETWEEN", 0.0)
-    folder = str(tmp_path / "state")
-    with pytest.raises(Stop):
-        train_generator(*arguments, counts=measured.counts, checkpoint=folder, progress=stop)
-    seen = []
-    resumed = train_generator(
-        *arguments, counts=measured.counts, checkpoint=folder, progress=lambda done, total: seen.append(done)
-    )
-    assert seen == [75, 125, 150]
-    assert resumed.report == whole.report
-    for name, value in whole.state.items():
-        np.testing.assert_array_equal(value, resumed.state[name])
+    for stopped, rest in ((50, [50, 75, 125, 150]), (75, [75, 125, 150])):  # within a cycle, and between two
+
+        def stop(done, total, stopped=stopped):
+            if done == stopped:
+                raise Stop
+
+        folder, seen = str(tmp_path / str(stopped)), []
+        with pytest.raises(Stop):
+            train_generator(*arguments, counts=measured.counts, checkpoint=folder, progress=stop)
+        resumed = train_generator(
+            *arguments, counts=measured.counts, checkpoint=folder,
+            progress=lambda done, total, seen=seen: seen.append(done),
+        )  # fmt: skip
+        assert seen == rest
+        assert resumed.report == whole.report
+        for name, value in whole.state.items():
+            np.testing.assert_array_equal(value, resumed.state[name])
     with pytest.raises(ValueError, match="another training"):
         train_generator(jax.random.key(2), *arguments[1:], counts=measured.counts, checkpoint=folder)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [(None, [1, (1 + math.cos(math.pi / 4)) / 2, 0.5]), (0.5, [1, 0.5, 0.25])],
+    ids=["cosine", "steps"],
+)
+def test_every_cycle_has_the_same_learning_rates(decay, expected):
+    training = Training(num_steps=40, num_cycles=2, learning_rate=0.2, decay=decay, decay_steps=10)
+    at = [float(training.learning_rate_at(step)) for step in (0, 10, 20)]
+    np.testing.assert_allclose(at, 0.2 * np.asarray(expected), rtol=1e-5)
+    assert at == [float(training.learning_rate_at(step)) for step in (40, 50, 60)]
+    assert float(training.learning_rate_at(39)) < 0.2 * (0.01 if decay is None else 0.2)
 
 
 def test_training_ends_where_it_would_fit_noise(tmp_path):
@@ -381,6 +396,7 @@ def test_what_cannot_be_is_refused():
         dp_merf(key, rows, LABELLED, SMALL, QUICK, epsilon=1.0, delta=1e-3, count_share=1.0)
     for wrong in (
         {"num_steps": 0},
+        {"num_cycles": 0},
         {"batch_size": 0},
         {"learning_rate": 0.0},
         {"decay": 1.5},

@@ -82,21 +82,17 @@ class Training:
         if self.features_per_step is not None and (self.features_per_step < 2 or self.features_per_step % 2):
             raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
 
-    def optimiser(self) -> optax.GradientTransformation:
-        """Adam with the schedule."""
+    def learning_rate_at(self, step: int | jax.Array) -> jax.Array:
+        """The learning rate of a step, of which the first is 0: every cycle begins as the first does."""
         if self.decay is None:
-            cosine = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
-
-            def schedule(number):
-                return cosine(number % self.num_steps)
-
+            within = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
         else:
-            decay = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
+            within = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
+        return within(step % self.num_steps)
 
-            def schedule(number):
-                return decay(number % self.num_steps)
-
-        return optax.adam(schedule)
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with these learning rates."""
+        return optax.adam(self.learning_rate_at)
 
     def pieces(self) -> list[tuple[int, bool]]:
         """(steps done after a piece of work, whether that is the end of a cycle), of all there may be."""
