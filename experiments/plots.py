@@ -334,15 +334,17 @@ def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
         for label, colour in zip(range(5), _COLOURS, strict=False):
             points = [sample[:2] for sample in cell["samples"] if sample[2] == label]
             axes.plot(*(zip(*points, strict=True) if points else ((), ())), ".", color=colour, markersize=2, alpha=0.6)
-        nll = sum(means[cell["variant"]]) / len(means[cell["variant"]])
-        axes.set_title(f"{cell['variant']}\nNLL {nll:.2f} per point, {cell['modes']} of 25 modes", fontsize=9)
+        values = means[cell["variant"]]
+        seeds = f"mean of {len(values)} seeds" if len(values) > 1 else "one seed"
+        nll = f"NLL {sum(values) / len(values):.2f} per point ({seeds})"
+        axes.set_title(f"{cell['variant']}\n{nll}, {cell['modes']} of 25 modes", fontsize=9)
         axes.set_xlim(-1, 5)
         axes.set_ylim(-1, 5)
         axes.set_aspect("equal")
     config = result["config"]
     figure.suptitle(
         f"DP-MERF, N = {config['num_rows']}, ε = {config['epsilon']:g}, δ = {config['delta']:g}: "
-        f"samples of seed 0, likelihood as mean of {max(map(len, means.values()))} seeds; colours are classes",
+        "samples of seed 0; colours are classes",
         fontsize=9,
     )
     return _save(figure, outputs)
