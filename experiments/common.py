@@ -27,6 +27,9 @@ from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
+# Flags that functions here define are those of the program that calls them: --help lists them.
+flags.disclaim_key_flags()
+
 
 class InputError(ValueError):
     """Something the user can put right: reported as one line, exit status 2."""
@@ -426,6 +429,9 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None
             main()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+        except ModuleNotFoundError as error:
+            print(f'error: {error.name} is not installed: pip install -e ".[experiments]"', file=sys.stderr)
             sys.exit(2)
         except KeyboardInterrupt:
             print("interrupted: nothing was written for the unfinished run", file=sys.stderr)

@@ -38,7 +38,7 @@ class Sums:
 def mean_of(features: LabelledMap, rows: np.ndarray, progress: Progress | None = None) -> Sums:
     """Step 1 for rows with labels."""
     labels = TableMap.of_codes(features.num_labels)
-    return Sums(mean_embedding(features, rows, progress=progress), mean_embedding(labels, rows[:, -1:]))
+    return Sums(mean_embedding(features, rows, progress=progress), mean_embedding(labels, features.labels(rows)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from typing import Any, Literal
 
@@ -299,7 +300,8 @@ def measure_labelled(
     Args:
       key: a JAX random key for the noise, used once.
       embedding: μ̂ of rows with labels.
-      counts: mean of ``TableMap.of_codes`` over the labels of the same rows; None to take classes as of one size.
+      counts: mean of ``TableMap.of_codes`` over ``LabelledMap.labels`` of the same rows; None to take classes as of one
+        size.
       budget: (ε, δ) of both.
       count_share: in (0, 1).
       calibration: see ``perturb``.
@@ -320,7 +322,22 @@ def measure_labelled(
     left = PrivacyBudget(budget.epsilon, budget.delta - private.mechanism.failure_probability)
     shares = perturb(counts_key, counts, left, calibration=calibration, share=count_share)
     both = Composition.of([private.mechanism, shares.mechanism], budget)
+    warn_of_uncounted_rows(shares)
     return LabelledMeasurement(private, shares, both)
+
+
+def warn_of_uncounted_rows(counts: PrivateEmbedding) -> None:
+    """Warns where noisy shares of the classes are further below 1 in all than noise makes likely (5 standard
+    deviations): then rows counted for nothing, as those do that a map does not cover. Post-processing of what is
+    private, where an error about the rows themselves would not be."""
+    total, num_labels = float(np.sum(counts.coordinates)), counts.feature_map.num_features
+    if total < 1 - 5 * math.sqrt(num_labels * counts.mechanism.variance):
+        warnings.warn(
+            f"noisy shares of the classes add up to {total:.3f}, not to 1: other rows count for nothing. A label is a "
+            f"whole number from 0 to {num_labels - 1}, in the last column; codes are below their numbers of them; "
+            "numbers are finite, and within the map's reach (FeatureMap.covers tells)",
+            stacklevel=3,
+        )
 
 
 def dp_merf(
@@ -370,10 +387,11 @@ def dp_merf(
     budget = PrivacyBudget(epsilon, delta)
     gaussian_noise_multiplier(budget)
     noise_key, training_key = jax.random.split(key)
-    counts = None
+    rows = private_points(rows)
+    embedding, counts = mean_embedding(features, rows), None
     if class_counts and isinstance(features, LabelledMap):
-        counts = mean_embedding(TableMap.of_codes(features.num_labels), private_points(rows)[:, -1:])
-    measured = measure_labelled(noise_key, mean_embedding(features, rows), counts, budget, count_share=count_share)
+        counts = mean_embedding(TableMap.of_codes(features.num_labels), features.labels(rows))
+    measured = measure_labelled(noise_key, embedding, counts, budget, count_share=count_share)
     return train_generator(
         training_key, measured.embedding, network, training, counts=measured.counts, bounds=bounds, levels=levels,
         checkpoint=checkpoint, progress=progress,

@@ -30,7 +30,7 @@ from kme_jax.numerics import Progress
 from kme_jax.planning import plan
 from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
-from kme_jax.release import Measurement, Release, measure, plan_map, plan_mechanism
+from kme_jax.release import Measurement, Release, is_generator, measure, plan_map, plan_mechanism
 
 KERNELS: dict[str, Callable[[float], Kernel]] = {
     "gaussian": lambda length: Gaussian(1 / (2 * length**2)),
@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         "--points",
         metavar="FILE",
         help="Public rows like the private ones, organised like the private file and complete: they are reweighted, "
-        "and published.",
+        "and published. Nothing is where they are not: take hundreds for a few columns, of all kinds of rows.",
     )
     _add_model_flags(sub)
     sub.add_argument("--num_points", type=int, metavar="M", help="Synthetic points, without --points. Default: 1000.")
@@ -470,6 +470,10 @@ def _release_points(args: argparse.Namespace) -> None:
         if len(gaps := np.flatnonzero(~np.isfinite(points).all(axis=1))):
             place = f"{args.points}: row {gaps[0] + 1}"
             raise InputError(f"{place} has no number in some column; public points have to be complete")
+        if beyond := int(((points < bounds.lower) | (points > bounds.upper)).any(axis=1).sum()):
+            warnings.warn(
+                f"{args.points}: {beyond} of {len(points)} rows are beyond a bound, moved to it", stacklevel=1
+            )
     kernel = _kernel(args, bounds.dim, None if points is None else bounds.to_unit(points))
     rows = read(args.file)
     with _bar("rows") as progress:
@@ -529,7 +533,23 @@ def _synthesise(args: argparse.Namespace) -> None:
         print(f"{args.folder} is not needed any more")
 
 
+def _show_generator(args: argparse.Namespace) -> None:
+    from kme_jax.generators import load_generator
+
+    made = load_generator(args.folder)
+    said = json.loads((pathlib.Path(args.folder) / "privacy.json").read_text())  # which load_generator has compared
+    if args.json:
+        print(json.dumps(said, indent=2))
+        return
+    print(statement.describe(said))
+    shares = "" if made.shares is None else f", shares of the classes {', '.join(f'{s:.3f}' for s in made.shares)}"
+    print(f"\nA generator, {type(made.network).__name__}{shares}; kme_jax.generators.load_generator(...).sample(1000)")
+    print(f"‖μ̃ − μ_G‖² = {made.report.fit:.3g}; that of the noise alone would be {made.report.expected:.3g}")
+
+
 def _show(args: argparse.Namespace) -> None:
+    if is_generator(pathlib.Path(args.folder)):
+        return _show_generator(args)
     release = Release.load(args.folder)
     if args.json:
         print(json.dumps(release.statement, indent=2))

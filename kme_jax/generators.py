@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kme_jax.algorithms import COUNT_SHARE, LabelledMeasurement
+from kme_jax.algorithms import COUNT_SHARE, LabelledMeasurement, warn_of_uncounted_rows
 from kme_jax.embedding import integer_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
@@ -63,6 +63,7 @@ def measure_labelled_securely(
     Gaussian noise, see ``perturb_securely``; ρ of the two measurements adds up to no more than the budget's, which is
     checked (``Composition``). The ledger, if there is one, is written before noise is drawn. No error depends on what a
     row holds: one that the map does not cover, or whose label is none of the classes, counts as the zero vector.
+    Where noisy shares of the classes show that such rows are many, a warning says so.
 
     Args:
       rows: the private rows, [N, d]: numbers, codes of categories for a ``MixedMap``, and the label in the last column
@@ -98,7 +99,7 @@ def measure_labelled_securely(
     if folder is not None:
         check_folder(folder, 2 * 8 * features.num_features + ROOM)
     sums = integer_embedding(features, rows, progress=progress)
-    counts = None if labels is None else integer_embedding(labels, rows[:, -1:])
+    counts = None if labels is None else integer_embedding(labels, features.labels(rows))
     planned = Composition.planned(budget, composition.failure_probability)
     total = None if ledger is None else ledger.spend(database, planned, again=again)
     with contextlib.nullcontext() if ledger is None else ledger.recorded():
@@ -107,6 +108,8 @@ def measure_labelled_securely(
         measured = LabelledMeasurement(private, shares, composition, total)
         if folder is not None:
             save_measurement(folder, measured)
+    if shares is not None:
+        warn_of_uncounted_rows(shares)
     return measured
 
 

@@ -19,6 +19,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
 from kme_jax.folders import (
     ROOM,
+    ReleaseError,
     arrays_writer,
     check_files,
     check_folder,
@@ -206,6 +207,10 @@ class Release:
             from kme_jax.table.release import TableRelease
 
             return TableRelease.load(folder)
+        if is_generator(folder):
+            raise ReleaseError(
+                f"{folder}: holds a generator: kme_jax.generators.load_generator({str(folder)!r}).sample(1000)"
+            )
         check_files(folder, _FILES)
         measurement, points = Measurement.load(folder), load_arrays(folder / "points.npz")
         with damaged(folder / "points.npz"):
@@ -214,6 +219,11 @@ class Release:
                 raise ValueError("points and weights do not fit")
             seed = int(points["seed"])
         return cls(measurement, sample, seed)
+
+
+def is_generator(folder: pathlib.Path) -> bool:
+    """Whether ``kme_jax.generators.save_generator`` has written the folder."""
+    return (folder / "generator.npz").exists()
 
 
 def _is_table(folder: pathlib.Path) -> bool:

@@ -132,6 +132,13 @@ def test_show(released, capsys):
     assert json.loads(capsys.readouterr().out) == Release.load(released / "out").statement
 
 
+def test_points_beyond_the_bounds_are_told(place, capsys):
+    _write_csv(place / "points.csv", [[0, -3, 0.5], [1, 0.5, 0.5], [2, 0.5, 1.5]])
+    assert cli.main(_command()) == 0
+    assert "warning: points.csv: 2 of 3 rows are beyond a bound, moved" in capsys.readouterr().err
+    np.testing.assert_allclose(Release.load("out").sample.points, [[0.5, -1], [0.5, 0.5], [1, 0.5]])
+
+
 def test_sample(place, capsys):
     assert cli.main(["sample", "old", "--output=s.csv", "--num_rows=500"]) == 0
     rows = files.read_rows(place / "s.csv", columns=["b", "a"])

@@ -6,13 +6,14 @@ import json
 import math
 import pathlib
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, dp_merf, mean_embedding, perturb
+from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, cli, dp_merf, mean_embedding, perturb
 from kme_jax.algorithms import measure_labelled
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
@@ -314,6 +315,41 @@ def test_a_class_without_rows_is_not_visible():
     assert 0 < made.shares[2] < 0.02
 
 
+@pytest.mark.parametrize("measure", ["simulated", "secure"])
+@pytest.mark.parametrize(
+    ("column", "value", "share"),
+    [(3, 4.0, 0.25), (3, 0.5, 0.25), (2, 2.0, 0.25), (0, np.nan, 0.25), (slice(None), -1.0, 1)],
+    ids=["label", "half", "code", "nan", "all"],
+)
+def test_rows_that_are_none_are_missing_from_the_counts(column, value, share, measure):
+    """The same rows as from the embedding; one sees it by the noisy counts alone, with a warning."""
+    rng = np.random.default_rng(3)
+    rows = np.column_stack([rng.normal(size=4000), rng.normal(size=4000), *rng.integers(0, 2, (2, 4000))]).astype(float)
+    features = LabelledMap(MixedMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(1.0), 20, 2), (2,)), 2)
+    rows[: int(share * 4000), column] = value
+
+    def measured():
+        if measure == "secure":
+            return measure_labelled_securely(rows, features, epsilon=3.0, delta=1e-5)
+        counts = mean_embedding(TableMap.of_codes(2), features.labels(rows))
+        budget = PrivacyBudget(3.0, 1e-5)
+        return measure_labelled(jax.random.key(3), mean_embedding(features, rows), counts, budget)
+
+    with pytest.warns(UserWarning, match="from 0 to 1, in the last column"):
+        found = measured().counts
+    assert abs(found.coordinates.sum() - (1 - share)) < 8 * math.sqrt(2) * found.mechanism.scale
+    rows[:] = np.nan_to_num(np.abs(np.trunc(rows)).clip(0, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measured()
+
+
+def test_a_poor_fit_says_so():
+    measured = _measured(_rows())
+    with pytest.warns(UserWarning, match="after 3 steps"):
+        train_generator(jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
+
+
 def test_mixed_rows_are_numbers_and_codes():
     rng = np.random.default_rng(0)
     codes = rng.choice(3, 4000, p=[0.7, 0.2, 0.1])
@@ -388,6 +424,8 @@ def test_what_cannot_be_is_refused():
         train_generator(key, unlabelled, SMALL, QUICK, counts=measured.counts)
     with pytest.raises(ValueError, match="below its upper"):
         train_generator(key, measured.embedding, SMALL, QUICK, bounds=(1.0, 0.0))
+    with pytest.raises(ValueError, match="for 2 columns"):
+        train_generator(key, measured.embedding, SMALL, QUICK, bounds=([0.0] * 3, 1.0))
     with pytest.raises(ValueError, match="give bounds"):
         train_generator(key, measured.embedding, SMALL, QUICK, levels=255)
     with pytest.raises(ValueError, match="features of numbers"):
@@ -397,6 +435,7 @@ def test_what_cannot_be_is_refused():
     for wrong in (
         {"num_steps": 0},
         {"num_cycles": 0},
+        {"num_steps": 2.5},
         {"batch_size": 0},
         {"learning_rate": 0.0},
         {"decay": 1.5},
@@ -404,8 +443,8 @@ def test_what_cannot_be_is_refused():
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Training(**wrong)
-    for wrong in ({"code": 0}, {"styles": -1}, {"widths": (0,)}):
-        with pytest.raises(ValueError, match=r"at least 1|a network needs"):
+    for wrong in ({"code": 0}, {"styles": -1}, {"widths": (0,)}, {"widths": 50}):
+        with pytest.raises(ValueError, match=r"1 or more"):
             MLP(**wrong)
     points = SubspaceMap.from_points(Gaussian(0.5), rows[:5, :2])
     with pytest.raises(ValueError, match="SubspaceMap"):
@@ -457,7 +496,7 @@ class TestPrivacy:
         assert secure.composition.private
         assert not simulated.composition.private
 
-    def test_a_published_generator(self, tmp_path):
+    def test_a_published_generator(self, tmp_path, capsys):
         ledger = Ledger(tmp_path / "ledger.jsonl")
         rows = _rows(2000)
         measured = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
@@ -480,6 +519,12 @@ class TestPrivacy:
         with pytest.raises(ReleaseError, match="exists"):
             save_generator(folder, made, measured)
         assert {"kernel", "frequencies"} <= set(statement["public_inputs"])
+        assert cli.main(["show", str(folder)]) == 0
+        text = capsys.readouterr().out
+        assert "(2, 1e-05)-differential privacy" in text
+        assert "A generator, MLP, shares of the classes 0." in text
+        assert cli.main(["sample", str(folder), f"--output={tmp_path / 'rows.csv'}"]) == 2
+        assert "load_generator" in capsys.readouterr().err
         # A statement of another measurement would be wrong.
         with pytest.raises(ValueError, match="not trained on this"):
             save_generator(tmp_path / "other", made, measure_labelled_securely(rows, LABELLED, epsilon=1.0, delta=1e-5))

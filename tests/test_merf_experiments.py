@@ -278,6 +278,18 @@ def test_bad_flags_are_one_line(module, flags, says, tmp_path):
     assert len(run.stderr.strip().splitlines()) == 1
 
 
+def test_help_lists_the_flags():
+    run = subprocess.run([sys.executable, "-m", "experiments.merf_gaussians", "--help"], capture_output=True, text=True)
+    assert all(f"--{field.name}:" in run.stdout for field in dataclasses.fields(merf_gaussians.GaussiansConfig))
+
+
+def test_a_missing_library_is_one_line():
+    program = "from experiments import common; common.run_main(lambda: None, lambda: __import__('no_such_library'))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr.strip() == 'error: no_such_library is not installed: pip install -e ".[experiments]"'
+
+
 def test_the_readme_shows_the_committed_results():
     found = sorted((common.REPOSITORY / "figures").glob("merf_*.json"))
     assert found

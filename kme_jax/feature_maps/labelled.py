@@ -36,8 +36,8 @@ class MixedMap(FeatureMap):
     categories: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self):
-        if not self.categories or min(self.categories) < 1:
-            raise ValueError(f"categories: expected one or more positive numbers, got {self.categories}")
+        if not isinstance(self.categories, tuple) or not self.categories or min(self.categories) < 1:
+            raise ValueError(f"categories: expected a tuple of one or more positive numbers, got {self.categories}")
 
     @property
     def kernel(self) -> Kernel:
@@ -197,6 +197,11 @@ class LabelledMap(FeatureMap):
 
     def covers(self, rows):
         return self.features.covers(rows[:, :-1]) & are_codes(rows[:, -1], self.num_labels)
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """The labels of rows [n, d + 1] to count, [n, 1]; −1, which is none, for a row that the map does not cover and
+        that so has no part in the embedding. Each depends on its own row alone."""
+        return np.where(self.covers(rows), rows[:, -1], -1)[:, None]
 
     def __call__(self, x):
         x = jnp.asarray(x)

@@ -12,6 +12,8 @@ import functools
 import hashlib
 import itertools
 import math
+import numbers
+import warnings
 from typing import Any, Literal
 
 import jax
@@ -38,6 +40,7 @@ _ROWS_AT_ONCE = 2048
 _GROUPS, _ROWS_PER_BLOCK = 4, 512  # of rows that generators are judged by
 _MOST_VALUES = 4e8  # of features of these rows, if there are more than a few
 _LEAST_STYLE = 1e-30  # share of a style that no row has
+_POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² in units of the noise's square, above which a generator is warned of
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
 
@@ -73,8 +76,9 @@ class Training:
 
     def __post_init__(self):
         for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 1:
+                raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if self.decay is not None and not 0 < self.decay <= 1:
@@ -138,7 +142,10 @@ class Rows:
             if levels:
                 raise ValueError("levels are those between bounds: give bounds")
             return cls(None, None, dim, categories)
-        lower, upper = (np.broadcast_to(np.asarray(bound, np.float32), dim) for bound in bounds)
+        lower, upper = (np.asarray(bound, np.float32) for bound in bounds)
+        if {lower.shape, upper.shape} - {(), (dim,)}:
+            raise ValueError(f"bounds: expected a lower and an upper one for {dim} columns, or one each for all")
+        lower, upper = np.broadcast_to(lower, dim), np.broadcast_to(upper, dim)
         if not (np.isfinite(upper - lower).all() and (lower < upper).all()):
             raise ValueError("bounds: every lower bound must be finite and below its upper bound")
         return cls(lower, upper, dim, categories, levels)
@@ -636,6 +643,12 @@ def train_generator(
         expected,
         fit <= expected + 4 * math.hypot(error, spread),
     )
+    if fit - 4 * math.hypot(error, spread) > _POOR_FIT * expected:
+        warnings.warn(
+            f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the square of the noise is "
+            f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
+            stacklevel=2,
+        )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
     labels = shares if labelled else None
     return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import jax
@@ -44,8 +45,8 @@ class Network(Protocol):
 def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:
     if code < 1 or styles < 0:
         raise ValueError(f"a network needs a code of 1 or more and styles of 0 or more, got {code} and {styles}")
-    if not all(width >= 1 for width in widths):
-        raise ValueError(f"widths of layers must be at least 1, got {widths}")
+    if not isinstance(widths, Sequence) or not all(width >= 1 for width in widths):
+        raise ValueError(f"widths: expected a number of units, 1 or more, for each layer, got {widths}")
 
 
 @dataclasses.dataclass(frozen=True)
