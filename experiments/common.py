@@ -431,6 +431,8 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
         except ModuleNotFoundError as error:
+            if (error.name or "kme_jax").split(".")[0] in ("kme_jax", "experiments"):
+                raise
             print(f'error: {error.name} is not installed: pip install -e ".[experiments]"', file=sys.stderr)
             sys.exit(2)
         except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kme_jax import PrivacyBudget, mean_embedding
 from kme_jax.algorithms import LabelledMeasurement, measure_labelled
-from kme_jax.embedding import MeanEmbedding
+from kme_jax.embedding import MeanEmbedding, class_labels
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.numerics import Progress
@@ -38,7 +38,7 @@ class Sums:
 def mean_of(features: LabelledMap, rows: np.ndarray, progress: Progress | None = None) -> Sums:
     """Step 1 for rows with labels."""
     labels = TableMap.of_codes(features.num_labels)
-    return Sums(mean_embedding(features, rows, progress=progress), mean_embedding(labels, features.labels(rows)))
+    return Sums(mean_embedding(features, rows, progress=progress), mean_embedding(labels, class_labels(features, rows)))
 
 
 @dataclasses.dataclass(frozen=True)

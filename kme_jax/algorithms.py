@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 import warnings
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from kme_jax.embedding import MeanEmbedding, mean_embedding, private_points
+from kme_jax.embedding import MeanEmbedding, class_labels, mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
@@ -34,7 +34,7 @@ from kme_jax.synthesis import (
     posterior_mean,
     represent,
 )
-from kme_jax.synthesis.generator import Generator, Training, train_generator
+from kme_jax.synthesis.generator import Generator, Training, covered_share, train_generator
 from kme_jax.synthesis.networks import Network
 
 COUNT_SHARE = 0.02  # of the budget, for the counts of classes: their noise is small beside what classes differ by
@@ -300,8 +300,7 @@ def measure_labelled(
     Args:
       key: a JAX random key for the noise, used once.
       embedding: μ̂ of rows with labels.
-      counts: mean of ``TableMap.of_codes`` over ``LabelledMap.labels`` of the same rows; None to take classes as of one
-        size.
+      counts: mean of ``TableMap.of_codes`` over ``class_labels`` of the same rows; None to take classes as of one size.
       budget: (ε, δ) of both.
       count_share: in (0, 1).
       calibration: see ``perturb``.
@@ -327,17 +326,17 @@ def measure_labelled(
 
 
 def warn_of_uncounted_rows(counts: PrivateEmbedding) -> None:
-    """Warns where noisy shares of the classes are further below 1 in all than noise makes likely (5 standard
-    deviations): then rows counted for nothing, as those do that a map does not cover. Post-processing of what is
-    private, where an error about the rows themselves would not be."""
-    total, num_labels = float(np.sum(counts.coordinates)), counts.feature_map.num_features
-    if total < 1 - 5 * math.sqrt(num_labels * counts.mechanism.variance):
-        warnings.warn(
-            f"noisy shares of the classes add up to {total:.3f}, not to 1: other rows count for nothing. A label is a "
-            f"whole number from 0 to {num_labels - 1}, in the last column; codes are below their numbers of them; "
-            "numbers are finite, and within the map's reach (FeatureMap.covers tells)",
-            stacklevel=3,
-        )
+    """Warns where ``covered_share`` is below 1. Post-processing of what is private, where an error about the rows
+    themselves would not be. The measurement is spent, and is not lost where warnings are made errors."""
+    share, num_labels = covered_share(counts), counts.feature_map.num_features
+    if share < 1:
+        with contextlib.suppress(UserWarning):
+            warnings.warn(
+                f"noisy shares of the classes add up to {share:.3f}, not to 1: the map does not cover the other rows, "
+                f"which were not counted. A label is a whole number from 0 to {num_labels - 1}, in the last column; "
+                "codes are below their number of categories; numbers are finite, and within the map's reach",
+                stacklevel=3,
+            )
 
 
 def dp_merf(
@@ -387,10 +386,9 @@ def dp_merf(
     budget = PrivacyBudget(epsilon, delta)
     gaussian_noise_multiplier(budget)
     noise_key, training_key = jax.random.split(key)
-    rows = private_points(rows)
     embedding, counts = mean_embedding(features, rows), None
     if class_counts and isinstance(features, LabelledMap):
-        counts = mean_embedding(TableMap.of_codes(features.num_labels), features.labels(rows))
+        counts = mean_embedding(TableMap.of_codes(features.num_labels), class_labels(features, rows))
     measured = measure_labelled(noise_key, embedding, counts, budget, count_share=count_share)
     return train_generator(
         training_key, measured.embedding, network, training, counts=measured.counts, bounds=bounds, levels=levels,

@@ -140,7 +140,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="L",
         help="Its length, as a share of the columns' ranges: finer structure is lost. Default: 0.03 √d for d columns, "
-        "or twice the distance from a public point to its neighbour (median), if that is longer.",
+        "or twice the distance from a public point to its neighbour (median) up to √(d/6)/2, if that is longer.",
     )
     parser.add_argument(
         "--num_features", type=int, metavar="J", help="Fourier features, even; at most. Default: 10000."
@@ -275,7 +275,8 @@ def _parser() -> argparse.ArgumentParser:
         "--public_points",
         type=int,
         metavar="M",
-        help="Plan for M public points, not for bounds alone.",
+        help="Plan for M public points, not for bounds alone. Uniform ones stand in for them, also for the default of "
+        "--length, which is shorter for points in clusters.",
     )
     _add_model_flags(sub)
     sub.add_argument("--no-errors", dest="errors", action="store_false", help="Only the noise: at once.")
@@ -308,20 +309,25 @@ def _bar(name: str) -> Iterator[Progress]:
 
 
 def _default_length(points: np.ndarray) -> float:
-    """Twice the median distance from one of the public points [M, d] in [0, 1]^d to the nearest other one; 0 if there
-    is none. Kernels that do not reach from point to point cannot stand for rows in between. At most 1000 are asked."""
+    """Twice the median distance from one of the public points [M, d] in [0, 1]^d to the nearest other one, 0 if there
+    is none: kernels that do not reach from point to point cannot stand for rows in between. At most 1000 are asked. No
+    more than half of √(d/6), the root mean square distance of uniform rows, beyond which all rows look alike."""
     points = np.unique(points, axis=0)
     if len(points) < 2:
         return 0.0
     some = points[np.random.default_rng(0).permutation(len(points))[:1000]]
-    return 2 * float(np.median(cKDTree(points).query(some, 2)[0][:, 1]))
+    reach = 2 * float(np.median(cKDTree(points).query(some, 2)[0][:, 1]))
+    return min(reach, math.sqrt(points.shape[1] / 6) / 2)
 
 
-def _kernel(args: argparse.Namespace, dim: int, points: np.ndarray | None = None) -> Kernel:
-    """The kernel that the flags name; a length that is not depends on public points [M, d] in [0, 1]^d, if any."""
-    length = args.length
-    if length is None:
-        length = max(0.03 * math.sqrt(dim), 0.0 if points is None else _default_length(points))
+def _length(args: argparse.Namespace, dim: int, points: np.ndarray | None = None) -> float:
+    """The kernel's length; one that is not given depends on public points [M, d] in [0, 1]^d, if there are any."""
+    if args.length is None:
+        return max(0.03 * math.sqrt(dim), 0.0 if points is None else _default_length(points))
+    return args.length
+
+
+def _kernel(args: argparse.Namespace, length: float) -> Kernel:
     if not 1e-4 <= length <= 100:
         raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
     return KERNELS[args.kernel or "gaussian"](length)
@@ -474,7 +480,7 @@ def _release_points(args: argparse.Namespace) -> None:
             warnings.warn(
                 f"{args.points}: {beyond} of {len(points)} rows are beyond a bound, moved to it", stacklevel=1
             )
-    kernel = _kernel(args, bounds.dim, None if points is None else bounds.to_unit(points))
+    kernel = _kernel(args, _length(args, bounds.dim, None if points is None else bounds.to_unit(points)))
     rows = read(args.file)
     with _bar("rows") as progress:
         result = measure(
@@ -611,7 +617,8 @@ def _plan(args: argparse.Namespace) -> None:
     public = Bounds.create(np.zeros(args.dim), np.ones(args.dim)).proposal
     if args.public_points is not None:  # stand-ins
         public = np.random.default_rng(args.seed).uniform(size=(args.public_points, args.dim))
-    kernel = _kernel(args, args.dim, None if args.public_points is None else public)
+    length = _length(args, args.dim, None if args.public_points is None else public)
+    kernel = _kernel(args, length)
     feature_map = plan_map(kernel, public, num_features=num_features, bounded=True, seed=args.seed)
     proposal = public if args.public_points is None else None
     plans = []
@@ -627,7 +634,8 @@ def _plan(args: argparse.Namespace) -> None:
         found = [first | {name: getattr(p, name) for name in names} for first, p in zip(common, plans, strict=True)]
         print(json.dumps(found, indent=2))
         return
-    print(f"{args.num_rows} rows of {args.dim} columns, δ = {args.delta:g}: {plans[0].num_features} features")
+    found = f"{plans[0].num_features} features, length {length:.3g}"
+    print(f"{args.num_rows} rows of {args.dim} columns, δ = {args.delta:g}: {found}")
     print(f"{'ε':>8} {'σ':>10} {'noise norm':>12}" + f" {'mean ±':>10} {'probability ±':>14}" * args.errors)
     for p in plans:
         numbers = f"{p.mechanism.epsilon:8g} {p.mechanism.scale:10.3g} {p.noise_norm:12.3g}"

@@ -104,6 +104,25 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
     return np.where(usable[:, None], rows, 0), usable
 
 
+def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
+    """The labels of rows [N, d] of a ``LabelledMap`` as they are to be counted, [N, 1]: −1, which is none, for a row
+    that the map does not cover and that so has no part in the embedding. SENSITIVE.
+
+    Formal guarantee: each depends on its own row alone, so that replacing one row changes one count by 1 at most, and
+    another one.
+
+    Raises:
+      ValueError: rows that are not an [N, d] array.
+    """
+    rows = private_points(rows)
+    check_columns(rows, feature_map.dim, "rows")
+    found = np.full((len(rows), 1), -1.0)
+    for start in range(0, len(rows), _BATCH):
+        safe, usable = _usable(feature_map, rows[start : start + _BATCH])
+        found[start : start + _BATCH][usable] = safe[usable, -1:]
+    return found
+
+
 @np.errstate(all="ignore")
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
     safe, usable = _usable(feature_map, rows)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kme_jax.algorithms import COUNT_SHARE, LabelledMeasurement, warn_of_uncounted_rows
-from kme_jax.embedding import integer_embedding, private_points
+from kme_jax.embedding import class_labels, integer_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.labelled import LabelledMap
@@ -99,7 +99,7 @@ def measure_labelled_securely(
     if folder is not None:
         check_folder(folder, 2 * 8 * features.num_features + ROOM)
     sums = integer_embedding(features, rows, progress=progress)
-    counts = None if labels is None else integer_embedding(labels, features.labels(rows))
+    counts = None if labels is None else integer_embedding(labels, class_labels(features, rows))
     planned = Composition.planned(budget, composition.failure_probability)
     total = None if ledger is None else ledger.spend(database, planned, again=again)
     with contextlib.nullcontext() if ledger is None else ledger.recorded():

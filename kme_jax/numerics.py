@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -70,6 +71,13 @@ def check_points(points: Any, name: str = "points") -> np.ndarray:
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
     return array
+
+
+def are_sizes(values: Any) -> bool:
+    """Whether this is a tuple of whole numbers that are 1 or more."""
+    return isinstance(values, tuple) and all(
+        isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1 for value in values
+    )
 
 
 def check_columns(points: np.ndarray, num_columns: int, name: str) -> None:

@@ -118,9 +118,14 @@ def test_lengths_reach_from_one_public_point_to_the_next():
     assert cli._default_length(line[3:5]) == 0
     crowd = np.random.default_rng(0).uniform(size=(5000, 2))
     assert 0.01 < cli._default_length(crowd) < 0.03
+    many_columns = np.random.default_rng(0).uniform(size=(100, 20))
+    assert cli._default_length(many_columns) == pytest.approx((20 / 6) ** 0.5 / 2)
     args = cli._parser().parse_args(_command())
-    assert cli._kernel(args, 1, line).gamma == pytest.approx(1 / (2 * 0.2**2))
-    assert cli._kernel(args, 2, crowd) == cli._kernel(args, 2) == Gaussian(1 / (2 * 2 * 0.03**2))
+    assert cli._length(args, 1, line) == pytest.approx(0.2)
+    assert cli._length(args, 2, crowd) == cli._length(args, 2) == pytest.approx(0.03 * 2**0.5)
+    args.length = 0.3
+    assert cli._length(args, 1, line) == 0.3
+    assert cli._kernel(args, 0.1) == Gaussian(1 / (2 * 0.1**2))
 
 
 def test_show(released, capsys):

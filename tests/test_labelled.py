@@ -171,7 +171,7 @@ def test_relaxed_rows_are_mixtures_of_rows():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="num_labels"):
         LabelledMap(FOURIER, 0)
-    for categories in ((), (3, 0), 4):
+    for categories in ((), (3, 0), 4, (2.5,)):
         with pytest.raises(ValueError, match="categories"):
             MixedMap(FOURIER, categories)
     subspace = SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(0).normal(size=(5, 2)))

@@ -12,7 +12,7 @@ import numpy as np
 from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, are_sizes
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -36,7 +36,7 @@ class MixedMap(FeatureMap):
     categories: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self):
-        if not isinstance(self.categories, tuple) or not self.categories or min(self.categories) < 1:
+        if not self.categories or not are_sizes(self.categories):
             raise ValueError(f"categories: expected a tuple of one or more positive numbers, got {self.categories}")
 
     @property
@@ -197,11 +197,6 @@ class LabelledMap(FeatureMap):
 
     def covers(self, rows):
         return self.features.covers(rows[:, :-1]) & are_codes(rows[:, -1], self.num_labels)
-
-    def labels(self, rows: np.ndarray) -> np.ndarray:
-        """The labels of rows [n, d + 1] to count, [n, 1]; −1, which is none, for a row that the map does not cover and
-        that so has no part in the embedding. Each depends on its own row alone."""
-        return np.where(self.covers(rows), rows[:, -1], -1)[:, None]
 
     def __call__(self, x):
         x = jnp.asarray(x)

@@ -7,12 +7,12 @@ that follows is post-processing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import math
-import numbers
 import warnings
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, are_sizes
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
@@ -41,6 +41,7 @@ _GROUPS, _ROWS_PER_BLOCK = 4, 512  # of rows that generators are judged by
 _MOST_VALUES = 4e8  # of features of these rows, if there are more than a few
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² in units of the noise's square, above which a generator is warned of
+_LEAST_COVERED = 0.01  # part of the rows
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
 
 
@@ -77,7 +78,7 @@ class Training:
     def __post_init__(self):
         for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
             value = getattr(self, name)
-            if not isinstance(value, numbers.Integral) or value < 1:
+            if not are_sizes((value,)):
                 raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
@@ -87,12 +88,13 @@ class Training:
             raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
 
     def learning_rate_at(self, step: int | jax.Array) -> jax.Array:
-        """The learning rate of a step, of which the first is 0: every cycle begins as the first does."""
+        """The learning rate at a step, counted from 0: every cycle begins as the first does."""
         if self.decay is None:
             within = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
         else:
             within = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
-        return within(step % self.num_steps)
+        with jax.numpy_dtype_promotion("standard"):  # optax divides whole numbers
+            return within(step % self.num_steps)
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam with these learning rates."""
@@ -515,14 +517,30 @@ def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
     Raises:
       ValueError: not the embedding of a table of one column with so many codes.
     """
-    feature_map = counts.feature_map
-    if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
-        raise ValueError("counts: expected the embedding of a table of the label alone")
-    (table,) = feature_map.tables(counts.coordinates, 1)
+    table = _counts(counts)
     if table.shape != (num_labels,):
         raise ValueError(f"counts: expected {num_labels} classes, got a table of shape {list(table.shape)}")
     shares = np.maximum(table, _LEAST_SHARE)
     return shares / shares.sum()
+
+
+def covered_share(counts: PrivateEmbedding) -> float:
+    """The part of the rows that is in any class, by noisy counts: 1, which is exact where every row is, unless they add
+    up to less than noise makes likely (5 standard deviations).
+
+    Raises:
+      ValueError: as :func:`class_shares`.
+    """
+    table = _counts(counts)
+    total = float(np.sum(table))
+    return max(total, _LEAST_COVERED) if total < 1 - 5 * math.sqrt(table.size * counts.mechanism.variance) else 1.0
+
+
+def _counts(counts: PrivateEmbedding) -> np.ndarray:
+    feature_map = counts.feature_map
+    if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
+        raise ValueError("counts: expected the embedding of a table of the label alone")
+    return feature_map.tables(counts.coordinates, 1)[0]
 
 
 def train_generator(
@@ -567,18 +585,20 @@ def train_generator(
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not labelled:
         raise ValueError("counts are of classes, and these rows have no label")
-    shares = np.full(max(num_labels, 1), 1 / max(num_labels, 1))
+    shares, covered = np.full(max(num_labels, 1), 1 / max(num_labels, 1)), 1.0
     if counts is not None:
-        shares = class_shares(counts, num_labels)
+        shares, covered = class_shares(counts, num_labels), covered_share(counts)
+    # Rows that are not covered have no part in the sum, but in N: of what is covered this is the mean.
+    target = dataclasses.replace(embedding, coordinates=np.asarray(embedding.coordinates, np.float64) / covered)
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
-    objective, num_blocks = _objective(embedding, shares, training)
+    objective, num_blocks = _objective(target, shares, training)
     build_key, step_key, judge_key = jax.random.split(key, 3)
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
-    coordinates = np.asarray(embedding.coordinates, np.float64).reshape(len(shares), -1)
-    variance = embedding.mechanism.variance
+    coordinates = target.coordinates.reshape(len(shares), -1)
+    variance = embedding.mechanism.variance / covered**2
     expected = coordinates.size * variance
 
     def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
@@ -598,7 +618,7 @@ def train_generator(
     keeper = None
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
-        public = (repr((network, training, rows.categories, levels)), key, embedding.coordinates, shares)
+        public = (repr((network, training, rows.categories, levels)), key, target.coordinates, shares)
         keeper = Checkpoints(checkpoint, (*public, *jax.tree.leaves(features), *limits))
         done, trace, state = keeper.latest(state)
     run = functools.partial(
@@ -644,11 +664,12 @@ def train_generator(
         fit <= expected + 4 * math.hypot(error, spread),
     )
     if fit - 4 * math.hypot(error, spread) > _POOR_FIT * expected:
-        warnings.warn(
-            f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the square of the noise is "
-            f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
-            stacklevel=2,
-        )
+        with contextlib.suppress(UserWarning):  # what was trained is not lost where warnings are made errors
+            warnings.warn(
+                f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
+                f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
+                stacklevel=2,
+            )
     mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
     labels = shares if labelled else None
     return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))

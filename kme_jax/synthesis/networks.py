@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from kme_jax.numerics import are_sizes
 
 Array = jax.Array
 
@@ -45,8 +46,8 @@ class Network(Protocol):
 def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:
     if code < 1 or styles < 0:
         raise ValueError(f"a network needs a code of 1 or more and styles of 0 or more, got {code} and {styles}")
-    if not isinstance(widths, Sequence) or not all(width >= 1 for width in widths):
-        raise ValueError(f"widths: expected a number of units, 1 or more, for each layer, got {widths}")
+    if not are_sizes(widths):
+        raise ValueError(f"widths: expected a tuple with a number of units, 1 or more, for each layer, got {widths!r}")
 
 
 @dataclasses.dataclass(frozen=True)
