@@ -327,7 +327,11 @@ def measure_labelled(
 
 def warn_of_uncounted_rows(counts: PrivateEmbedding) -> None:
     """Warns where ``covered_share`` is below 1. Post-processing of what is private, where an error about the rows
-    themselves would not be. The measurement is spent, and is not lost where warnings are made errors."""
+    themselves would not be. The measurement is spent, and is not lost where warnings are made errors.
+
+    Args:
+      counts: noisy shares of the classes, [L].
+    """
     share, num_labels = covered_share(counts), counts.feature_map.num_features
     if share < 1:
         with contextlib.suppress(UserWarning):

@@ -104,6 +104,7 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
     return np.where(usable[:, None], rows, 0), usable
 
 
+@np.errstate(all="ignore")  # no warning may depend on values
 def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
     """The labels of rows [N, d] of a ``LabelledMap`` as they are to be counted, [N, 1]: −1, which is none, for a row
     that the map does not cover and that so has no part in the embedding. SENSITIVE.
@@ -118,8 +119,8 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
     check_columns(rows, feature_map.dim, "rows")
     found = np.full((len(rows), 1), -1.0)
     for start in range(0, len(rows), _BATCH):
-        safe, usable = _usable(feature_map, rows[start : start + _BATCH])
-        found[start : start + _BATCH][usable] = safe[usable, -1:]
+        batch = rows[start : start + _BATCH]
+        found[start : start + _BATCH, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
     return found
 
 

@@ -73,11 +73,14 @@ def check_points(points: Any, name: str = "points") -> np.ndarray:
     return array
 
 
+def is_size(value: Any) -> bool:
+    """Whether this is a whole number, 1 or more."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+
+
 def are_sizes(values: Any) -> bool:
-    """Whether this is a tuple of whole numbers that are 1 or more."""
-    return isinstance(values, tuple) and all(
-        isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1 for value in values
-    )
+    """Whether this is a tuple of whole numbers, 1 or more each."""
+    return isinstance(values, tuple) and all(map(is_size, values))
 
 
 def check_columns(points: np.ndarray, num_columns: int, name: str) -> None:

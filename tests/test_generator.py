@@ -382,8 +382,26 @@ def test_generators_are_of_the_rows_that_are_covered():
 
 def test_a_poor_fit_says_so():
     measured = _measured(_rows())
+    arguments = (jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
     with pytest.warns(UserWarning, match="after 3 steps"):
-        train_generator(jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
+        made = train_generator(*arguments)
+    assert not made.report.converged
+    assert made.report.fit > 2 * made.report.expected
+
+
+def test_warnings_that_are_errors_lose_nothing(tmp_path):
+    """Neither a measurement, whose budget is spent, nor what was trained."""
+    rows, ledger = _rows(2000), Ledger(tmp_path / "ledger.jsonl")
+    rows[::2, 2] = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        measured = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+        training = dataclasses.replace(QUICK, num_steps=3)
+        made = train_generator(jax.random.key(1), measured.embedding, SMALL, training, counts=measured.counts)
+    error = math.sqrt(3) * measured.counts.mechanism.scale
+    assert abs(generators.covered_share(measured.counts) - 0.5) < 8 * error < 0.4
+    assert made.measured == generators.digest(measured.embedding)
+    assert len(ledger.spent("rows")) == 1
 
 
 def test_mixed_rows_are_numbers_and_codes():

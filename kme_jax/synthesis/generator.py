@@ -27,7 +27,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress, are_sizes
+from kme_jax.numerics import Progress, is_size
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
@@ -78,7 +78,7 @@ class Training:
     def __post_init__(self):
         for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
             value = getattr(self, name)
-            if not are_sizes((value,)):
+            if not is_size(value):
                 raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
@@ -194,10 +194,12 @@ class GeneratorReport:
       objective: of training, by the step of ``steps``, mean of the steps before: the mean over classes of
         ‖μ̃_c/π_c − μ_{G,c}‖², so that each counts alike; without labels ‖μ̃ − μ_G‖².
       steps: numbers of steps.
-      fit: ‖μ̃ − μ_G‖² of the generator as it is sampled, with running averages in the place of those of a batch: from
-        8192 or more new rows of each class, without bias but for the shares of styles, which are the best for them.
+      fit: ‖μ̃ − μ_G‖² (of μ̃ / ``covered_share`` where rows are left out) of the generator as it is sampled, with running
+        averages in the place of those of a batch: from 8192 or more new rows of each class, without bias but for the
+        shares of styles, which are the best for them.
       standard_error: of the fit.
-      expected: what it is for the private rows themselves (but for shares of the classes): F σ², the noise's square.
+      expected: what it is for the private rows themselves (but for shares of the classes): F σ², the noise's square,
+        over ``covered_share``² where rows are left out.
       converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square and of
         the fit). A generator that is still above has not got all that the embedding says; one far below fits noise.
     """
@@ -526,7 +528,10 @@ def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
 
 def covered_share(counts: PrivateEmbedding) -> float:
     """The part of the rows that is in any class, by noisy counts: 1, which is exact where every row is, unless they add
-    up to less than noise makes likely (5 standard deviations).
+    up to less than noise makes likely (5 standard deviations). Post-processing.
+
+    Args:
+      counts: noisy shares of the classes, [L].
 
     Raises:
       ValueError: as :func:`class_shares`.
