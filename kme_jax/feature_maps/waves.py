@@ -192,7 +192,7 @@ class SpectralMap(FeatureMap):
 
     def weighted_sum(self, rows, weights, *, devices=None, progress=None):
         frequencies, rows = self.angles(rows)
-        weights = np.asarray(weights, rows.dtype)
+        weights = weights.astype(rows.dtype)
         sums = tiles.pair_sums(CosSin(), frequencies, rows, weights, devices=devices, progress=progress)
         return (np.asarray(self.amplitudes, np.float64) * sums).reshape(-1)
 
