@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import tiles
+from kme_jax import fused, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_turns
+from kme_jax.sincos import folded_sincos_turns, sincos_turns
 
 Array = jax.Array
 
@@ -166,6 +166,14 @@ class CosSin:
 
     def is_elementwise(self, dim):
         return dim <= _ELEMENTWISE_COLUMNS
+
+    def columns(self, turns, rows):
+        def values(_, turns, rows, exp2):
+            del exp2
+            sin, cos = folded_sincos_turns(functools.reduce(operator.add, map(operator.mul, turns, rows)))
+            return cos, sin
+
+        return fused.Columns(turns, rows, values)
 
 
 class SpectralMap(FeatureMap):
