@@ -91,7 +91,20 @@ class FeatureMap(abc.ABC):
 
     @abc.abstractmethod
     def weighted_sum(
-        self, rows: np.ndarray, weights: np.ndarray, *, devices=None, progress: Progress | None = None
+        self,
+        rows: np.ndarray,
+        weights: np.ndarray,
+        *,
+        rows_planned: int | None = None,
+        devices=None,
+        progress: Progress | None = None,
     ) -> np.ndarray:
-        """Σ_n a_n ψ(x_n) for rows x [N, d] that the map :meth:`covers` and weights a [N]: [F] in float64. The one place
-        where rows are summed."""
+        """Σ_n a_n ψ(x_n): [F] in float64. The one place where rows are summed.
+
+        Args:
+          rows: x, [N, d], that the map :meth:`covers`.
+          weights: a, [N].
+          rows_planned: how many rows compiled programs are made for, N if None: a public number where N is private.
+          devices: JAX devices to spread the rows over; all local devices if None.
+          progress: called with (work done, work in all).
+        """

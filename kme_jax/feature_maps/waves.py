@@ -190,10 +190,12 @@ class SpectralMap(FeatureMap):
         """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns; both of the dtype that
         features are computed in."""
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         frequencies, rows = self.angles(rows)
         weights = weights.astype(rows.dtype)
-        sums = tiles.pair_sums(CosSin(), frequencies, rows, weights, devices=devices, progress=progress)
+        sums = tiles.pair_sums(
+            CosSin(), frequencies, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
+        )
         return (np.asarray(self.amplitudes, np.float64) * sums).reshape(-1)
 
     @property
