@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import kme_jax
 from experiments.mixture import mixture
+from kme_jax.compile_cache import use_compile_cache
 from kme_jax.numerics import Progress, check_columns, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
@@ -411,8 +412,14 @@ class Cells:
         write_json(self._path, self.result)
 
 
-def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
-    """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line."""
+def run_main(define_flags: Callable[[], None], main: Callable[[], None], *, compile_cache: bool = True) -> None:
+    """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line.
+
+    Args:
+      define_flags: defines the program's flags.
+      main: the program.
+      compile_cache: whether compiled programs are kept, see ``kme_jax.compile_cache``.
+    """
     define_flags()
 
     def interrupt(*_):
@@ -426,6 +433,8 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None
         try:
             if len(argv) > 1:
                 raise InputError(f"unknown word {argv[1]!r}: every option is a flag, see --help")
+            if compile_cache:
+                use_compile_cache()
             main()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
