@@ -16,14 +16,18 @@ import pathlib
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 MAX_BYTES = 1 << 29
 """What the folder is cut down to when a program starts. One run may exceed it."""
 
 _VARIABLE = "KME_JAX_CACHE_DIR"
+# A run compiles hundreds of small programs, which together take as long as the large ones.
+_KEEP_ALL = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
+_OPTIONS = ("jax_compilation_cache_dir", "jax_logging_level", *_KEEP_ALL)
 
 
 class UnsafeFolderError(ValueError):
@@ -141,16 +145,30 @@ def use_compile_cache() -> pathlib.Path | None:
         return None
     except OSError:
         return None
+    _start(folder)
+    return folder
+
+
+def _start(folder: pathlib.Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # A run compiles hundreds of small programs, which together take as long as the large ones.
-    for name, value in (
-        ("jax_persistent_cache_min_compile_time_secs", 0.0),
-        ("jax_persistent_cache_min_entry_size_bytes", -1),
-    ):
+    for name, value in _KEEP_ALL.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)
     if jax.__version_info__ < (0, 11) and "JAX_LOGGING_LEVEL" not in os.environ and jax.default_backend() == "cpu":
         # JAX 0.10 reports an error for each program that it loads for a CPU, although the machine is the right one
         # (github.com/jax-ml/jax/issues/38445). The machine's features are part of a program's name in the cache.
         jax.config.update("jax_logging_level", "CRITICAL")
-    return folder
+
+
+@contextlib.contextmanager
+def temporary_compile_cache(folder: pathlib.Path) -> Iterator[None]:
+    """Has JAX keep compiled programs in a private folder within the block. For programs that measure compile times."""
+    before = {name: getattr(jax.config, name) for name in _OPTIONS}
+    _start(folder)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
