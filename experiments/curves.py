@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
 import io
-import os
 import pathlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +30,8 @@ from kme_jax import (
 )
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import Progress, float64
-from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
+from kme_jax.numerics import float64
+from kme_jax.privacy import add_noise, gaussian_mechanism
 from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
 
 _DRAWS_PER_CALL = 20
@@ -107,8 +104,7 @@ def algorithm2_curves(
                 solver_keys.append(jax.random.fold_in(keys[1], i))
             progress(repeat + 1, config.num_repeats)
     with stages.stage("greedy points") as progress:
-        groups = [private[n : n + len(budgets)] for n in range(0, len(private), len(budgets))]
-        found = np.concatenate(_greedy_in_threads(groups, points[: grid[-1]], progress))
+        found = greedy_preimages(private, points[: grid[-1]], learning_rate=_LEARNING_RATE, progress=progress)
     greedy, gaps = np.zeros((config.num_repeats, len(budgets), len(grid))), []
     with stages.stage("Lasso weights") as progress:
         for n, setting in enumerate(settings):
@@ -234,25 +230,6 @@ def _repeats_of_each(distances: list[np.ndarray]) -> dict[str, list[float]]:
         "low": [float(np.min(values)) for values in distances],
         "high": [float(np.max(values)) for values in distances],
     }
-
-
-def _greedy_in_threads(
-    groups: list[list[PrivateEmbedding]], starts: np.ndarray, progress: Progress
-) -> list[np.ndarray]:
-    """The greedy points of groups of embeddings, [len(group), M, D] each, as many groups at a time as there are cores:
-    one after another they would keep one core busy."""
-    done, lock = [0] * len(groups), threading.Lock()
-
-    def run(n):
-        def count(points, _):
-            with lock:
-                done[n] = points
-                progress(sum(done), len(groups) * len(starts))
-
-        return greedy_preimages(groups[n], starts, learning_rate=_LEARNING_RATE, progress=count)
-
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return list(pool.map(run, range(len(groups))))
 
 
 def _repeats(distances: np.ndarray) -> dict[str, Any]:

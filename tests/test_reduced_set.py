@@ -186,7 +186,7 @@ def test_bad_arguments(rows, rng):
     for message, call in [
         ("needs the embedding of a FourierMap, got SubspaceMap", lambda: joint(key, of_subspace, points, 3)),
         ("needs the embedding of a FourierMap", lambda: greedy_preimages([of_subspace], points)),
-        ("must share one FourierMap", lambda: greedy_preimages([private, _private(rows, 5)], points)),
+        ("same precision and numbers", lambda: greedy_preimages([private, _private(rows, 5, num_features=40)], points)),
         ("starts: expected 2 columns", lambda: greedy_preimages([private], np.ones((3, 3)))),
         ("num_points must be at least 1, got 0", lambda: joint(key, private, points, 0)),
         ("10 points are fewer than num_points=11", lambda: joint(key, private, points, 11)),

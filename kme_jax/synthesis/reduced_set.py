@@ -6,7 +6,10 @@ Everything here sees a noisy embedding, public points and keys; nothing else. :f
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import math
+import os
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -33,46 +36,117 @@ def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
 
 # --- the published procedure ---------------------------------------------------------------------------------------
 
-_POINTS_PER_CALL = 50
+_POINTS_PER_CALL = 200
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
+
+# cos 2πr by powers of r² for |r| ≤ 1/2, fitted by least squares at Chebyshev points: within 1.3e-8.
+_COSINE = (
+    0.999999995,
+    -19.7392056,
+    64.9391584,
+    -85.4507597,
+    60.1720489,
+    -25.9824248,
+    6.54757138,
+)
+
+
+def _cosine_turns(u: Array) -> Array:
+    """cos 2πu. In float32 by one polynomial, within 3e-7: cheaper than sine and cosine together."""
+    if u.dtype != jnp.float32:
+        return sincos_turns(u)[1]
+    r = u - jnp.round(u)
+    y = r * r
+    value = jnp.full_like(y, _COSINE[-1])
+    for coefficient in _COSINE[-2::-1]:
+        value = value * y + coefficient
+    return value
+
+
+def _adam_factors(learning_rate, num_steps: int):
+    """Learning rate and square of the gradient over their bias corrections, for each step: [num_steps, 2]."""
+    count = jnp.arange(1, num_steps + 1, dtype=learning_rate.dtype)
+    return jnp.stack([learning_rate / (1 - _BETA1**count), 1 / (1 - _BETA2**count)], axis=1)
+
+
+def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
+    """One greedy pre-image after another: residual r [2, J/2] (cosines, sines), starts [b, d].
+
+    Cosines and sines are cosines of angles that differ by a quarter turn, so that one elementwise pass and one
+    matrix-vector product have ⟨r, ψ(z)⟩ and its gradient by z.
+
+    Returns:
+      residual after b points, and the points, [b, d].
+    """
+    num_frequencies, dim = turns.shape
+    rates = _adam_factors(learning_rate, num_steps)
+    by_column = jnp.concatenate([turns, turns]).T
+    quarter = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), num_frequencies)
+
+    def features(point):  # without their scale
+        angles = -quarter
+        for d in range(dim):
+            angles = angles + point[d] * by_column[d]
+        return _cosine_turns(angles)
+
+    def add_point(residual, start):
+        cosines, sines = residual
+        with_gradient = jnp.concatenate([residual.reshape(1, -1), jnp.concatenate([sines, -cosines]) * by_column])
+
+        def step(state, rate):
+            point, mean, square = state
+            sums = jnp.matmul(with_gradient, features(point), precision=jax.lax.Precision.HIGHEST)
+            gradient = (-4 * math.pi / num_frequencies) * sums[0] * sums[1:]  # of -⟨r, ψ(z)⟩² / ‖ψ(z)‖²
+            mean = _BETA1 * mean + (1 - _BETA1) * gradient
+            square = _BETA2 * square + (1 - _BETA2) * jnp.square(gradient)
+            point = point - rate[0] * mean / (jnp.sqrt(rate[1] * square) + _EPSILON)
+            return (point, mean, square), None
+
+        zero = jnp.zeros_like(start)
+        (point, _, _), _ = jax.lax.scan(step, (start, zero, zero), rates)
+        found = features(point)
+        component = (residual.reshape(-1) @ found) / num_frequencies
+        return residual - component * found.reshape(2, -1), point
+
+    return jax.lax.scan(add_point, residual, starts)
+
+
+_one_at_a_time = jax.jit(_greedy_points, static_argnames="num_steps")
 
 
 @functools.partial(jax.jit, static_argnames="num_steps")
-def _greedy_block(turns, scale, residuals, starts, learning_rate, *, num_steps: int):
-    """One greedy pre-image after another: residuals r [e, 2, J/2] (cosines, sines), starts [b, d].
+def _all_at_once(turns, learning_rates, residuals, starts, *, num_steps: int):
+    """:func:`_greedy_points` of several embeddings in one program."""
+    points = functools.partial(_greedy_points, num_steps=num_steps)
+    return jax.vmap(points, (0, 0, 0, None))(turns, learning_rates, residuals, starts)
 
-    Returns:
-      residuals after b points, and the points, [b, e, d].
-    """
-    num_embeddings, dim = residuals.shape[0], starts.shape[1]
-    optimiser = optax.adam(learning_rate)
 
-    def features(points):
-        sin, cos = sincos_turns(jnp.matmul(points, turns.T, precision=jax.lax.Precision.HIGHEST))
-        return scale * jnp.stack([cos, sin], axis=1)
+def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: int, progress: Progress):
+    """The points of every embedding, [embeddings, M, d], on a CPU. Embeddings take turns, a block of points each, on as
+    many threads as there are cores, because one embedding keeps one core busy."""
+    residuals, found = list(residuals), [[] for _ in residuals]
 
-    def correlations(points, residuals):
-        return jnp.sum(residuals * features(points), axis=(1, 2))
+    def extend(i):
+        with precision_of(turns):
+            residuals[i], points = _one_at_a_time(
+                turns[i], learning_rates[i], residuals[i], blocks[len(found[i])], num_steps=num_steps
+            )
+            found[i].append(np.asarray(points))
+        return i
 
-    squared_norm = scale**2 * turns.shape[0]  # of every feature vector
-
-    def add_point(residuals, start):
-        points = jnp.broadcast_to(start, (num_embeddings, dim))
-
-        def objective(points):  # the embeddings do not interact, so one sum has all their gradients
-            return -jnp.sum(jnp.square(correlations(points, residuals))) / squared_norm
-
-        def step(_, state):
-            points, optimiser_state = state
-            gradient = jax.grad(objective)(points)
-            with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
-                updates, optimiser_state = optimiser.update(gradient, optimiser_state)
-            return optax.apply_updates(points, updates), optimiser_state
-
-        points, _ = jax.lax.fori_loop(0, num_steps, step, (points, optimiser.init(points)))
-        beta = correlations(points, residuals) / squared_norm
-        return residuals - beta[:, None, None] * features(points), points
-
-    return jax.lax.scan(add_point, residuals, starts)
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
+        running, done = {pool.submit(extend, i) for i in range(len(residuals))}, 0
+        while running:
+            finished, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for i in [future.result() for future in finished]:
+                if len(found[i]) < len(blocks):
+                    running.add(pool.submit(extend, i))
+                done += 1
+                progress(done, len(blocks) * len(residuals))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return np.stack([np.concatenate(points) for points in found])
 
 
 def greedy_preimages(
@@ -89,41 +163,43 @@ def greedy_preimages(
     component along ψ(z). The points of a prefix are the prefix of the points.
 
     Args:
-      embeddings: μ̃ of one FourierMap, several at once (one per ε, say); they do not influence each other.
+      embeddings: μ̃ of Fourier maps, several at once (one per ε and repeat, say); they do not influence each other.
       starts: [M, d], public.
       num_steps: Adam steps per point (published: 100).
       learning_rate: of Adam, in the unit of the columns. By default a length over which the kernel varies (published:
         100, which is about that for the published kernel).
-      progress: called with (points done, M).
+      progress: called as progress(done, total) with parts of the work.
 
     Returns:
       Points, [len(embeddings), M, d].
 
     Raises:
-      ValueError: another kind of map, different maps, or shapes that do not fit.
+      ValueError: another kind of map, maps that differ in precision or in their numbers of features or columns, or
+        shapes that do not fit.
     """
-    feature_map = _fourier_map(embeddings[0])
-    if any(embedding.feature_map is not feature_map for embedding in embeddings):
-        raise ValueError("the embeddings must share one FourierMap")
+    maps = [_fourier_map(embedding) for embedding in embeddings]
+    if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
+        raise ValueError("the embeddings' maps must have the same precision and numbers of features and columns")
     starts = check_points(starts, "starts")
-    check_columns(starts, feature_map.dim, "starts")
-    if learning_rate is None:
-        learning_rate = feature_map.length_scale
-    dtype = feature_map.turns.dtype
-    with precision_of(feature_map.turns):
-        residuals = jnp.asarray(np.stack([e.coordinates for e in embeddings]).astype(dtype))
-        residuals = residuals.reshape(len(embeddings), 2, -1)
-        points = []
-        scale = np.asarray(feature_map.scale, dtype)
-        for start in range(0, len(starts), _POINTS_PER_CALL):
-            block = starts[start : start + _POINTS_PER_CALL].astype(dtype)
-            residuals, found = _greedy_block(
-                feature_map.turns, scale, residuals, block, np.asarray(learning_rate, dtype), num_steps=num_steps
-            )
-            points.append(np.asarray(found))
-            if progress:
-                progress(start + len(block), len(starts))
-    return np.concatenate(points).transpose(1, 0, 2).astype(np.float64)
+    check_columns(starts, maps[0].dim, "starts")
+    dtype, progress = maps[0].turns.dtype, progress or (lambda done, total: None)
+    turns = np.stack([feature_map.turns for feature_map in maps])
+    rates = np.asarray([learning_rate or feature_map.length_scale for feature_map in maps], dtype)
+    residuals = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
+    residuals = residuals.reshape(len(maps), 2, -1)
+    blocks = [starts[i : i + _POINTS_PER_CALL].astype(dtype) for i in range(0, len(starts), _POINTS_PER_CALL)]
+    with precision_of(turns):
+        if jax.default_backend() == "cpu":
+            points = _greedy_in_threads(turns, rates, residuals, blocks, num_steps=num_steps, progress=progress)
+        else:
+            found = []
+            turns, rates, residuals = map(jnp.asarray, (turns, rates, residuals))
+            for i, block in enumerate(blocks):
+                residuals, points = _all_at_once(turns, rates, residuals, block, num_steps=num_steps)
+                found.append(np.asarray(points))
+                progress(i + 1, len(blocks))
+            points = np.concatenate(found, axis=1)
+    return points.astype(np.float64)
 
 
 def lasso_weights(
