@@ -21,7 +21,9 @@ from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.numerics import Progress, check_columns, check_points, precision_of
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.sincos import sincos_turns
+from kme_jax.synthesis import preimage_kernel
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.preimage_kernel import BETA1, BETA2, EPSILON
 from kme_jax.synthesis.sample import WeightedSample
 from kme_jax.synthesis.weights import check_radius, noise_tolerance
 
@@ -37,18 +39,6 @@ def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
 # --- the published procedure ---------------------------------------------------------------------------------------
 
 _POINTS_PER_CALL = 200
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
-
-# cos 2πr by powers of r² for |r| ≤ 1/2, fitted by least squares at Chebyshev points: within 1.3e-8.
-_COSINE = (
-    0.999999995,
-    -19.7392056,
-    64.9391584,
-    -85.4507597,
-    60.1720489,
-    -25.9824248,
-    6.54757138,
-)
 
 
 def _cosine_turns(u: Array) -> Array:
@@ -56,17 +46,13 @@ def _cosine_turns(u: Array) -> Array:
     if u.dtype != jnp.float32:
         return sincos_turns(u)[1]
     r = u - jnp.round(u)
-    y = r * r
-    value = jnp.full_like(y, _COSINE[-1])
-    for coefficient in _COSINE[-2::-1]:
-        value = value * y + coefficient
-    return value
+    return preimage_kernel.polynomial(preimage_kernel.COSINE, r * r)
 
 
 def _adam_factors(learning_rate, num_steps: int):
     """Learning rate and square of the gradient over their bias corrections, for each step: [num_steps, 2]."""
     count = jnp.arange(1, num_steps + 1, dtype=learning_rate.dtype)
-    return jnp.stack([learning_rate / (1 - _BETA1**count), 1 / (1 - _BETA2**count)], axis=1)
+    return jnp.stack([learning_rate / (1 - BETA1**count), 1 / (1 - BETA2**count)], axis=1)
 
 
 def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
@@ -97,9 +83,9 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
             point, mean, square = state
             sums = jnp.matmul(with_gradient, features(point), precision=jax.lax.Precision.HIGHEST)
             gradient = (-4 * math.pi / num_frequencies) * sums[0] * sums[1:]  # of -⟨r, ψ(z)⟩² / ‖ψ(z)‖²
-            mean = _BETA1 * mean + (1 - _BETA1) * gradient
-            square = _BETA2 * square + (1 - _BETA2) * jnp.square(gradient)
-            point = point - rate[0] * mean / (jnp.sqrt(rate[1] * square) + _EPSILON)
+            mean = BETA1 * mean + (1 - BETA1) * gradient
+            square = BETA2 * square + (1 - BETA2) * jnp.square(gradient)
+            point = point - rate[0] * mean / (jnp.sqrt(rate[1] * square) + EPSILON)
             return (point, mean, square), None
 
         zero = jnp.zeros_like(start)
@@ -192,10 +178,11 @@ def greedy_preimages(
         if jax.default_backend() == "cpu":
             points = _greedy_in_threads(turns, rates, residuals, blocks, num_steps=num_steps, progress=progress)
         else:
-            found = []
+            kernel = preimage_kernel.is_supported(jax.devices()[0], turns.shape[1], turns.shape[2], dtype)
+            extend, found = preimage_kernel.greedy_points if kernel else _all_at_once, []
             turns, rates, residuals = map(jnp.asarray, (turns, rates, residuals))
             for i, block in enumerate(blocks):
-                residuals, points = _all_at_once(turns, rates, residuals, block, num_steps=num_steps)
+                residuals, points = extend(turns, rates, residuals, block, num_steps=num_steps)
                 found.append(np.asarray(points))
                 progress(i + 1, len(blocks))
             points = np.concatenate(found, axis=1)
