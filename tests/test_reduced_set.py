@@ -127,7 +127,7 @@ def test_lasso_with_a_large_penalty_is_zero():
 def test_lasso_with_many_weights_uses_first_order_steps(monkeypatch):
     features, target = _problem(4, 60, 80)
     ((expected, _),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-8)
-    monkeypatch.setattr("kme_jax.synthesis.lasso._DENSE_LIMIT", 5)
+    monkeypatch.setattr("kme_jax.synthesis.lasso._MANY", 5)
     ((weights, report),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-6)
     assert report.converged
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)

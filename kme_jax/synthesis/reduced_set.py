@@ -189,6 +189,11 @@ def greedy_preimages(
     return points.astype(np.float64)
 
 
+@jax.jit
+def _features(feature_map, points):
+    return feature_map(points)
+
+
 def lasso_weights(
     embedding: PrivateEmbedding,
     points: np.ndarray,
@@ -211,7 +216,7 @@ def lasso_weights(
     points = check_points(points, "points")
     check_columns(points, feature_map.dim, "points")
     with precision_of(feature_map.turns):
-        features = np.asarray(feature_map(points.astype(feature_map.turns.dtype)))
+        features = _features(feature_map, points.astype(feature_map.turns.dtype))
     penalty = 100 / (2 * embedding.mechanism.num_rows)
     sizes = [len(points)] if sizes is None else sizes
     for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes, tolerance=tolerance):
