@@ -36,7 +36,7 @@ from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, float64
 from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
-from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
+from kme_jax.synthesis import greedy_preimages, joint_of_sizes, lasso_weights
 
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
@@ -95,7 +95,6 @@ def algorithm2_curves(
     budgets = [PrivacyBudget(epsilon, config.delta) for epsilon in config.epsilons]
     grid = _power_grid(len(points), 0.25)
     joint_grid = _power_grid(min(len(points), _JOINT_MAX_POINTS), 0.5)
-    settings = [(repeat, i) for repeat in range(config.num_repeats) for i in range(len(budgets))]
     private, solver_keys = [], []
     with stages.stage("Fourier embeddings") as progress:
         for repeat in range(config.num_repeats):
@@ -112,14 +111,16 @@ def algorithm2_curves(
     with stages.stage("Lasso weights") as progress:
         distances, gaps = _lasso_distances(reference, private, found, grid, progress)
         greedy = distances.reshape(config.num_repeats, len(budgets), len(grid))
-    joined, constraint = np.zeros((config.num_repeats, len(budgets), len(joint_grid))), []
+    joined, constraint = np.zeros((len(private), len(joint_grid))), []
     with stages.stage("joint optimisation") as progress:
-        for n, setting in enumerate(settings):
-            for j, m in enumerate(joint_grid):
-                sample, _ = joint(solver_keys[n], private[n], points, int(m), num_steps=config.joint_steps)
-                joined[*setting, j] = reference.distance(sample.points, sample.weights)
+        samples = joint_of_sizes(
+            solver_keys, private, points, joint_grid, num_steps=config.joint_steps, progress=progress
+        )
+        for n, of_sizes in enumerate(samples):
+            for j, (sample, _) in enumerate(of_sizes):
+                joined[n, j] = reference.distance(sample.points, sample.weights)
                 constraint.append(float(np.abs(sample.weights).sum()))
-                progress(n * len(joint_grid) + j + 1, len(settings) * len(joint_grid))
+        joined = joined.reshape(config.num_repeats, len(budgets), len(joint_grid))
     keys_of = [common.epsilon_key(epsilon) for epsilon in config.epsilons]
     return {
         "algorithm2_num_points": grid.tolist(),
