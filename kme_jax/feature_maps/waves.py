@@ -24,7 +24,7 @@ import numpy as np
 from kme_jax import fused, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import folded_sincos_turns, sincos_turns
+from kme_jax.sincos import sincos_half_turns, sincos_turns
 
 Array = jax.Array
 
@@ -168,12 +168,12 @@ class CosSin:
         return dim <= _ELEMENTWISE_COLUMNS
 
     def columns(self, turns, rows):
-        def values(_, turns, rows, exp2):
+        def values(_, half_turns, rows, exp2):
             del exp2
-            sin, cos = folded_sincos_turns(functools.reduce(operator.add, map(operator.mul, turns, rows)))
+            sin, cos = sincos_half_turns(functools.reduce(operator.add, map(operator.mul, half_turns, rows)))
             return cos, sin
 
-        return fused.Columns(turns, rows, values)
+        return fused.Columns(2 * turns, rows, values)
 
 
 class SpectralMap(FeatureMap):

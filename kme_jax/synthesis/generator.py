@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
