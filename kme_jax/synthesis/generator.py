@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -28,7 +27,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress, is_size
+from kme_jax.numerics import Progress, is_size, reproducible_jit
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
@@ -314,28 +313,6 @@ class Generator:
         return labels.astype(np.int32)
 
 
-# What XLA chooses by timings differs from process to process, and with it the last bit. With these options matrix
-# products are cuBLAS's, by its own choice, and no sum is made in an order that is left to chance.
-_REPRODUCIBLE = {
-    "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-}
-
-
-def _reproducible_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """``jax.jit`` of a function that gives the same bits in every process, on the same device with the same versions.
-    It is not to be called from within another jitted function."""
-
-    @functools.cache
-    def compiled(platform: str):
-        return jax.jit(function, compiler_options=_REPRODUCIBLE.get(platform), **options)
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        return compiled(jax.default_backend())(*args, **kwargs)
-
-    return call
-
-
 def _split(module: nnx.Module, network: Network, num_labels: int):
     """The module's graph; parameters: those of the network, and logits of the styles' shares, [max(L, 1), styles];
     and statistics."""
@@ -373,7 +350,7 @@ def _inputs(
     return jnp.concatenate(parts, axis=1)
 
 
-@functools.partial(_reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
+@functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
 def _written(graph, network, rows, num_labels, parameters, statistics, keys, labels, *, noise):
     """Rows of blocks with keys [b] and labels [b, n]: [b, n, columns]."""
     module = nnx.merge(graph, parameters["network"], statistics)
@@ -468,7 +445,7 @@ def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
 
 
 @functools.partial(
-    _reproducible_jit,
+    reproducible_jit,
     static_argnames=("graph", "network", "training", "num_labels", "num_blocks", "num_steps", "batch"),
     donate_argnames=("state",),
 )
@@ -517,7 +494,7 @@ def _steps_per_call(network: Network) -> int:
 
 
 @functools.partial(
-    _reproducible_jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size", "at_once")
+    reproducible_jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size", "at_once")
 )
 def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, num_blocks, size, at_once):
     """Of each style of each class: means of φ over ``_GROUPS`` groups of new rows, so many blocks of a size in each:
@@ -560,10 +537,12 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
 
     For probability vectors that is ‖Σ_s p_s (a_s − y)‖²; with (1 − Σ_s p_s)² added, the minimiser over all p ≥ 0 is a
-    multiple of it.
+    multiple of it. All that matters of the vectors is their inner products.
     """
-    system = np.concatenate([(vectors - target).T, np.ones((1, len(vectors)))])
-    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(target)), 1.0))
+    differences = vectors - target
+    squares, axes = np.linalg.eigh(differences @ differences.T)
+    system = np.concatenate([np.sqrt(np.maximum(squares, 0))[:, None] * axes.T, np.ones((1, len(vectors)))])
+    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(vectors)), 1.0))
     return found / found.sum()
 
 
@@ -640,9 +619,16 @@ def train_generator(
 ) -> Generator:
     """A generator whose mean embedding is close to the noisy one ([H] equations 7, 16 and algorithm 1, step 5).
 
-    Post-processing: nothing here sees a private row. The same key, embedding and arguments give the same generator on
-    the same device and versions. At the end the shares of the styles, in which μ_G is linear, are replaced by the best
-    ones for the styles as they are: a convex problem, and styles that found no place get nothing.
+    Post-processing: nothing here sees a private row. At the end the shares of the styles, in which μ_G is linear, are
+    replaced by the best ones for the styles as they are: a convex problem, and styles that found no place get nothing.
+
+    The same key, embedding and arguments give the same generator, to the last bit and in every process, on the same
+    kind of device with the same versions of the libraries. On a GPU XLA is kept from choosing algorithms by their
+    timings; what that costs is small, as a step is bound by the number of its kernels, and compilation is faster. On
+    another kind of device, or with another number of steps in a call, rounding differs, and training amplifies it.
+
+    Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
+    default precision of the device's matrix products, which on an NVIDIA GPU is TF32 (10 bits of mantissa).
 
     Args:
       key: a JAX random key, for parameters and codes.
