@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tqdm import tqdm
 
 import kme_jax
 from experiments.mixture import mixture
+from kme_jax.compile_cache import temporary_compile_cache, use_compile_cache
 from kme_jax.numerics import Progress, check_columns, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
@@ -263,27 +265,47 @@ def load_rows(config: MixtureConfig) -> np.ndarray:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def environment() -> dict[str, Any]:
-    """Device, versions, cores and commit that a result was made with."""
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
-    def git(*words: str) -> str:
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment() -> dict[str, Any]:
+    """Device, versions, cores and commit that a result was made with.
+
+    Where the program runs in a copy without git's history, ``KME_JAX_COMMIT`` says which commit that is.
+    """
+
+    def git(*words: str) -> str | None:
         try:
             return subprocess.run(
                 ["git", "-C", str(REPOSITORY), *words], capture_output=True, text=True, check=True
             ).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
-            return ""
+            return None
 
-    device = jax.devices()[0]
+    device, processor = jax.devices()[0], _processor()
+    kind = processor if device.platform == "cpu" else device.device_kind
+    commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", "kme_jax", "experiments")
     return {
-        "device": f"{device.platform}: {device.device_kind} x {jax.device_count()}",
+        "device": f"{device.platform}: {kind} x {jax.device_count()}",
+        "processor": processor,
         "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
         "python": sys.version.split()[0],
         "jax": jax.__version__,
         "numpy": np.__version__,
         "kme_jax": kme_jax.__version__,
-        "git_commit": git("rev-parse", "HEAD") or None,
-        "git_changed_files": len(git("status", "--porcelain", "--", "kme_jax", "experiments").splitlines()),
+        "git_commit": commit or os.environ.get("KME_JAX_COMMIT"),
+        "git_changed_files": None if changed is None else len(changed.splitlines()),
     }
 
 
@@ -331,6 +353,47 @@ def write_json(path: pathlib.Path, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=1, default=_jsonable, allow_nan=False)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n")
+
+
+# --- compile time --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def compile_seconds() -> Iterator[list[float]]:
+    """What JAX takes within the block to lower programs, and to compile them or to load them from its cache."""
+    seconds: list[float] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/") and "trace" not in event:  # traces nest, and would count twice
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def first_calls(function: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Calls a function as a first call, twice: nothing is compiled, and then programs are in JAX's persistent cache.
+
+    All compiled programs are forgotten before each, those of other functions too. The persistent cache is a new one,
+    whichever else is in use, so that what earlier programs kept makes no difference.
+
+    Returns:
+      Its value, and seconds: "first_seconds" and the part of them in the compiler, "compile_seconds"; and
+      "cached_first_seconds" and "cached_compile_seconds" with the persistent cache.
+    """
+    times: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, temporary_compile_cache(pathlib.Path(folder)):
+        for prefix in ("", "cached_"):
+            jax.clear_caches()
+            started = time.perf_counter()
+            with compile_seconds() as durations:
+                value = jax.block_until_ready(function())
+            times |= {f"{prefix}first_seconds": time.perf_counter() - started}
+            times |= {f"{prefix}compile_seconds": sum(durations)}
+    return value, times
 
 
 # --- progress ------------------------------------------------------------------------------------------------------
@@ -411,8 +474,14 @@ class Cells:
         write_json(self._path, self.result)
 
 
-def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None:
-    """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line."""
+def run_main(define_flags: Callable[[], None], main: Callable[[], None], *, compile_cache: bool = True) -> None:
+    """Defines flags, parses the command line and runs ``main``; input errors and unknown words become one line.
+
+    Args:
+      define_flags: defines the program's flags.
+      main: the program.
+      compile_cache: whether compiled programs are kept, see ``kme_jax.compile_cache``.
+    """
     define_flags()
 
     def interrupt(*_):
@@ -426,6 +495,8 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None]) -> None
         try:
             if len(argv) > 1:
                 raise InputError(f"unknown word {argv[1]!r}: every option is a flag, see --help")
+            if compile_cache:
+                use_compile_cache()
             main()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from kme_jax import evaluation, files
 from kme_jax.bounds import Bounds
+from kme_jax.compile_cache import use_compile_cache
 from kme_jax.folders import check_folder
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.ledger import Ledger
@@ -60,7 +61,8 @@ rows for anyone
 errors, for the curator's eyes only
   kme-jax evaluate published --against=people.csv
 
-kme-jax COMMAND --help explains each."""
+kme-jax COMMAND --help explains each. Compiled programs, which hold no private value, are kept in ~/.cache/kme_jax;
+KME_JAX_CACHE_DIR names another folder, and KME_JAX_CACHE_DIR=off keeps none."""
 
 _RELEASE = """Read a private file, and write a folder that may be published.
 
@@ -735,4 +737,8 @@ def run() -> None:
         status = _guarded(lambda: parsed.append(_parser().parse_args(arguments[1:])))
         return parsed[0] if parsed else sys.exit(status)
 
-    app.run(lambda args: _guarded(lambda: args.run(args)), flags_parser=parse)
+    def work(args):
+        use_compile_cache()
+        args.run(args)
+
+    app.run(lambda args: _guarded(lambda: work(args)), flags_parser=parse)

@@ -65,20 +65,25 @@ def _width(num_columns: int) -> int:
 
 def columns_of(functions: Any, dim: int, dtype: np.dtype) -> int | None:
     """How many columns the functions' form for this kernel has; None where they have none, or too many."""
-    form = getattr(functions, "columns", None)
-    if form is None or dtype not in (np.float32, np.float64):
+    leaves, structure = jax.tree.flatten(functions)
+    if dtype not in (np.float32, np.float64) or any(np.ndim(leaf) for leaf in leaves):
         return None
-    if any(np.ndim(leaf) for leaf in jax.tree.leaves(functions)):
+    return _num_columns(structure, dim, np.dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _num_columns(structure: Any, dim: int, dtype: np.dtype) -> int | None:
+    functions = jax.tree.unflatten(structure, [1.0] * structure.num_leaves)
+    form, widths = getattr(functions, "columns", None), []
+    if form is None:
         return None
-    shape = jax.ShapeDtypeStruct((1, dim), dtype)
-    widths: list[int | None] = []
 
     def look(points, rows):
-        found = form(points, rows)
-        widths.append(None if found is None else found.rows.shape[1])
+        columns = form(points, rows)
+        widths.append(MAX_COLUMNS + 1 if columns is None else columns.rows.shape[1])
 
-    jax.eval_shape(look, shape, shape)
-    return widths[0] if widths[0] is not None and widths[0] <= MAX_COLUMNS else None
+    jax.eval_shape(look, *[jax.ShapeDtypeStruct((1, dim), dtype)] * 2)
+    return widths[0] if widths[0] <= MAX_COLUMNS else None
 
 
 def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpret: Any = None) -> Array:

@@ -88,17 +88,14 @@ def kernel_sums(
     check_columns(rows, points.shape[1], "rows")
     dtype = np.result_type(points.dtype, rows.dtype)
     with precision_of(points, rows):
-        # float64 arrays exist within this context only.
-        points, rows = points.astype(dtype), rows.astype(dtype)
-        xp = jnp if isinstance(rows, jax.Array) else np
-        if weights is None:
-            weights = xp.ones(len(rows), dtype)
-        weights = weights.astype(dtype) if is_on_accelerator(weights) else np.asarray(weights, dtype)
-        if weights.shape != (len(rows),):
-            raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
+        points, rows = (array if array.dtype == dtype else array.astype(dtype) for array in (points, rows))
+        if weights is not None:
+            weights = weights.astype(dtype) if is_on_accelerator(weights) else np.asarray(weights, dtype)
+            if weights.shape != (len(rows),):
+                raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
         if kernel.is_shift_invariant and kernel.expands(points.shape[1]):
             # The expanded form is accurate about a common centre. The points are public.
-            centre = np.asarray(points.mean(axis=0, dtype=dtype))
+            centre = points.mean(axis=0, dtype=dtype)
             points, rows = points - centre[None, :], rows - centre[None, :]
         functions = KernelValues(kernel, expand=True)
         sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=progress)

@@ -42,6 +42,35 @@ def in_float64(function: _F) -> _F:
     return wrapper  # type: ignore[return-value]
 
 
+# What XLA chooses by timings differs from process to process, and with it the last bit. With these options matrix
+# products are cuBLAS's, by its own choice, and no sum is made in an order that is left to chance.
+_REPRODUCIBLE = {
+    "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+}
+
+
+def reproducible_jit(function: _F, platform: str | None = None, **options: Any) -> _F:
+    """``jax.jit`` of a function that gives the same bits in every process, on the same device with the same versions.
+
+    It also compiles faster on a GPU, as nothing is timed. It has no effect within another jitted function.
+
+    Args:
+      function: what to compile.
+      platform: of the devices it runs on; JAX's default one if None.
+      options: of ``jax.jit``.
+    """
+
+    @functools.cache
+    def compiled(platform: str):
+        return jax.jit(function, compiler_options=_REPRODUCIBLE.get(platform), **options)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return compiled(platform or jax.default_backend())(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
     """:func:`float64` if any of the arrays is float64 (NumPy arrays included), else a context that does nothing."""
     wide = any(np.dtype(getattr(array, "dtype", np.float32)) == np.float64 for array in arrays)
@@ -74,15 +103,19 @@ def is_on_accelerator(array: Any) -> bool:
     return isinstance(array, jax.Array) and all(device.platform != "cpu" for device in array.devices())
 
 
+@jax.jit
+def _all_finite(array):
+    return jnp.isfinite(array).all()
+
+
 def _checked(array: Any, name: str) -> Any:
-    xp = jnp if isinstance(array, jax.Array) else np
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name}: expected numbers, got an array of {array.dtype}")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name}: expected a non-empty array of shape [rows, columns], got shape {array.shape}")
-    if not xp.isfinite(array).all():
+    if not (_all_finite(array) if isinstance(array, jax.Array) else np.isfinite(array).all()):
         row = int(np.flatnonzero(~np.isfinite(np.asarray(array)).all(axis=1))[0])
         raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
     return array

@@ -16,7 +16,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kme_jax import fused
-from kme_jax.numerics import Progress, precision_of
+from kme_jax.numerics import Progress, precision_of, reproducible_jit
 
 Array = jax.Array
 
@@ -66,11 +66,40 @@ class PairFunctions(Protocol):
     # columns(points [m, d], rows [n, d]) -> fused.Columns | None, for functions that have a form for that kernel.
 
 
-def pad(array: np.ndarray | Array, multiple: int) -> np.ndarray | Array:
-    """Zeros appended to the first axis up to a multiple, on the host or where the array is."""
+def pad(array: np.ndarray, multiple: int) -> np.ndarray:
+    """Zeros appended to the first axis up to a multiple."""
     missing = -len(array) % multiple
-    xp = jnp if isinstance(array, jax.Array) else np
-    return xp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _filled_up(array: Array, *, size: int) -> Array:
+    return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
+
+
+@functools.partial(jax.jit, static_argnames=("size", "dtype"))
+def _ones_and_zeros(count: Array, *, size: int, dtype: Any) -> Array:
+    return (jnp.arange(size, dtype=jnp.int32) < count).astype(dtype)
+
+
+def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array]:
+    """Pieces of one length along the first axis, the last one filled up with zeros; on the host or where the array is."""
+    starts = range(0, len(array), size)
+    if not isinstance(array, jax.Array):
+        yield from (pad(array[start : start + size], size) for start in starts)
+        return
+    array = _filled_up(array, size=len(starts) * size)
+    for start in starts:
+        yield array if len(starts) == 1 else jax.lax.dynamic_slice_in_dim(array, start, size)
+
+
+def _weight_pieces(weights: np.ndarray | Array | None, num_rows: int, size: int, dtype: Any, on_host: bool):
+    """As :func:`_pieces`; of ones if there are no weights."""
+    if weights is not None or on_host:
+        yield from _pieces(np.ones(num_rows, dtype) if weights is None else weights, size)
+        return
+    for start in range(0, num_rows, size):
+        yield _ones_and_zeros(np.int32(min(num_rows - start, size)), size=size, dtype=np.dtype(dtype))
 
 
 def _add(totals: list[Array], terms) -> list[Array]:
@@ -132,13 +161,14 @@ def _fused_chunk_sums(functions, columns, rows, weights) -> Array:
 def _over_devices(sums_of: Callable[..., Array], devices: tuple, **options) -> tuple[Callable[..., Array], Any]:
     """A function of (functions, columns, rows, weights), with the rows split over the devices, which add their sums up;
     and where rows are to be put."""
+    sums_of, platform = functools.partial(sums_of, **options), devices[0].platform
     if len(devices) == 1:
-        return functools.partial(sums_of, **options), devices[0]
+        return reproducible_jit(sums_of, platform), devices[0]
     mesh = Mesh(np.asarray(devices), ("rows",))
     rows_spec, everywhere = PartitionSpec("rows"), PartitionSpec()
 
     def local(functions, columns, rows, weights):
-        return jax.lax.psum(sums_of(functions, columns, rows, weights, **options), "rows")
+        return jax.lax.psum(sums_of(functions, columns, rows, weights), "rows")
 
     mapped = jax.shard_map(
         local,
@@ -147,7 +177,7 @@ def _over_devices(sums_of: Callable[..., Array], devices: tuple, **options) -> t
         out_specs=everywhere,
         check_vma=False,  # the scan's carry starts as a constant, which the check takes for unvarying
     )
-    return jax.jit(mapped), NamedSharding(mesh, rows_spec)
+    return reproducible_jit(mapped, platform), NamedSharding(mesh, rows_spec)
 
 
 def _whole_tiles(size: int, tile: int, chunk: int) -> tuple[int, int]:
@@ -226,7 +256,7 @@ def pair_sums(
     functions: PairFunctions,
     points: np.ndarray | Array,
     rows: np.ndarray | Array,
-    weights: np.ndarray | Array,
+    weights: np.ndarray | Array | None,
     *,
     exact: bool = False,
     rows_planned: int | None = None,
@@ -239,7 +269,7 @@ def pair_sums(
       functions: the functions. Tiles are filled up with zero rows of weight 0.
       points: z, [M, d], of the dtype to compute in; on the host or on a device, as rows and weights.
       rows: x, [N, d], finite, of the same dtype.
-      weights: a, [N], of the same dtype; of int32 if the functions' values are.
+      weights: a, [N], of the same dtype; of int32 if the functions' values are; 1 if None.
       exact: for functions with integer values, below 2^16 in int32 or up to 2^38 in float64, and weights 0 and 1: no
         sum is ever rounded, and a value does not depend on what else is summed.
       rows_planned: how many rows the shape of a chunk is chosen for; N if None. Where N is private this is public, so
@@ -259,30 +289,30 @@ def pair_sums(
             devices = tuple(jax.local_devices(backend="cpu"))
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
-        columns = pad(points, plan.chunk_points).T
-        starts = range(0, columns.shape[1], plan.chunk_points)
-        parts = [jax.device_put(columns[:, start : start + plan.chunk_points], plan.points_place) for start in starts]
-        sums = np.zeros((functions.num_values, columns.shape[1]), np.int64 if exact else np.float64)
-        row_starts = range(0, len(rows), plan.chunk_rows)
-        total, done = len(row_starts) * len(starts), 0
+        # By columns, as the loop over points of a CPU reads them.
+        parts = [jax.device_put(piece.T, plan.points_place) for piece in _pieces(points, plan.chunk_points)]
+        sums = np.zeros((functions.num_values, len(parts) * plan.chunk_points), np.int64 if exact else np.float64)
+        total, done = -(-len(rows) // plan.chunk_rows) * len(parts), 0
         computed: collections.deque[tuple[int, Array]] = collections.deque()
 
         def fetch(at_most: int) -> None:
             nonlocal done
             while len(computed) > at_most:
                 start, some = computed.popleft()
-                values = np.asarray(some).astype(sums.dtype)
-                sums[:, start : start + plan.chunk_points] += values.sum(axis=1) if values.ndim == 3 else values
+                values = np.asarray(some)
+                values = values.sum(axis=1, dtype=sums.dtype) if values.ndim == 3 else values.astype(sums.dtype)
+                sums[:, start : start + plan.chunk_points] += values
                 done += 1
                 if progress:
                     progress(done, total)
 
-        for row_start in row_starts:
-            chunk = slice(row_start, row_start + plan.chunk_rows)
-            row_chunk = jax.device_put(pad(rows[chunk], plan.chunk_rows), plan.place)
-            weight_chunk = jax.device_put(pad(weights[chunk], plan.chunk_rows), plan.place)  # padding has weight 0
-            for start, part in zip(starts, parts, strict=True):
-                computed.append((start, plan.sums_of(functions, part, row_chunk, weight_chunk)))
-                fetch(0 if devices[0].platform == "cpu" else _IN_FLIGHT)
+        on_host = devices[0].platform == "cpu"
+        row_pieces = _pieces(rows, plan.chunk_rows)
+        weight_pieces = _weight_pieces(weights, len(rows), plan.chunk_rows, dtype, on_host)
+        for row_piece, weight_piece in zip(row_pieces, weight_pieces, strict=True):
+            placed = jax.device_put((row_piece, weight_piece), plan.place)
+            for number, part in enumerate(parts):
+                computed.append((number * plan.chunk_points, plan.sums_of(functions, part, *placed)))
+                fetch(0 if on_host else _IN_FLIGHT)
         fetch(0)
         return sums[:, : len(points)]

@@ -1,8 +1,16 @@
 """Every test runs under strict dtype and rank promotion, and without a change of JAX's global float64 setting."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compile_cache(tmp_path_factory):
+    """Programs that tests start keep what they compile in a folder of the tests, not in the user's."""
+    os.environ["KME_JAX_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture(autouse=True)

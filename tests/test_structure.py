@@ -34,6 +34,7 @@ LAYERS = [
     "generators",
     "planning",
     "evaluation",
+    "compile_cache",
     "cli",
     "__main__",
 ]
@@ -78,10 +79,11 @@ def test_imports_go_one_way(path):
 
 def test_no_library_module_changes_global_configuration():
     for path in PACKAGE.rglob("*.py"):
-        assert "config.update" not in path.read_text(), path
-    code = "import jax; import kme_jax; print(jax.config.jax_enable_x64, kme_jax.__version__)"
+        assert "config.update" not in path.read_text() or path.name == "compile_cache.py", path
+    code = "import jax; before = dict(jax.config.values); import kme_jax.cli, kme_jax.compile_cache; "
+    code += "print([name for name in before if jax.config.values[name] != before[name]])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split()[0] == "False"
+    assert run.stdout == "[]\n"
 
 
 def test_only_the_package_is_packaged():

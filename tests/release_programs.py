@@ -1,0 +1,108 @@
+"""Runs what releases do with private rows, for two databases that differ in one row, and keeps every program that JAX
+compiles: python -m tests.release_programs FOLDER
+
+FOLDER/first and FOLDER/second get the programs as text, before XLA's optimisations, and FOLDER/cache what the compile
+cache keeps. The standard output is JSON: the cache's entries after the first database and after the second.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+from kme_jax import (
+    Bounds,
+    FourierMap,
+    Gaussian,
+    LabelledMap,
+    LatticeMap,
+    NormalProposal,
+    PrivacyBudget,
+    algorithm1,
+    algorithm2,
+    dp_merf,
+    integer_embedding,
+    mean_embedding,
+    measure,
+    perturb,
+    perturb_securely,
+    release,
+)
+from kme_jax.compile_cache import use_compile_cache
+from kme_jax.generators import measure_labelled_securely
+from kme_jax.synthesis.generator import Training
+from kme_jax.synthesis.networks import MLP
+from kme_jax.table.release import measure_table
+from kme_jax.table.schema import Categorical, Numeric, Schema
+
+# The row in which the two differ. Its numbers are nowhere else.
+VALUES = {"first": (0.7312987, -0.2190743), "second": (-0.4128764, 0.8850139)}
+KERNEL = Gaussian(0.5)
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+SCHEMA = Schema((Numeric("a", -4, 4), Numeric("b", -4, 4), Categorical("c", ("no", "yes"))))
+
+
+def database(name):
+    """Private rows [300, 2], and their classes."""
+    rng = np.random.default_rng(20180710)
+    rows, labels = rng.normal(size=(300, 2)), rng.integers(0, 2, 300)
+    rows[137], labels[137] = VALUES[name], name == "first"
+    return rows, labels
+
+
+def _points(rows, labels):
+    points = np.random.default_rng(1).normal(size=(40, 2))
+    algorithm1(jax.random.key(0), rows, KERNEL, points, **BUDGET)
+    release(rows, KERNEL, points, **BUDGET)
+
+
+def _fourier(rows, labels):
+    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2)
+    perturb(jax.random.key(0), mean_embedding(fourier, rows), PrivacyBudget(**BUDGET))
+    perturb_securely(integer_embedding(fourier, rows), PrivacyBudget(**BUDGET))
+    points = np.random.default_rng(1).normal(size=(40, 2))
+    algorithm2(jax.random.key(0), rows, KERNEL, points, 5, **BUDGET, num_features=100)
+
+
+def _lattice(rows, labels):
+    lattice = LatticeMap.from_box(KERNEL, np.full(2, -4.0), np.full(2, 4.0), 2000)
+    perturb(jax.random.key(0), mean_embedding(lattice, rows), PrivacyBudget(**BUDGET))
+    measure(rows, KERNEL, NormalProposal.create(np.zeros(2), 2.0), **BUDGET, num_features=2000)
+    bounds = Bounds.create(np.full(2, -4.0), np.full(2, 4.0))
+    measure(rows, KERNEL, bounds=bounds, **BUDGET, num_features=2000)
+
+
+def _generator(rows, labels):
+    labelled = LabelledMap(FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2), 2)
+    with_labels = np.column_stack([rows, labels])
+    training = Training(num_steps=3, num_cycles=1, batch_size=20)
+    dp_merf(jax.random.key(0), with_labels, labelled, MLP(widths=(5,), code=2), training, **BUDGET)
+    measure_labelled_securely(with_labels, labelled, **BUDGET)
+
+
+def _table(rows, labels):
+    classes = np.asarray(["no", "yes"])[labels]
+    table = pa.table({"a": rows[:, 0].clip(-4, 4), "b": rows[:, 1].clip(-4, 4), "c": classes})
+    for secure in (False, True):  # which cells are measured depends on noisy counts
+        measure_table(table, SCHEMA, **BUDGET, target="c", secure=secure)
+
+
+def main(folder):
+    os.environ["KME_JAX_CACHE_DIR"] = str(folder / "cache")
+    cache = use_compile_cache()
+    entries = {}
+    for name in VALUES:
+        jax.clear_caches()
+        jax.config.update("jax_dump_ir_to", str(folder / name))
+        for path in (_points, _fourier, _lattice, _generator, _table):
+            path(*database(name))
+        entries[name] = sorted(path.name for path in cache.iterdir())
+    print(json.dumps(entries))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
