@@ -135,26 +135,3 @@ def check_columns(points: np.ndarray, num_columns: int, name: str) -> None:
     """Raises ValueError unless points [n, d] has d = num_columns."""
     if points.shape[1] != num_columns:
         raise ValueError(f"{name}: expected {num_columns} columns, got {points.shape[1]}")
-
-
-# What XLA chooses by timings differs from process to process, and with it the last bit. With these options matrix
-# products are those that cuBLAS itself chooses, and no sum is made in an order that is left to chance.
-_REPRODUCIBLE = {
-    "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-}
-
-
-def reproducible_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """``jax.jit`` of a function that gives the same bits in every process, on the same kind of device with the same
-    versions of the libraries. On a GPU it compiles faster than ``jax.jit``, and large matrix products may be slower. It
-    must not be called from within another jitted function."""
-
-    @functools.cache
-    def compiled(platform: str) -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=_REPRODUCIBLE.get(platform), **options)
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        return compiled(jax.default_backend())(*args, **kwargs)
-
-    return call

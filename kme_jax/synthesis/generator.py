@@ -282,16 +282,13 @@ class Generator:
         at_once = num_blocks * _ROWS_AT_ONCE
         for start in range(0, num_rows, at_once):  # blocks of one shape; what is too much is cut off
             some = np.pad(labels[start : start + at_once], (0, max(0, start + at_once - num_rows)))
-            keys = jax.vmap(functools.partial(jax.random.fold_in, code_key))(
-                start + _ROWS_AT_ONCE * jnp.arange(num_blocks)
-            )
             made = _written(
-                graph, self.network, self.rows, num_labels, parameters, statistics, keys,
-                some.reshape(num_blocks, -1), noise=noise,
+                graph, self.network, self.rows, num_labels, parameters, statistics, code_key,
+                start + _ROWS_AT_ONCE * np.arange(num_blocks, dtype=np.int32), some.reshape(num_blocks, -1),
+                noise=noise,
             )  # fmt: skip
-            wanted = -(-min(at_once, num_rows - start) // _ROWS_AT_ONCE)
-            found.append(np.asarray(made[:wanted]).reshape(wanted * _ROWS_AT_ONCE, -1))
-        rows = np.concatenate(found)[:num_rows]
+            found.append(np.asarray(made).reshape(at_once, -1)[: num_rows - start])
+        rows = np.concatenate(found)
         return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
 
     def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
@@ -351,17 +348,18 @@ def _inputs(
 
 
 @functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
-def _written(graph, network, rows, num_labels, parameters, statistics, keys, labels, *, noise):
-    """Rows of blocks with keys [b] and labels [b, n]: [b, n, columns]."""
+def _written(graph, network, rows, num_labels, parameters, statistics, key, starts, labels, *, noise):
+    """Rows of blocks that begin at rows with the numbers starts [b], with labels [b, n]: [b, n, columns]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
 
-    def block(key, labels):
-        code_key, style_key, row_key = jax.random.split(key, 3)
+    def block(some):
+        start, labels = some
+        code_key, style_key, row_key = jax.random.split(jax.random.fold_in(key, start), 3)
         styles = jax.random.categorical(style_key, parameters["styles"][labels])
         return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
 
-    return jax.lax.map(lambda some: block(*some), (keys, labels))
+    return jax.lax.map(block, (starts, labels))
 
 
 @pytree_dataclass
