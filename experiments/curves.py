@@ -6,15 +6,16 @@ import concurrent.futures
 import dataclasses
 import functools
 import io
+import itertools
 import os
 import pathlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import threadpoolctl
 
 from experiments import common, plots
 from kme_jax import (
@@ -35,7 +36,7 @@ from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, float64
 from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
-from kme_jax.synthesis import greedy_preimages, joint, lasso_weights
+from kme_jax.synthesis import greedy_preimages, joint_of_sizes, lasso_weights
 
 _DRAWS_PER_CALL = 20
 _NUM_CHECKS = 5
@@ -94,7 +95,6 @@ def algorithm2_curves(
     budgets = [PrivacyBudget(epsilon, config.delta) for epsilon in config.epsilons]
     grid = _power_grid(len(points), 0.25)
     joint_grid = _power_grid(min(len(points), _JOINT_MAX_POINTS), 0.5)
-    settings = [(repeat, i) for repeat in range(config.num_repeats) for i in range(len(budgets))]
     private, solver_keys = [], []
     with stages.stage("Fourier embeddings") as progress:
         for repeat in range(config.num_repeats):
@@ -107,34 +107,54 @@ def algorithm2_curves(
                 solver_keys.append(jax.random.fold_in(keys[1], i))
             progress(repeat + 1, config.num_repeats)
     with stages.stage("greedy points") as progress:
-        groups = [private[n : n + len(budgets)] for n in range(0, len(private), len(budgets))]
-        found = np.concatenate(_greedy_in_threads(groups, points[: grid[-1]], progress))
-    greedy, gaps = np.zeros((config.num_repeats, len(budgets), len(grid))), []
+        found = greedy_preimages(private, points[: grid[-1]], learning_rate=_LEARNING_RATE, progress=progress)
     with stages.stage("Lasso weights") as progress:
-        for n, setting in enumerate(settings):
-            cross = reference.kernel_mean(found[n])
-            path = lasso_weights(private[n], found[n], grid)
-            for j, (sample, report) in enumerate(path):
-                greedy[*setting, j] = reference.distance(sample.points, sample.weights, cross[: sample.weights.size])
-                gaps.append(report.gap / (0.5 * float(private[n].coordinates @ private[n].coordinates)))
-                progress(n * len(grid) + j + 1, len(settings) * len(grid))
-    joined, constraint = np.zeros((config.num_repeats, len(budgets), len(joint_grid))), []
+        distances, gaps = _lasso_distances(reference, private, found, grid, progress)
+        greedy = distances.reshape(config.num_repeats, len(budgets), len(grid))
+    joined, constraint = np.zeros((len(private), len(joint_grid))), []
     with stages.stage("joint optimisation") as progress:
-        for n, setting in enumerate(settings):
-            for j, m in enumerate(joint_grid):
-                sample, _ = joint(solver_keys[n], private[n], points, int(m), num_steps=config.joint_steps)
-                joined[*setting, j] = reference.distance(sample.points, sample.weights)
+        samples = joint_of_sizes(
+            solver_keys, private, points, joint_grid, num_steps=config.joint_steps, progress=progress
+        )
+        for n, of_sizes in enumerate(samples):
+            for j, (sample, _) in enumerate(of_sizes):
+                joined[n, j] = reference.distance(sample.points, sample.weights)
                 constraint.append(float(np.abs(sample.weights).sum()))
-                progress(n * len(joint_grid) + j + 1, len(settings) * len(joint_grid))
+        joined = joined.reshape(config.num_repeats, len(budgets), len(joint_grid))
     keys_of = [common.epsilon_key(epsilon) for epsilon in config.epsilons]
     return {
         "algorithm2_num_points": grid.tolist(),
         "algorithm2": {key: _repeats(greedy[:, i]) for i, key in enumerate(keys_of)},
-        "algorithm2_largest_relative_gap": max(gaps),
+        "algorithm2_largest_relative_gap": float(gaps.max()),
         "algorithm2_joint_num_points": joint_grid.tolist(),
         "algorithm2_joint": {key: _repeats(joined[:, i]) for i, key in enumerate(keys_of)},
         "algorithm2_joint_largest_l1_norm": max(constraint),
     }
+
+
+def _lasso_distances(
+    reference: Reference,
+    private: list[PrivateEmbedding],
+    points: np.ndarray,
+    grid: np.ndarray,
+    progress: Progress,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Δ with Lasso weights on the first M points [len(private), max M, D] of every embedding, and the duality gap as a
+    share of ½‖μ̃‖²: [len(private), len(grid)] each. As many embeddings at a time as there are cores."""
+    distances, gaps = np.zeros((2, len(private), len(grid)))
+    done = itertools.count(1)
+
+    def run(n):
+        cross = reference.kernel_mean(points[n])
+        scale = 0.5 * float(private[n].coordinates @ private[n].coordinates)
+        for j, (sample, report) in enumerate(lasso_weights(private[n], points[n], grid)):
+            distances[n, j] = reference.distance(sample.points, sample.weights, cross[: sample.weights.size])
+            gaps[n, j] = report.gap / scale
+            progress(next(done), distances.size)
+
+    with threadpoolctl.threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, range(len(private))))
+    return distances, gaps
 
 
 def _improved_grid(config: common.MixtureConfig, largest: int) -> list[int]:
@@ -234,25 +254,6 @@ def _repeats_of_each(distances: list[np.ndarray]) -> dict[str, list[float]]:
         "low": [float(np.min(values)) for values in distances],
         "high": [float(np.max(values)) for values in distances],
     }
-
-
-def _greedy_in_threads(
-    groups: list[list[PrivateEmbedding]], starts: np.ndarray, progress: Progress
-) -> list[np.ndarray]:
-    """The greedy points of groups of embeddings, [len(group), M, D] each, as many groups at a time as there are cores:
-    one after another they would keep one core busy."""
-    done, lock = [0] * len(groups), threading.Lock()
-
-    def run(n):
-        def count(points, _):
-            with lock:
-                done[n] = points
-                progress(sum(done), len(groups) * len(starts))
-
-        return greedy_preimages(groups[n], starts, learning_rate=_LEARNING_RATE, progress=count)
-
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return list(pool.map(run, range(len(groups))))
 
 
 def _repeats(distances: np.ndarray) -> dict[str, Any]:

@@ -8,12 +8,14 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.bounds import Bounds
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap, integer_map
-from kme_jax.numerics import Progress, check_columns
+from kme_jax.numerics import Progress, check_columns, is_on_accelerator, precision_of
 from kme_jax.pytrees import pytree_dataclass
 
 
@@ -55,7 +57,7 @@ def private_points(rows: Any) -> np.ndarray:
     Raises:
       ValueError: not two-dimensional, or of a type that holds no numbers at all.
     """
-    array = private_array(rows)
+    array = rows if is_on_accelerator(rows) else private_array(rows)
     if array.dtype.kind in "OUS":
 
         def number(cell):
@@ -92,6 +94,9 @@ class IntegerEmbedding:
         return f"IntegerEmbedding(SENSITIVE, total: {shape}, num_rows={self.num_rows})"
 
 
+_where_on_device = jax.jit(jnp.where)
+
+
 @np.errstate(all="ignore")  # no warning may depend on values
 def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows [n, d] of which those that are not usable, [n], are replaced by a public constant, so that they raise no
@@ -99,9 +104,10 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
     rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
     if bounds is not None:
-        rows = bounds.to_unit(rows)
+        rows = bounds.to_unit(np.asarray(rows))
     usable = feature_map.covers(rows)
-    return np.where(usable[:, None], rows, 0), usable
+    where = _where_on_device if isinstance(rows, jax.Array) else np.where
+    return where(usable[:, None], rows, 0), usable
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
@@ -126,10 +132,11 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
 
 @np.errstate(all="ignore")
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
-    safe, usable = _usable(feature_map, rows)
-    if not len(safe):
-        return np.zeros(feature_map.num_features), 0
-    return feature_map.weighted_sum(safe, usable.astype(safe.dtype), devices=devices, progress=progress), len(safe)
+    with precision_of(rows):  # an array of float64 that is on an accelerator exists within it only
+        safe, usable = _usable(feature_map, rows)
+        if not len(safe):
+            return np.zeros(feature_map.num_features), 0
+        return feature_map.weighted_sum(safe, usable.astype(safe.dtype), devices=devices, progress=progress), len(safe)
 
 
 def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
@@ -151,7 +158,7 @@ def mean_embedding(
 
     Args:
       feature_map: ψ, chosen without looking at the rows.
-      rows: private rows x, [N, d].
+      rows: private rows x, [N, d]; an array that is on an accelerator already is used where it is.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: called with (work done, work in all).
 

@@ -9,9 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import tiles
+from kme_jax import fused, tiles
 from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
-from kme_jax.numerics import Progress, check_columns, check_points, float64
+from kme_jax.numerics import (
+    Progress,
+    check_columns,
+    check_points,
+    check_points_in_place,
+    float64,
+    is_on_accelerator,
+    precision_of,
+)
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -36,20 +44,28 @@ class KernelValues:
     def __call__(self, points, rows):
         return (self.kernel.pairwise(points, rows, expand=self.expand),)
 
+    def columns(self, points, rows):
+        form = self.kernel.columnwise(points, rows, expand=self.expand)
+        if form is None:
+            return None
+        return fused.Columns(form.x, form.y, lambda mine, z, x, exp2: (form.value(mine.kernel, z, x, exp2),))
+
     def is_elementwise(self, dim):
         return dim <= UNROLLED_COLUMNS and not (self.expand and self.kernel.expands(dim))
 
 
 def kernel_sums(
     kernel: Kernel,
-    points: np.ndarray,
-    rows: np.ndarray,
-    weights: np.ndarray | None = None,
+    points: np.ndarray | Array,
+    rows: np.ndarray | Array,
+    weights: np.ndarray | Array | None = None,
     *,
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes (float64 whatever JAX's global setting is).
+
+    Arrays that are on an accelerator already are used where they are.
 
     Where ``kernel.expands`` for the number of columns, distances are expanded about the points' mean: fast, and
     accurate where the points, seen from their mean, are at most some thousand bandwidths away.
@@ -68,53 +84,68 @@ def kernel_sums(
     Raises:
       ValueError: shapes that do not fit.
     """
-    points, rows = check_points(points, "points"), check_points(rows, "rows")
+    points, rows = check_points_in_place(points, "points"), check_points_in_place(rows, "rows")
     check_columns(rows, points.shape[1], "rows")
-    dtype = np.result_type(points, rows)
-    weights = np.ones(len(rows), dtype) if weights is None else np.asarray(weights, dtype)
-    if weights.shape != (len(rows),):
-        raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
-    if kernel.is_shift_invariant and kernel.expands(points.shape[1]):
-        # The expanded form is accurate about a common centre. The points are public.
-        centre = points.mean(axis=0, dtype=np.float64)
-        points, rows = points - centre, rows - centre
-    points, rows = points.astype(dtype), rows.astype(dtype)
-    sums = tiles.pair_sums(KernelValues(kernel, expand=True), points, rows, weights, devices=devices, progress=progress)
+    dtype = np.result_type(points.dtype, rows.dtype)
+    with precision_of(points, rows):
+        points, rows = (array if array.dtype == dtype else array.astype(dtype) for array in (points, rows))
+        if weights is not None:
+            weights = weights.astype(dtype) if is_on_accelerator(weights) else np.asarray(weights, dtype)
+            if weights.shape != (len(rows),):
+                raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
+        if kernel.is_shift_invariant and kernel.expands(points.shape[1]):
+            # The expanded form is accurate about a common centre. The points are public.
+            centre = points.mean(axis=0, dtype=dtype)
+            points, rows = points - centre[None, :], rows - centre[None, :]
+        functions = KernelValues(kernel, expand=True)
+        sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=progress)
     return sums[0].astype(dtype)
 
 
 def kernel_mean(
-    kernel: Kernel, points: np.ndarray, rows: np.ndarray, *, devices=None, progress: Progress | None = None
+    kernel: Kernel,
+    points: np.ndarray | Array,
+    rows: np.ndarray | Array,
+    *,
+    devices=None,
+    progress: Progress | None = None,
 ) -> np.ndarray:
     """(1/N) Σ_n k(z_m, x_n), the empirical kernel mean embedding evaluated at the points: see :func:`kernel_sums`."""
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
-def double_mean(kernel: Kernel, rows: np.ndarray, *, devices=None, progress: Progress | None = None) -> float:
-    """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖², each unordered pair evaluated once.
+def double_mean(
+    kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | None = None
+) -> float:
+    """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖².
+
+    On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all pairs are: one program is
+    compiled for them, which takes longer than they do.
 
     Args:
       kernel: k.
       rows: x, [N, d], finite.
       devices: as for :func:`kernel_sums`.
-      progress: called with (pairs of rows done, pairs of rows in all).
+      progress: called with (pairs of blocks done, pairs of blocks in all).
     """
-    rows = check_points(rows, "rows")
-    n = len(rows)
-    step = min(n, _DOUBLE_MEAN_STEP)
-    total, done = n * (n + 1) // 2, 0
+    rows = check_points_in_place(rows, "rows")
+    if jax.default_backend() != "cpu":
+        sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)
+        return float(sums.sum(dtype=np.float64)) / len(rows) ** 2
+    rows = np.asarray(rows)
+    # Rows of weight 0 fill the last block up, so that all have one shape.
+    padded = tiles.pad(rows, min(len(rows), _DOUBLE_MEAN_STEP))
+    weights = (np.arange(len(padded)) < len(rows)).astype(rows.dtype)
+    starts = range(0, len(padded), min(len(rows), _DOUBLE_MEAN_STEP))
+    blocks = [slice(start, start + starts.step) for start in starts]
+    pairs = [(i, j) for i in range(len(blocks)) for j in range(i, len(blocks))]
     pair_sum = 0.0
-    for start in range(0, n, step):
-        mine, later = rows[start : start + step], rows[start + step :]
-        within = kernel_sums(kernel, mine, mine, devices=devices)
-        pair_sum += float(within.sum(dtype=np.float64))
-        if len(later):
-            across = kernel_sums(kernel, mine, later, devices=devices)
-            pair_sum += 2 * float(across.sum(dtype=np.float64))
-        done += len(mine) * (len(mine) + 1) // 2 + len(mine) * len(later)
+    for done, (i, j) in enumerate(pairs):
+        sums = kernel_sums(kernel, padded[blocks[i]], padded[blocks[j]], weights[blocks[j]], devices=devices)
+        pair_sum += (1 if i == j else 2) * float(weights[blocks[i]] @ sums.astype(np.float64))
         if progress:
-            progress(done, total)
-    return pair_sum / n**2
+            progress(done + 1, len(pairs))
+    return pair_sum / len(rows) ** 2
 
 
 @jax.jit

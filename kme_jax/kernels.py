@@ -22,8 +22,8 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,21 @@ UNROLLED_COLUMNS = 16
 _DIRECT_COLUMNS = 8
 # exp(−s) is 0 in float64 from here on; without a limit a polynomial times it would be ∞ · 0.
 _FAR = 1e4
+
+
+class Columnwise(NamedTuple):
+    """A kernel in terms of single columns of two sets of points.
+
+    Attributes:
+      x: columns to be used, [n, p].
+      y: columns to be used, [m, p].
+      value: (kernel, columns of x, columns of y, exp2) -> k, for columns that broadcast against each other, and what
+        computes 2^e for e ≤ 0.
+    """
+
+    x: Array
+    y: Array
+    value: Callable[[Kernel, Sequence[Array], Sequence[Array], Callable[[Array], Array]], Array]
 
 
 def _set_positive(kernel: object, name: str) -> None:
@@ -135,6 +150,17 @@ class Kernel(abc.ABC):
         rather than between the points: shift the points to a common centre first.
         """
 
+    def columnwise(self, x: Array, y: Array, *, expand: bool = False) -> Columnwise | None:
+        """The kernel for a loop that holds single coordinates in registers, or None where there is no such form.
+
+        Args:
+          x: [n, d].
+          y: [m, d].
+          expand: as for :meth:`pairwise`.
+        """
+        del x, y, expand
+        return None
+
     def diagonal(self, x: Array) -> Array:
         """k(x_n, x_n): [n, d] -> [n]."""
         return jax.vmap(lambda row: self(row, row))(x)
@@ -211,9 +237,41 @@ class _UnitShiftInvariant(Kernel):
         return True
 
 
+class _OfDistance(_UnitShiftInvariant):
+    """A function of a distance that is a sum over columns."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _term(difference: Array) -> Array:
+        """What a column adds to the distance."""
+
+    @abc.abstractmethod
+    def _at(self, distance: Array, exp2: Callable[[Array], Array]) -> Array:
+        """k as a function of the distance."""
+
+    def pairwise(self, x, y, *, expand=False):
+        del expand
+        x, y = _floating(x, y)
+        return self._at(_sum_over_columns(self._term, x, y), exp2_nonpositive)
+
+    def columnwise(self, x, y, *, expand=False):
+        del expand
+        return Columnwise(x, y, _of_differences)
+
+
+def _of_differences(kernel: _OfDistance, x, y, exp2) -> Array:
+    terms = [kernel._term(a - b) for a, b in zip(x, y, strict=True)]
+    return kernel._at(functools.reduce(operator.add, terms), exp2)
+
+
+def _of_products(kernel: Kernel, x, y, exp2) -> Array:
+    del kernel
+    return exp2(functools.reduce(operator.add, [a * b for a, b in zip(x, y, strict=True)]))
+
+
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
-class Gaussian(_UnitShiftInvariant):
+class Gaussian(_OfDistance):
     """k(x, y) = exp(−γ ‖x − y‖²): the convention of Balog et al. 2018, appendix B (no factor ½).
 
     Attributes:
@@ -232,17 +290,30 @@ class Gaussian(_UnitShiftInvariant):
         x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
 
+    _term = staticmethod(jnp.square)
+
+    def _at(self, distance, exp2):
+        return exp2(distance * (-self.gamma / math.log(2)))
+
     def pairwise(self, x, y, *, expand=False):
-        x, y = _floating(x, y)
         if not (expand and self.expands(x.shape[1])):
-            return exp2_nonpositive(squared_distances(x, y) * (-self.gamma / math.log(2)))
-        # The whole exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² as one matrix product over d + 2 columns, which leaves nothing but
-        # the exponential to do for each pair. Its absolute error is a few units in the last place of γ(‖x‖² + ‖y‖²).
-        x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
-        x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * (self.gamma / math.log(2))
-        y_columns = jnp.concatenate([y, jnp.ones_like(y_norm), y_norm], axis=1)
+            return super().pairwise(x, y)
+        x_columns, y_columns = self._exponent_columns(*_floating(x, y))
         exponent = jnp.matmul(x_columns, y_columns.T, precision=jax.lax.Precision.HIGHEST)
         return exp2_nonpositive(exponent)
+
+    def columnwise(self, x, y, *, expand=False):
+        if not (expand and self.expands(x.shape[1])):
+            return super().columnwise(x, y)
+        return Columnwise(*self._exponent_columns(*_floating(x, y)), _of_products)
+
+    def _exponent_columns(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """d + 2 columns for each set whose inner products are the exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² of 2, which leaves
+        nothing but the exponential to do for each pair. Its absolute error is a few units in the last place of
+        γ(‖x‖² + ‖y‖²)."""
+        x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
+        x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * (self.gamma / math.log(2))
+        return x_columns, jnp.concatenate([y, jnp.ones_like(y_norm), y_norm], axis=1)
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         draws = normal(key, (num_frequencies, dim), dtype)
@@ -312,7 +383,7 @@ class GaussianSum(_UnitShiftInvariant):
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
-class Laplacian(_UnitShiftInvariant):
+class Laplacian(_OfDistance):
     """k(x, y) = exp(−γ ‖x − y‖₁); its frequencies are independent Cauchy (Rahimi & Recht 2007).
 
     Attributes:
@@ -328,10 +399,10 @@ class Laplacian(_UnitShiftInvariant):
         x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.abs(x - y)))
 
-    def pairwise(self, x, y, *, expand=False):
-        del expand  # no expanded form exists for the L1 distance
-        x, y = _floating(x, y)
-        return exp2_nonpositive(_sum_over_columns(jnp.abs, x, y) * (-self.gamma / math.log(2)))
+    _term = staticmethod(jnp.abs)  # no expanded form exists for the L1 distance
+
+    def _at(self, distance, exp2):
+        return exp2(distance * (-self.gamma / math.log(2)))
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         draws = normal(key, (num_frequencies, dim), dtype)
@@ -341,7 +412,7 @@ class Laplacian(_UnitShiftInvariant):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Matern(_UnitShiftInvariant):
+class _Matern(_OfDistance):
     """Matérn kernels with ν = 3/2, 5/2: a polynomial in s = √(2ν) ‖x − y‖ / ℓ times exp(−s).
 
     Attributes:
@@ -354,19 +425,19 @@ class _Matern(_UnitShiftInvariant):
     def __post_init__(self):
         _set_positive(self, "length_scale")
 
+    _term = staticmethod(jnp.square)  # never expanded: √ would amplify the error of an expanded distance near 0
+
     @staticmethod
     @abc.abstractmethod
-    def _profile(s: Array) -> Array:
-        """k as a function of s."""
+    def _polynomial(s: Array) -> Array:
+        """What exp(−s) is multiplied by."""
+
+    def _at(self, distance, exp2):
+        s = jnp.minimum(math.sqrt(self._two_nu) * _safe_sqrt(distance) / self.length_scale, _FAR)
+        return self._polynomial(s) * exp2(s * (-1 / math.log(2)))
 
     def __call__(self, x, y):
-        x, y = _floating(x, y)
-        return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(jnp.sum(jnp.square(x - y))) / self.length_scale)
-
-    def pairwise(self, x, y, *, expand=False):
-        del expand  # √ would amplify the error of an expanded distance near 0
-        x, y = _floating(x, y)
-        return self._profile(math.sqrt(self._two_nu) * _safe_sqrt(squared_distances(x, y)) / self.length_scale)
+        return self._at(jnp.sum(jnp.square(operator.sub(*_floating(x, y)))), exp2_nonpositive)
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         # The spectral density is a multivariate Student t with 2ν degrees of freedom (Rasmussen & Williams, eq. 4.15).
@@ -384,9 +455,8 @@ class Matern32(_Matern):
     _two_nu = 3
 
     @staticmethod
-    def _profile(s):
-        s = jnp.minimum(s, _FAR)
-        return (1 + s) * exp2_nonpositive(s * (-1 / math.log(2)))
+    def _polynomial(s):
+        return 1 + s
 
 
 @pytree_dataclass
@@ -397,9 +467,8 @@ class Matern52(_Matern):
     _two_nu = 5
 
     @staticmethod
-    def _profile(s):
-        s = jnp.minimum(s, _FAR)
-        return (1 + s + s * s / 3) * exp2_nonpositive(s * (-1 / math.log(2)))
+    def _polynomial(s):
+        return 1 + s + s * s / 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -409,12 +478,35 @@ class _Pair(Kernel):
     left: Kernel
     right: Kernel
 
+    def __call__(self, x, y):
+        return self._combined(self.left(x, y), self.right(x, y))
+
+    def pairwise(self, x, y, *, expand=False):
+        return self._combined(self.left.pairwise(x, y, expand=expand), self.right.pairwise(x, y, expand=expand))
+
     @property
     def is_nonnegative(self) -> bool:
         return self.left.is_nonnegative and self.right.is_nonnegative
 
     def expands(self, dim):
         return self.left.expands(dim) or self.right.expands(dim)
+
+    def columnwise(self, x, y, *, expand=False):
+        del expand  # by differences, which both kernels can share
+        parts = [kernel.columnwise(x, y) for kernel in (self.left, self.right)]
+        if None in parts:
+            return None
+        left, right = (part.value for part in parts)
+
+        def value(kernel, x, y, exp2):
+            return kernel._combined(left(kernel.left, x, y, exp2), right(kernel.right, x, y, exp2))
+
+        return Columnwise(x, y, value)
+
+    @staticmethod
+    @abc.abstractmethod
+    def _combined(left: Array, right: Array) -> Array:
+        """k from the two kernels' values."""
 
     @property
     def is_shift_invariant(self) -> bool:
@@ -434,11 +526,7 @@ class _Pair(Kernel):
 class Sum(_Pair):
     """k(x, y) = left(x, y) + right(x, y)."""
 
-    def __call__(self, x, y):
-        return self.left(x, y) + self.right(x, y)
-
-    def pairwise(self, x, y, *, expand=False):
-        return self.left.pairwise(x, y, expand=expand) + self.right.pairwise(x, y, expand=expand)
+    _combined = staticmethod(operator.add)
 
     @property
     def diagonal_bound(self) -> float:
@@ -458,11 +546,7 @@ class Sum(_Pair):
 class Product(_Pair):
     """k(x, y) = left(x, y) · right(x, y)."""
 
-    def __call__(self, x, y):
-        return self.left(x, y) * self.right(x, y)
-
-    def pairwise(self, x, y, *, expand=False):
-        return self.left.pairwise(x, y, expand=expand) * self.right.pairwise(x, y, expand=expand)
+    _combined = staticmethod(operator.mul)
 
     @property
     def diagonal_bound(self) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.special
 
 Array = jax.Array
 
@@ -48,6 +51,46 @@ def sincos_turns(u: Array) -> tuple[Array, Array]:
     odd, half = jnp.abs(quarters) == 1, jnp.abs(quarters) == 2
     sin, cos = jnp.where(odd, c, s), jnp.where(odd, s, c)
     return jnp.where(half | (quarters == -1), -sin, sin), jnp.where(half | (quarters == 1), -cos, cos)
+
+
+_FOLDED_TERMS = {4: 5, 8: 10}
+
+
+def folded_sincos_turns(u: Array) -> tuple[Array, Array]:
+    """(sin 2πu, cos 2πu) in fewer instructions, for a loop that a compiler makes into one kernel. Traceable, elementwise.
+
+    cos 2πu = −sin 2π(|v| − ¼) for v = u − round(u), and sin 2πu = sin 2π(2c − v) for v clipped to c in [−¼, ¼]: both are
+    one odd polynomial of an angle of up to a quarter turn.
+
+    Range: every finite u. Absolute error for the given u: at most 2e-7 in float32, 4e-16 in float64.
+
+    Args:
+      u: float32 or float64.
+    """
+    quarter = jnp.asarray(0.25, u.dtype)
+    v = u - jnp.round(u)
+    clipped = jnp.minimum(jnp.maximum(v, -quarter), quarter)
+    coefficients = _odd_polynomial(_FOLDED_TERMS[u.dtype.itemsize])
+
+    def sine(r):
+        y = r * r
+        value = jnp.asarray(coefficients[-1], u.dtype) * y + jnp.asarray(coefficients[-2], u.dtype)
+        for coefficient in coefficients[-3::-1]:
+            value = value * y + jnp.asarray(coefficient, u.dtype)
+        return value * r
+
+    return sine(clipped + clipped - v), -sine(jnp.abs(v) - quarter)
+
+
+@functools.cache
+def _odd_polynomial(num_terms: int) -> list[float]:
+    """Coefficients of odd powers of r: the Chebyshev series of sin 2πr on |r| ≤ ¼, from
+    sin(z t) = 2 Σ_k (−1)^k J_{2k+1}(z) T_{2k+1}(t) with z = π/2 and t = 4r."""
+    series = np.zeros(2 * num_terms)
+    orders = np.arange(num_terms)
+    series[1::2] = 2 * (-1.0) ** orders * scipy.special.jv(2 * orders + 1, math.pi / 2)
+    powers = np.polynomial.chebyshev.cheb2poly(series)
+    return (powers[1::2] * 4.0 ** (2 * orders + 1)).tolist()
 
 
 @sincos_turns.defjvp

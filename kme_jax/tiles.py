@@ -1,25 +1,31 @@
 """Weighted sums over rows of functions of (point, row) pairs, in tiles: memory never depends on N · M.
 
 Chunks of rows are taken in a Python loop (so that long work can report its progress), and within a chunk tiles in one
-jitted scan. All chunks have one shape, so each function compiles once for a dtype and a number of columns. Rows are
-spread over devices, which add their sums up.
+jitted program. Chunks have few shapes, so each function compiles for few of them. Rows are spread over devices, which
+add their sums up.
 
 A function that is elementwise in the coordinates is, on a CPU, taken for a few rows at a time against all points of a
-chunk: a loop over the points in which nothing but the sums is stored. One that needs a matrix product first is taken
-for tiles that fit into the processor's cache.
+chunk: a loop over the points in which nothing but the sums is stored. On a GPU one kernel does the same for all pairs
+of a chunk (``kme_jax.fused``). What has no such form, or needs a matrix product first, is taken for tiles that fit into
+the processor's cache. An accelerator gets points, and each row, once, in chunks as large as its memory easily holds;
+results are fetched while later chunks are computed.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
-from typing import ClassVar, Protocol
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kme_jax.numerics import Progress, precision_of
+from kme_jax import fused
+from kme_jax.numerics import Progress, precision_of, reproducible_jit
 
 Array = jax.Array
 
@@ -28,6 +34,11 @@ Array = jax.Array
 _TILES = {"cpu": (1024, 1024), "gpu": (8192, 4096), "tpu": (4096, 2048)}
 _CHUNK_ROWS = 32768
 _CHUNK_POINTS = 16384
+# Rows of a chunk on an accelerator: of the one kernel, whose sums are rounded tile by tile; and of tiles one after
+# another, whose sums are carried on in the rows' own precision.
+_FUSED_CHUNK_ROWS, _RESIDENT_CHUNK_ROWS = 2**21, 2**18
+_PARTS = 8  # sums of a chunk that are fetched to be added in float64
+_IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
 # Rows whose values at a point are computed and added up in registers, and what the points of such a loop are rounded
 # up to.
 _UNROLLED_ROWS = 8
@@ -52,11 +63,43 @@ class PairFunctions(Protocol):
     def is_elementwise(self, dim: int) -> bool:
         """Whether, for this many columns, values are computed from broadcast coordinates alone."""
 
+    # columns(points [m, d], rows [n, d]) -> fused.Columns | None, for functions that have a form for that kernel.
+
 
 def pad(array: np.ndarray, multiple: int) -> np.ndarray:
     """Zeros appended to the first axis up to a multiple."""
     missing = -len(array) % multiple
     return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _filled_up(array: Array, *, size: int) -> Array:
+    return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
+
+
+@functools.partial(jax.jit, static_argnames=("size", "dtype"))
+def _ones_and_zeros(count: Array, *, size: int, dtype: Any) -> Array:
+    return (jnp.arange(size, dtype=jnp.int32) < count).astype(dtype)
+
+
+def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array]:
+    """Pieces of one length along the first axis, the last one filled up with zeros; on the host or where the array is."""
+    starts = range(0, len(array), size)
+    if not isinstance(array, jax.Array):
+        yield from (pad(array[start : start + size], size) for start in starts)
+        return
+    array = _filled_up(array, size=len(starts) * size)
+    for start in starts:
+        yield array if len(starts) == 1 else jax.lax.dynamic_slice_in_dim(array, start, size)
+
+
+def _weight_pieces(weights: np.ndarray | Array | None, num_rows: int, size: int, dtype: Any, on_host: bool):
+    """As :func:`_pieces`; of ones if there are no weights."""
+    if weights is not None or on_host:
+        yield from _pieces(np.ones(num_rows, dtype) if weights is None else weights, size)
+        return
+    for start in range(0, num_rows, size):
+        yield _ones_and_zeros(np.int32(min(num_rows - start, size)), size=size, dtype=np.dtype(dtype))
 
 
 def _add(totals: list[Array], terms) -> list[Array]:
@@ -105,14 +148,27 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
     return jnp.moveaxis(sums, 1, 0).reshape(functions.num_values, -1)
 
 
-@functools.lru_cache(maxsize=8)
-def _sharded_chunk_sums(devices: tuple, **options):
-    """:func:`_chunk_sums` with the rows split over the devices, which add their sums up."""
+@jax.jit
+def _fused_chunk_sums(functions, columns, rows, weights) -> Array:
+    """The same in one kernel, in parts that are still to be added up: points by columns [d, m], rows [n, d],
+    weights a [n] -> [c, parts, m]."""
+    sums = fused.sums(functions, columns.T, rows, weights)
+    parts = math.gcd(sums.shape[1], _PARTS)
+    return jnp.sum(sums.reshape(sums.shape[0], parts, -1, sums.shape[2]), axis=2)
+
+
+@functools.lru_cache(maxsize=16)
+def _over_devices(sums_of: Callable[..., Array], devices: tuple, **options) -> tuple[Callable[..., Array], Any]:
+    """A function of (functions, columns, rows, weights), with the rows split over the devices, which add their sums up;
+    and where rows are to be put."""
+    sums_of, platform = functools.partial(sums_of, **options), devices[0].platform
+    if len(devices) == 1:
+        return reproducible_jit(sums_of, platform), devices[0]
     mesh = Mesh(np.asarray(devices), ("rows",))
     rows_spec, everywhere = PartitionSpec("rows"), PartitionSpec()
 
     def local(functions, columns, rows, weights):
-        return jax.lax.psum(_chunk_sums(functions, columns, rows, weights, **options), "rows")
+        return jax.lax.psum(sums_of(functions, columns, rows, weights), "rows")
 
     mapped = jax.shard_map(
         local,
@@ -121,7 +177,7 @@ def _sharded_chunk_sums(devices: tuple, **options):
         out_specs=everywhere,
         check_vma=False,  # the scan's carry starts as a constant, which the check takes for unvarying
     )
-    return jax.jit(mapped), NamedSharding(mesh, rows_spec)
+    return reproducible_jit(mapped, platform), NamedSharding(mesh, rows_spec)
 
 
 def _whole_tiles(size: int, tile: int, chunk: int) -> tuple[int, int]:
@@ -140,11 +196,67 @@ def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
     return _EXACT_TILE_ROWS, tiles * _EXACT_TILE_ROWS
 
 
+def _few_tiles(size: int, tile: int, chunk: int) -> int:
+    """A chunk of at most about ``chunk`` for an axis of this size: as few as will do, of equal size, each of a number
+    of tiles with no more than five significant bits, so that many sizes share one shape."""
+    num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
+    step = 1 << max(0, num_tiles.bit_length() - 5)
+    return -(-num_tiles // step) * step * tile
+
+
+class _Plan(NamedTuple):
+    """How sums are computed.
+
+    Attributes:
+      sums_of: (functions, points by columns [d, m], rows [n, d], weights [n]) -> [c, m], or [c, parts, m].
+      place: where rows and weights are to be put.
+      points_place: where points are to be put.
+      chunk_rows: n.
+      chunk_points: m.
+    """
+
+    sums_of: Callable[..., Array]
+    place: Any
+    points_place: Any
+    chunk_rows: int
+    chunk_points: int
+
+
+def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dtype, exact: bool, devices) -> _Plan:
+    """The plan for so many points, and so many rows on each device."""
+    platform = devices[0].platform
+    elementwise = functions.is_elementwise(dim)
+    resident = platform != "cpu" and not exact
+    columns = fused.columns_of(functions, dim, dtype) if resident and fused.is_supported(devices[0]) else None
+    if columns is not None:
+        tile_rows, tile_points = fused.tile_shape(columns, dtype)
+        chunk_rows = _few_tiles(num_rows, tile_rows, _FUSED_CHUNK_ROWS)
+        chunk_points = _few_tiles(num_points, tile_points, _CHUNK_POINTS)
+        sums_of, place = _over_devices(_fused_chunk_sums, devices)
+    else:
+        loop = platform == "cpu" and elementwise
+        tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
+        if exact:
+            tile_rows, chunk_rows = _exact_tiles(num_rows, _EXACT_CHUNK_ROWS // len(devices))
+        elif resident:
+            tile_rows, _ = _whole_tiles(num_rows, tile_rows, _RESIDENT_CHUNK_ROWS)
+            chunk_rows = _few_tiles(num_rows, tile_rows, _RESIDENT_CHUNK_ROWS)
+        else:
+            tile_rows, chunk_rows = _whole_tiles(num_rows, tile_rows, _CHUNK_ROWS)
+        tile_points, chunk_points = _whole_tiles(num_points, _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
+        tile_points = chunk_points if loop else tile_points
+        sums_of, place = _over_devices(
+            _chunk_sums, devices, tile_rows=tile_rows, tile_points=tile_points, loop=loop
+        )
+    everywhere = NamedSharding(place.mesh, PartitionSpec()) if len(devices) > 1 else place
+    return _Plan(sums_of, place, everywhere, chunk_rows * len(devices), chunk_points)
+
+
 def pair_sums(
     functions: PairFunctions,
-    points: np.ndarray,
-    rows: np.ndarray,
-    weights: np.ndarray,
+    points: np.ndarray | Array,
+    rows: np.ndarray | Array,
+    weights: np.ndarray | Array | None,
     *,
     exact: bool = False,
     rows_planned: int | None = None,
@@ -155,9 +267,9 @@ def pair_sums(
 
     Args:
       functions: the functions. Tiles are filled up with zero rows of weight 0.
-      points: z, [M, d], of the dtype to compute in.
+      points: z, [M, d], of the dtype to compute in; on the host or on a device, as rows and weights.
       rows: x, [N, d], finite, of the same dtype.
-      weights: a, [N], of the same dtype; of int32 if the functions' values are.
+      weights: a, [N], of the same dtype; of int32 if the functions' values are; 1 if None.
       exact: for functions with integer values, below 2^16 in int32 or up to 2^38 in float64, and weights 0 and 1: no
         sum is ever rounded, and a value does not depend on what else is summed.
       rows_planned: how many rows the shape of a chunk is chosen for; N if None. Where N is private this is public, so
@@ -175,35 +287,32 @@ def pair_sums(
             devices = devices[: _EXACT_CHUNK_ROWS // _EXACT_TILE_ROWS]
         if dtype == np.float64 and jax.default_backend() == "tpu":
             devices = tuple(jax.local_devices(backend="cpu"))
-        platform = devices[0].platform
-        tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
-        loop = platform == "cpu" and functions.is_elementwise(rows.shape[1])
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
-        if exact:
-            tile_rows, chunk_rows = _exact_tiles(share, _EXACT_CHUNK_ROWS // len(devices))
-        else:
-            tile_rows, chunk_rows = _whole_tiles(share, tile_rows, _CHUNK_ROWS)
-        tile_points, chunk_points = _whole_tiles(len(points), _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
-        tile_points = chunk_points if loop else tile_points
-        chunk_rows *= len(devices)
-        num_points, columns = len(points), np.ascontiguousarray(pad(points, chunk_points).T)
-        options = {"tile_rows": tile_rows, "tile_points": tile_points, "loop": loop}
-        if len(devices) > 1:
-            sums_of, place = _sharded_chunk_sums(devices, **options)
-        else:
-            sums_of, place = functools.partial(_chunk_sums, **options), devices[0]
-        sums = np.zeros((functions.num_values, columns.shape[1]), np.int64 if exact else np.float64)
-        row_starts, point_starts = range(0, len(rows), chunk_rows), range(0, columns.shape[1], chunk_points)
-        total, done = len(row_starts) * len(point_starts), 0
-        for row_start in row_starts:
-            chunk = slice(row_start, row_start + chunk_rows)
-            row_chunk = jax.device_put(pad(rows[chunk], chunk_rows), place)
-            weight_chunk = jax.device_put(pad(weights[chunk], chunk_rows), place)  # padding has weight 0
-            for start in point_starts:
-                part = slice(start, start + chunk_points)
-                some = sums_of(functions, columns[:, part], row_chunk, weight_chunk)
-                sums[:, part] += np.asarray(some).astype(sums.dtype)
+        plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
+        # By columns, as the loop over points of a CPU reads them.
+        parts = [jax.device_put(piece.T, plan.points_place) for piece in _pieces(points, plan.chunk_points)]
+        sums = np.zeros((functions.num_values, len(parts) * plan.chunk_points), np.int64 if exact else np.float64)
+        total, done = -(-len(rows) // plan.chunk_rows) * len(parts), 0
+        computed: collections.deque[tuple[int, Array]] = collections.deque()
+
+        def fetch(at_most: int) -> None:
+            nonlocal done
+            while len(computed) > at_most:
+                start, some = computed.popleft()
+                values = np.asarray(some)
+                values = values.sum(axis=1, dtype=sums.dtype) if values.ndim == 3 else values.astype(sums.dtype)
+                sums[:, start : start + plan.chunk_points] += values
                 done += 1
                 if progress:
                     progress(done, total)
-        return sums[:, :num_points]
+
+        on_host = devices[0].platform == "cpu"
+        row_pieces = _pieces(rows, plan.chunk_rows)
+        weight_pieces = _weight_pieces(weights, len(rows), plan.chunk_rows, dtype, on_host)
+        for row_piece, weight_piece in zip(row_pieces, weight_pieces, strict=True):
+            placed = jax.device_put((row_piece, weight_piece), plan.place)
+            for number, part in enumerate(parts):
+                computed.append((number * plan.chunk_points, plan.sums_of(functions, part, *placed)))
+                fetch(0 if on_host else _IN_FLIGHT)
+        fetch(0)
+        return sums[:, : len(points)]

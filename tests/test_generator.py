@@ -6,6 +6,8 @@ import json
 import math
 import pathlib
 import re
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -134,18 +136,58 @@ def test_least_squares_over_probabilities():
     np.testing.assert_allclose(generators._simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
 
 
-def test_steps_by_themselves_are_those_of_a_scan(monkeypatch):
-    measured = _measured(_rows())
-    scanned, single = [], []
-    for trace, steps in ((scanned, 50), (single, 1)):
+def test_steps_are_the_same_however_many_are_in_a_call(monkeypatch):
+    measured, found = _measured(_rows()), []
+    for steps in (1, 50, 500):  # a CPU's for convolutions, a CPU's, an accelerator's
         monkeypatch.setattr(generators, "_steps_per_call", lambda network, steps=steps: steps)
+        seen = []
         made = train_generator(
-            jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=20),
-            counts=measured.counts,
+            jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=55, num_cycles=2),
+            counts=measured.counts, progress=lambda done, total, seen=seen: seen.append(done),
         )  # fmt: skip
-        trace.append(made.report.objective)
-    np.testing.assert_allclose(scanned, single, rtol=1e-3)
-    assert generators._STEPS_AT_ONCE > 1
+        assert made.report.steps == (50, 55, 105, 110)
+        assert seen == ([55, 110] if steps == 500 else [50, 55, 105, 110])
+        found.append(made.report.objective)
+    np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=1e-3)
+
+
+def test_calls_end_where_pieces_and_cycles_do():
+    training = Training(num_steps=620, num_cycles=2)
+    assert training.pieces()[-3:] == [1170, 1220, 1240]
+    assert training.calls(1) == training.calls(50) == training.pieces()
+    assert training.calls(500) == [350, 620, 970, 1240]
+    assert Training(num_steps=500, num_cycles=3).calls(500) == [500, 1000, 1500]
+
+
+def test_the_same_key_makes_the_same_bits_in_another_process():
+    """On a GPU as on a CPU: embedding, training, judgement and samples."""
+    script = """if True:
+        import hashlib
+        import jax
+        import numpy as np
+        from kme_jax import FourierMap, Gaussian, dp_merf
+        from kme_jax.feature_maps import LabelledMap
+        from kme_jax.synthesis.generator import Training
+        from kme_jax.synthesis.networks import SmoothImages
+
+        features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.02), 400, 64), 2)
+        rng = np.random.default_rng(0)
+        rows = np.concatenate([rng.uniform(size=(2000, 64)), rng.integers(0, 2, (2000, 1))], axis=1)
+        made = dp_merf(
+            jax.random.key(2), rows.astype(np.float32), features, SmoothImages(8, 8, widths=(50, 60), styles=3),
+            Training(num_steps=60, num_cycles=1, batch_size=60, features_per_step=100), epsilon=1.0, delta=1e-5,
+            bounds=(0.0, 1.0), levels=255,
+        )
+        digest = hashlib.sha256(made.sample(100).tobytes())
+        for name in sorted(made.state):
+            digest.update(made.state[name].tobytes())
+        print(digest.hexdigest(), made.report.fit)
+    """
+    one, two = (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert one == two != ""
 
 
 def test_the_same_key_makes_the_same_generator():
@@ -189,6 +231,7 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
         pass
 
     monkeypatch.setattr("kme_jax.synthesis.checkpoints._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(generators, "_STEPS_PER_CALL", 50)
     for stopped, rest in ((50, [50, 75, 125, 150]), (75, [75, 125, 150])):  # within a cycle, and between two
 
         def stop(done, total, stopped=stopped):

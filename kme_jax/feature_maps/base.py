@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.kernels import Kernel
@@ -14,6 +15,11 @@ from kme_jax.numerics import Progress
 def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:
     """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, of the same shape; NaN is none."""
     return (values >= 0) & (values < num_codes) & (values == np.floor(values))
+
+
+@jax.jit
+def _within(rows, bound):
+    return (jnp.abs(rows) <= bound).all(axis=1)
 
 
 class FeatureMap(abc.ABC):
@@ -77,7 +83,7 @@ class FeatureMap(abc.ABC):
         :attr:`row_bound`. Any other counts as the zero vector in every mean: a fixed rule for each row by itself, so
         nothing fails because of what a private row holds."""
         bound = min(self.row_bound, float(np.finfo(rows.dtype).max))
-        return np.all(np.abs(rows) <= bound, axis=1)
+        return _within(rows, bound) if isinstance(rows, jax.Array) else np.all(np.abs(rows) <= bound, axis=1)
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -85,7 +91,20 @@ class FeatureMap(abc.ABC):
 
     @abc.abstractmethod
     def weighted_sum(
-        self, rows: np.ndarray, weights: np.ndarray, *, devices=None, progress: Progress | None = None
+        self,
+        rows: np.ndarray,
+        weights: np.ndarray,
+        *,
+        rows_planned: int | None = None,
+        devices=None,
+        progress: Progress | None = None,
     ) -> np.ndarray:
-        """Σ_n a_n ψ(x_n) for rows x [N, d] that the map :meth:`covers` and weights a [N]: [F] in float64. The one place
-        where rows are summed."""
+        """Σ_n a_n ψ(x_n): [F] in float64. The one place where rows are summed.
+
+        Args:
+          rows: x, [N, d], that the map :meth:`covers`.
+          weights: a, [N].
+          rows_planned: how many rows compiled programs are made for, N if None: a public number where N is private.
+          devices: JAX devices to spread the rows over; all local devices if None.
+          progress: called with (work done, work in all).
+        """

@@ -206,7 +206,7 @@ class FourierMap(SpectralMap):
         return np.full(self.turns.shape[0], self.scale)
 
     def angles(self, rows):
-        return np.asarray(self.turns), np.asarray(rows, self.turns.dtype)
+        return np.asarray(self.turns), rows if rows.dtype == self.turns.dtype else rows.astype(self.turns.dtype)
 
     def waves(self, centre, length):
         turns = np.asarray(self.turns, np.float64)

@@ -111,10 +111,10 @@ class MixedMap(FeatureMap):
     def __call__(self, x):
         return self.relaxed(self.relax(jnp.asarray(x)))
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
-        numbers = self.numeric.dim
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
+        numbers = np.ascontiguousarray(rows[:, : self.numeric.dim])
         first = self.numeric.weighted_sum(
-            np.ascontiguousarray(rows[:, :numbers]), weights, devices=devices, progress=progress
+            numbers, weights, rows_planned=rows_planned, devices=devices, progress=progress
         )
         counts = self.weighted_counts(rows, np.asarray(weights, np.float64))
         return np.concatenate([first, counts / math.sqrt(len(self.categories))])
@@ -124,6 +124,9 @@ class MixedMap(FeatureMap):
         codes = rows[:, self.numeric.dim :].astype(np.int64).T
         pairs = zip(codes, self.categories, strict=True)
         return np.concatenate([np.bincount(column, weights, size) for column, size in pairs])
+
+
+_PARTS_OF_A_CLASS = 8  # of a class of average size
 
 
 @pytree_dataclass
@@ -204,10 +207,13 @@ class LabelledMap(FeatureMap):
         labels = jax.nn.one_hot(x[:, -1].astype(int), self.num_labels, dtype=features.dtype)
         return (labels[:, :, None] * features[:, None, :]).reshape(len(x), self.num_features)
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
+        # How many rows a class has is private: all classes are seen by one program, for so few rows that little is
+        # filled up with zeros.
+        planned = -(-(len(rows) if rows_planned is None else rows_planned) // (_PARTS_OF_A_CLASS * self.num_labels))
         return np.concatenate(
             [
-                self.features.weighted_sum(some, some_weights, devices=devices, progress=report)
+                self.features.weighted_sum(some, some_weights, rows_planned=planned, devices=devices, progress=report)
                 if len(some)
                 else np.zeros(self.features.num_features)
                 for some, some_weights, report in self.classes(rows, weights, progress)

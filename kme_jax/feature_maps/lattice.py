@@ -196,7 +196,8 @@ class LatticeMap(SpectralMap):
         return float(np.max(np.abs(self.centre) + self.half_widths))
 
     def covers(self, rows):
-        return np.all(np.abs(rows - self.centre) <= self.half_widths, axis=1)
+        # In float64, wherever the rows are: a bound may be less than a float32 away from a row.
+        return np.all(np.abs(np.asarray(rows, np.float64) - self.centre) <= self.half_widths, axis=1)
 
     def __call__(self, x: Array) -> Array:
         """ψ(x_n) in the map's precision, continued periodically beyond the box: [n, d] -> [n, J]. A float64 map must be

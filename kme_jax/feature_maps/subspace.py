@@ -294,11 +294,13 @@ class SubspaceMap(FeatureMap):
             raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.numerics.float64()")
         return gram.gram(self.kernel, x, jnp.asarray(self.pivot_points)) @ basis.T
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         """B Σ_n a_n k_S(x_n): one kernel sum, by direct differences as in the basis and the proof, then one product."""
         rows, weights = np.asarray(rows, np.float64), np.asarray(weights, np.float64)
         values = gram.KernelValues(self.kernel, expand=False)
-        sums = tiles.pair_sums(values, self.pivot_points, rows, weights, devices=devices, progress=progress)
+        sums = tiles.pair_sums(
+            values, self.pivot_points, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
+        )
         return self.basis @ sums[0]
 
     def expand(self, coordinates: np.ndarray) -> np.ndarray:

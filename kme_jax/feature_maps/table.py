@@ -248,8 +248,8 @@ class TableMap(FeatureMap):
                 found.append(np.bincount(index, weights, block.size))
         return np.concatenate(found)
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
-        del devices, progress
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
+        del rows_planned, devices, progress
         levels = np.repeat([block.weight / self.norm for block in self.blocks], [block.size for block in self.blocks])
         return levels * self.weighted_counts(rows, np.asarray(weights, np.float64))
 

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import tiles
+from kme_jax import fused, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_turns
+from kme_jax.sincos import folded_sincos_turns, sincos_turns
 
 Array = jax.Array
 
@@ -167,6 +167,14 @@ class CosSin:
     def is_elementwise(self, dim):
         return dim <= _ELEMENTWISE_COLUMNS
 
+    def columns(self, turns, rows):
+        def values(_, turns, rows, exp2):
+            del exp2
+            sin, cos = folded_sincos_turns(functools.reduce(operator.add, map(operator.mul, turns, rows)))
+            return cos, sin
+
+        return fused.Columns(turns, rows, values)
+
 
 class SpectralMap(FeatureMap):
     """A feature map of cosines and sines: [cosines, sines], so that E ψ(z + sξ) is known for normal ξ.
@@ -182,10 +190,12 @@ class SpectralMap(FeatureMap):
         """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns; both of the dtype that
         features are computed in."""
 
-    def weighted_sum(self, rows, weights, *, devices=None, progress=None):
+    def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         frequencies, rows = self.angles(rows)
-        weights = np.asarray(weights, rows.dtype)
-        sums = tiles.pair_sums(CosSin(), frequencies, rows, weights, devices=devices, progress=progress)
+        weights = weights.astype(rows.dtype)
+        sums = tiles.pair_sums(
+            CosSin(), frequencies, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
+        )
         return (np.asarray(self.amplitudes, np.float64) * sums).reshape(-1)
 
     @property

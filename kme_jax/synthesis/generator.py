@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -27,7 +28,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress, is_size
+from kme_jax.numerics import Progress, is_size, reproducible_jit
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
@@ -35,9 +36,12 @@ from kme_jax.synthesis.networks import Convolutional, Network
 
 Array = jax.Array
 
-_STEPS_AT_ONCE = 50
+_STEPS_AT_ONCE = 50  # that an entry of the trace is the mean of
+_STEPS_PER_CALL = 500  # in one scan on an accelerator
 _ROWS_AT_ONCE = 2048
+_BLOCKS_PER_CALL = 8  # of so many rows that are sampled, on an accelerator
 _GROUPS, _ROWS_PER_BLOCK = 4, 512  # of rows that generators are judged by
+_MOST_BYTES = {"cpu": 2**24, "other": 2**28}  # of features of the rows that are judged at a time
 _MOST_VALUES = 4e8  # of features of these rows, if there are more than a few
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² in units of the noise's square, above which a generator is warned of
@@ -100,10 +104,17 @@ class Training:
         """Adam with these learning rates."""
         return optax.adam(self.learning_rate_at)
 
-    def pieces(self) -> list[tuple[int, bool]]:
-        """(steps done after a piece of work, whether that is the end of a cycle), of all there may be."""
+    def pieces(self) -> list[int]:
+        """Steps done after every piece of work, of which an entry of the trace is the mean: all there may be."""
         within = [*range(_STEPS_AT_ONCE, self.num_steps, _STEPS_AT_ONCE), self.num_steps]
-        return [(k * self.num_steps + n, n == self.num_steps) for k in range(self.num_cycles) for n in within]
+        return [cycle * self.num_steps + steps for cycle in range(self.num_cycles) for steps in within]
+
+    def calls(self, most: int) -> list[int]:
+        """Steps done after every call of so many steps at most, or of one piece: those of a cycle are about equal."""
+        within = -(-self.num_steps // _STEPS_AT_ONCE)
+        num_calls = -(-within // max(1, most // _STEPS_AT_ONCE))
+        size = -(-within // num_calls)
+        return [end for k, end in enumerate(self.pieces()) if (k % within + 1) % size == 0 or end % self.num_steps == 0]
 
 
 @pytree_dataclass
@@ -268,13 +279,19 @@ class Generator:
         )
         parameters, statistics = (_from_flat(tree, self.state) for tree in (parameters, statistics))
         found = []
-        for start in range(0, num_rows, _ROWS_AT_ONCE):  # blocks of one shape; what is too much is cut off
-            some = np.pad(labels[start : start + _ROWS_AT_ONCE], (0, max(0, start + _ROWS_AT_ONCE - num_rows)))
+        num_blocks = 1 if jax.default_backend() == "cpu" else _BLOCKS_PER_CALL
+        at_once = num_blocks * _ROWS_AT_ONCE
+        for start in range(0, num_rows, at_once):  # blocks of one shape; what is too much is cut off
+            some = np.pad(labels[start : start + at_once], (0, max(0, start + at_once - num_rows)))
+            keys = jax.vmap(functools.partial(jax.random.fold_in, code_key))(
+                start + _ROWS_AT_ONCE * jnp.arange(num_blocks)
+            )
             made = _written(
-                graph, self.network, self.rows, num_labels, parameters, statistics,
-                jax.random.fold_in(code_key, start), some, noise=noise,
+                graph, self.network, self.rows, num_labels, parameters, statistics, keys,
+                some.reshape(num_blocks, -1), noise=noise,
             )  # fmt: skip
-            found.append(np.asarray(made))
+            wanted = -(-min(at_once, num_rows - start) // _ROWS_AT_ONCE)
+            found.append(np.asarray(made[:wanted]).reshape(wanted * _ROWS_AT_ONCE, -1))
         rows = np.concatenate(found)[:num_rows]
         return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
 
@@ -334,13 +351,18 @@ def _inputs(
     return jnp.concatenate(parts, axis=1)
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "noise"))
-def _written(graph, network, rows, num_labels, parameters, statistics, key, labels, *, noise):
+@functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
+def _written(graph, network, rows, num_labels, parameters, statistics, keys, labels, *, noise):
+    """Rows of blocks with keys [b] and labels [b, n]: [b, n, columns]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
-    code_key, style_key, row_key = jax.random.split(key, 3)
-    styles = jax.random.categorical(style_key, parameters["styles"][labels])
-    return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
+
+    def block(key, labels):
+        code_key, style_key, row_key = jax.random.split(key, 3)
+        styles = jax.random.categorical(style_key, parameters["styles"][labels])
+        return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
+
+    return jax.lax.map(lambda some: block(*some), (keys, labels))
 
 
 @pytree_dataclass
@@ -370,20 +392,29 @@ class _Objective:
         With μ_G = Σ_s p_s μ_s for a class and means m̂_s of m rows, E‖Σ_s p_s m̂_s‖² = ‖μ_G‖² + Σ_s p_s² v_s/m, and
         (mean ‖φ‖² − ‖m̂_s‖²)/(m − 1) is an unbiased estimate of v_s/m.
         """
-        features = self.features
-        if self.turns is not None:
-            features = FourierMap(features.kernel, self.turns[block])
-        values = _relaxed(features, relaxed)
-        values = values.reshape(*styles.shape, -1, values.shape[1])
-        size, means = values.shape[2], jnp.mean(values, axis=2)
-        mean = jnp.einsum("ls,lsf->lf", styles, means)
+        means, squares = self._means(relaxed, styles.shape, block)
+        mean = jnp.einsum("ls,lsf->lf", styles, means, precision=jax.lax.Precision.HIGHEST)
         square = jnp.sum(jnp.square(mean), axis=1)
         if self.unbiased:
-            spread = jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2) - jnp.sum(jnp.square(means), axis=2)
+            size = relaxed.shape[0] // styles.size
+            spread = squares - jnp.sum(jnp.square(means), axis=2)
             square = square - jnp.sum(jnp.square(styles) * spread, axis=1) / (size - 1)
         target = self.targets[block]
         inner, constant = jnp.sum(target * mean, axis=1), jnp.sum(jnp.square(target), axis=1)
         return jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
+
+    def _means(self, relaxed: Array, groups: tuple[int, ...], block: Array) -> tuple[Array, Array | float]:
+        """Means of φ over each of L S groups of rows that follow one another, [L, S, F/blocks], and of ‖φ‖², [L, S] or
+        a number that holds for every group."""
+        if self.turns is None:
+            values = _relaxed(self.features, relaxed)
+            values = values.reshape(*groups, -1, values.shape[1])
+            return jnp.mean(values, axis=2), jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2)
+        # ‖φ‖² is the same for all rows. So all gradients come by way of the means: the matrix products of the angles
+        # and of their gradients have nothing but sines and cosines, of one evaluation, between them.
+        features = FourierMap(self.features.kernel, self.turns[block])
+        values = features(relaxed)
+        return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
 def _objective(embedding: PrivateEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
@@ -415,21 +446,25 @@ def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
 
 
 @functools.partial(
-    jax.jit, static_argnames=("graph", "network", "training", "num_labels", "num_blocks", "num_steps", "batch")
+    reproducible_jit,
+    static_argnames=("graph", "network", "training", "num_labels", "num_blocks", "num_steps", "batch"),
+    donate_argnames=("state",),
 )
 def _train(objective, rows, state, key, first, *, graph, network, training, num_labels, num_blocks, num_steps, batch):
-    """Some steps: the state after them, and the objective of each."""
+    """Some steps: the state after them, and the objective of each, [num_steps]. The state that is given is used up."""
     optimiser, classes = training.optimiser(), len(objective.shares)
     num_styles = max(network.styles, 1)
     labels = jnp.repeat(jnp.arange(classes), batch)
     styles = jnp.tile(jnp.repeat(jnp.arange(num_styles), batch // num_styles), classes)
 
-    def step(carry, number):
-        parameters, statistics, moments = carry
-        code_key = jax.random.fold_in(key, number)
+    def block_of(number):
         # Every block once in each round, in an order of its own.
         order = jax.random.permutation(jax.random.fold_in(key, -1 - number // num_blocks), num_blocks)
-        block = order[number % num_blocks]
+        return order[number % num_blocks]
+
+    def step(carry, some):
+        parameters, statistics, moments = carry
+        code_key, block = some
 
         def loss(parameters):
             module = nnx.merge(graph, parameters["network"], statistics, copy=True)
@@ -442,35 +477,56 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
             updates, moments = optimiser.update(gradient, moments, parameters)
         return (optax.apply_updates(parameters, updates), statistics, moments), value
 
+    # What does not depend on the state is computed for all steps at once, before the loop.
+    numbers = first + jnp.arange(num_steps)
+    steps = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers), jax.vmap(block_of)(numbers)
     if num_steps == 1:  # no loop at all, see _steps_per_call
-        state, value = step(state, first)
+        state, value = step(state, jax.tree.map(lambda values: values[0], steps))
         return state, value[None]
-    return jax.lax.scan(step, state, first + jnp.arange(num_steps))
+    return jax.lax.scan(step, state, steps)
 
 
 def _steps_per_call(network: Network) -> int:
-    """Steps in one scan: XLA on CPUs runs convolutions in a loop several times slower than outside."""
-    slow = isinstance(network, Convolutional) and jax.default_backend() == "cpu"
-    return 1 if slow else _STEPS_AT_ONCE
+    """Steps in one scan. An accelerator waits for the host between two calls. XLA on CPUs runs convolutions in a loop
+    several times slower than outside."""
+    if jax.default_backend() != "cpu":
+        return _STEPS_PER_CALL
+    return 1 if isinstance(network, Convolutional) else _STEPS_AT_ONCE
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size"))
-def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, num_blocks, size):
+@functools.partial(
+    reproducible_jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size", "at_once")
+)
+def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, num_blocks, size, at_once):
     """Of each style of each class: means of φ over ``_GROUPS`` groups of new rows, so many blocks of a size in each:
-    [groups, L, S, F]."""
+    [groups, L, S, F]. As many blocks ``at_once`` are computed together."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
     num_classes, num_styles = parameters["styles"].shape
+    total = _GROUPS * num_classes * num_styles * num_blocks
 
-    def mean(number):
+    def inputs(number):
         label, style = jnp.divmod(number // num_blocks % (num_classes * num_styles), num_styles)
         ones = jnp.ones(size, jnp.int32)
         code_key = jax.random.fold_in(key, number)
-        raw = module(_inputs(code_key, network, rows, num_labels, label * ones, style * ones))
-        return jnp.mean(_relaxed(features, rows.relaxed(raw)), axis=0)
+        return _inputs(code_key, network, rows, num_labels, label * ones, style * ones)
 
-    means = jax.lax.map(mean, jnp.arange(_GROUPS * num_classes * num_styles * num_blocks))
+    def some_means(numbers):
+        some = jax.vmap(inputs)(numbers)
+        values = _relaxed(features, rows.relaxed(module(some.reshape(at_once * size, -1))))
+        return jnp.mean(values.reshape(at_once, size, -1), axis=1)
+
+    numbers = jnp.arange(-(-total // at_once) * at_once).reshape(-1, at_once)  # what is too much is cut off
+    means = jax.lax.map(some_means, numbers).reshape(numbers.size, -1)[:total]
     return jnp.mean(means.reshape(_GROUPS, num_classes, num_styles, num_blocks, -1), axis=3)
+
+
+def _blocks_at_once(size: int, num_features: int, total: int) -> int:
+    """How many blocks of a size, of a total, are judged together: as many as have 4-byte features of ``_MOST_BYTES`` at
+    most, in equal parts."""
+    limit = _MOST_BYTES["cpu" if jax.default_backend() == "cpu" else "other"]
+    most = max(1, limit // (4 * size * num_features))
+    return -(-total // -(-total // most))
 
 
 def _relaxed(features: FeatureMap, rows: Array) -> Array:
@@ -598,6 +654,7 @@ def train_generator(
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
     objective, num_blocks = _objective(target, shares, training)
+    objective = jax.device_put(objective)
     build_key, step_key, judge_key = jax.random.split(key, 3)
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
@@ -612,9 +669,10 @@ def train_generator(
         wanted = min(np.sum(np.square(shares)) / (share * expected), _MOST_VALUES / coordinates.size)
         wanted = math.ceil(max(least, wanted) / _GROUPS / num_styles)
         num_blocks = -(-wanted // _ROWS_PER_BLOCK)
+        size, total = -(-wanted // num_blocks), _GROUPS * len(shares) * num_styles * num_blocks
         means = _style_means(
-            features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
-            num_blocks=num_blocks, size=-(-wanted // num_blocks),
+            objective.features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
+            num_blocks=num_blocks, size=size, at_once=_blocks_at_once(size, features.num_features, total),
         )  # fmt: skip
         return _judged(np.asarray(means, np.float64), coordinates, shares)
 
@@ -632,7 +690,7 @@ def train_generator(
     )  # fmt: skip
     at_once = _steps_per_call(network)
     pieces, kept = training.pieces(), done
-    for end, ends_cycle in pieces:
+    for end in training.calls(at_once):
         if end < kept:
             continue
         values = []
@@ -642,17 +700,20 @@ def train_generator(
             values.append(some)
             done += size
         if values:
-            trace.append(float(jnp.mean(jnp.concatenate(values))))
-        if not math.isfinite(trace[-1]):
+            found = np.concatenate(values)
+            ends = [piece for piece in pieces if done - len(found) < piece <= done]
+            trace += [float(np.mean(part)) for part in np.split(found, np.subtract(ends[:-1], done - len(found)))]
+        if not np.isfinite(trace).all():
             raise ValueError(f"training: the objective is {trace[-1]} after {done} steps; lower the learning rate")
+        ends_cycle = end % training.num_steps == 0
         if keeper is not None and end > kept:
             keeper.keep(done, trace, state, last=ends_cycle)
-        last = end == pieces[-1][0]
+        last = end == pieces[-1]
         if ends_cycle and not last:
             _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
             last = fit + error <= expected
         if progress:
-            progress(done, done if last else pieces[-1][0])
+            progress(done, done if last else pieces[-1])
         if last:
             break
     found, fit, error = judged(judge_key, 8192, 1 / 200)
@@ -662,7 +723,7 @@ def train_generator(
     spread = math.sqrt((2 if embedding.mechanism.noise == "gaussian" else 5) * coordinates.size) * variance
     report = GeneratorReport(
         tuple(trace),
-        tuple(end for end, _ in pieces[: len(trace)]),
+        tuple(pieces[: len(trace)]),
         fit,
         error,
         expected,

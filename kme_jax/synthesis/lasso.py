@@ -1,27 +1,37 @@
 """Sparse weights: least squares with an L1 penalty or an L1 constraint, for any feature vectors.
 
-One solver serves both, on the host in float64: Newton steps on a working set of weights. Feature vectors of near-by
-points are nearly parallel, so first-order methods need tens of thousands of steps here, while a Newton step costs one
-Cholesky factorisation of the few weights that are not zero. Every answer comes with a gap that certifies it.
+Newton steps on a working set of weights, in float64. Feature vectors of near-by points are nearly parallel, so
+first-order methods need tens of thousands of steps there, while a Newton step costs one Cholesky factorisation of the
+few weights that are not zero. Where many weights are not zero, feature vectors are hardly parallel, and accelerated
+first-order steps take over. Every answer comes with a gap that certifies it.
+
+Feature vectors may be on an accelerator. They stay there: products with all of them, and their inner products, are what
+takes long.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import threadpoolctl
 
-_DENSE_LIMIT = 3000  # weights other than zero above which first-order steps go on: so many are hardly parallel
+from kme_jax.numerics import float64
+
+_MANY = 1000  # weights other than zero, from which on first-order steps on feature vectors are tried
+_NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
+_MANY_STEPS = 400
 _SHORTEST, _LONGEST = 1.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
 _MAX_NEWTON_STEPS = 40  # per proximal point step
 _MAX_STEPS = 5000  # per working set
 _ROWS_PER_PRODUCT = 1024
+_ROWS_PER_TRANSFER = 256
 # Thousands of small factorisations are several times slower with more than one BLAS thread on a machine that has other
 # work, as every one of them waits for all threads.
 _BLAS = threadpoolctl.ThreadpoolController()
@@ -44,84 +54,207 @@ class SolverReport:
     num_iterations: int
 
 
+class _HostRows:
+    """Feature vectors a_m in the host's memory, [M, F].
+
+    Products with vectors are in the precision of the feature vectors, sums of them in float64.
+    """
+
+    def __init__(self, features: np.ndarray):
+        self._features = features
+
+    def inner(self, vector: np.ndarray, count: int) -> np.ndarray:
+        """a_mᵀv for the first ``count``."""
+        return (self._features[:count] @ vector.astype(self._features.dtype)).astype(np.float64)
+
+    def combination(self, weights: np.ndarray) -> np.ndarray:
+        """Σ_m w_m a_m in float64, w [M]."""
+        active = np.flatnonzero(weights)
+        total = np.zeros(self._features.shape[1])
+        for i in range(0, len(active), _ROWS_PER_PRODUCT):
+            part = active[i : i + _ROWS_PER_PRODUCT]
+            total += weights[part] @ self._features[part].astype(np.float64)
+        return total
+
+    def gram(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """a_iᵀa_j for i in ``left`` and j in ``right``."""
+        found = np.empty((len(left), len(right)))
+        added = self._features[left]
+        for i in range(0, len(right), _ROWS_PER_PRODUCT):
+            found[:, i : i + _ROWS_PER_PRODUCT] = added @ self._features[right[i : i + _ROWS_PER_PRODUCT]].T
+        return found
+
+    def operators(self, working: np.ndarray) -> tuple[Callable, Callable]:
+        """Functions v -> (a_mᵀv) and w -> Σ_m w_m a_m over m in ``working``, in the precision of the features."""
+        rows = self._features[: len(working)] if len(working) == working[-1] + 1 else self._features[working]
+        return lambda vector: rows @ vector, lambda weights: weights @ rows
+
+
+@jax.jit
+def _device_inner(features, vector):
+    return jnp.matmul(features, vector, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.jit
+def _device_combination(features, weights):
+    return jnp.matmul(weights, features.astype(weights.dtype), precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.jit
+def _device_gram(features, left):
+    return jnp.matmul(features[left], features.T, precision=jax.lax.Precision.HIGHEST)
+
+
+class _DeviceRows:
+    """The same for feature vectors on an accelerator. Every product is with all of them, so that few programs serve."""
+
+    def __init__(self, features: jax.Array):
+        self._features, self._dtype = features, np.dtype(features.dtype)
+
+    def inner(self, vector, count):
+        return np.asarray(_device_inner(self._features, vector.astype(self._dtype)))[:count].astype(np.float64)
+
+    def combination(self, weights):
+        with float64():
+            return np.asarray(_device_combination(self._features, weights))
+
+    def gram(self, left, right):
+        found = np.empty((len(left), len(right)))
+        for i in range(0, len(left), _ROWS_PER_TRANSFER):
+            part = left[i : i + _ROWS_PER_TRANSFER]
+            padded = np.pad(part, (0, _ROWS_PER_TRANSFER - len(part))).astype(np.int32)
+            found[i : i + len(part)] = np.asarray(_device_gram(self._features, padded))[: len(part), right]
+        return found
+
+    def operators(self, working):
+        def inner(vector):
+            return np.asarray(_device_inner(self._features, vector))[working]
+
+        def combination(weights):
+            everywhere = np.zeros(len(self._features), self._dtype)
+            everywhere[working] = weights
+            return np.asarray(_device_combination(self._features, everywhere))
+
+        return inner, combination
+
+
 class _LeastSquares:
     """½‖y − Σ_m w_m a_m‖² with the Gram matrix of those a_m that were ever in the working set.
 
     Attributes:
-      features: a, one row per weight, [M, F].
+      dtype: of the feature vectors a, one for each weight, [M, F].
       target: y, [F].
+      target_norm: ‖y‖².
       inner: aᵀy, [M].
-      known: the weights in ``gram``, in its order.
-      gram: [known, known].
+      first_order_helps: False once first-order steps did not solve for a large working set.
     """
 
-    def __init__(self, features: np.ndarray, target: np.ndarray):
-        self.features, self.target = np.asarray(features), np.asarray(target, np.float64)
-        if self.features.ndim != 2 or self.target.shape != self.features.shape[1:]:
-            shapes = f"{list(self.features.shape)} and target {list(self.target.shape)}"
+    def __init__(self, features: np.ndarray | jax.Array, target: np.ndarray):
+        on_accelerator = isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu"
+        self._rows = _DeviceRows(features) if on_accelerator else _HostRows(np.asarray(features))
+        self.target, self.dtype, self.num_weights = np.asarray(target, np.float64), features.dtype, len(features)
+        if features.ndim != 2 or self.target.shape != features.shape[1:]:
+            shapes = f"{list(features.shape)} and target {list(self.target.shape)}"
             raise ValueError(f"features {shapes} do not fit: [M, F] and [F] are needed")
-        if not (np.isfinite(self.target).all() and np.isfinite(self.features).all()):
-            raise ValueError("features and target must be finite")
-        self.known = np.zeros(0, int)
-        self._position = np.full(len(self.features), -1)
+        self._known = np.zeros(0, int)  # the weights in the Gram matrix, in its order
+        self._position = np.full(self.num_weights, -1)
         self._gram = np.zeros((0, 0))
-        self._rows = np.zeros((0, self.target.size), self.features.dtype)
-        blocks = range(0, len(self.features), _ROWS_PER_PRODUCT)
-        parts = [self.features[i : i + _ROWS_PER_PRODUCT].astype(np.float64) @ self.target for i in blocks]
-        self.inner = np.concatenate([np.zeros(0), *parts])
-        self.target_norm = float(self.target @ self.target)
+        self._probe = 1.5 + np.cos(np.arange(self.num_weights))
+        self.first_order_helps = True
+        finite = np.isfinite(self.target).all()
+        self.target_norm = float(self.target @ self.target) if finite else np.nan
+        if finite:
+            self.inner, _ = self.correlation(np.zeros(self.num_weights), self.num_weights)
+        if not (finite and np.isfinite(self.inner).all()):
+            raise ValueError("features and target must be finite")
 
-    def correlation(self, weights: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-        """aᵀr of the first ``count`` weights, r = y − Σ w a, and ‖r‖²."""
-        active = np.flatnonzero(weights)
-        residual = self.target.copy()
-        for i in range(0, len(active), _ROWS_PER_PRODUCT):
-            part = active[i : i + _ROWS_PER_PRODUCT]
-            residual -= weights[part] @ self.features[part].astype(np.float64)
-        norm = float(residual @ residual)
-        scale = np.sqrt(norm) or 1.0  # a float32 product of a small residual keeps its relative accuracy
-        product = self.features[:count] @ (residual / scale).astype(self.features.dtype)
-        return scale * product.astype(np.float64), norm
+    def correlation(self, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """aᵀr of the first ``count`` weights, and r = y − Σ w a."""
+        residual = self.target - self._rows.combination(weights) if weights.any() else self.target
+        scale = np.linalg.norm(residual) or 1.0  # a float32 product of a small residual keeps its relative accuracy
+        return scale * self._rows.inner(residual / scale, count), residual
 
     def gram(self, indices: np.ndarray) -> np.ndarray:
         """a_iᵀa_j for i, j in ``indices``; inner products are computed once."""
         new = indices[self._position[indices] < 0]
         if len(new):
-            old, size = len(self.known), len(self.known) + len(new)
+            old, size = len(self._known), len(self._known) + len(new)
             if size > len(self._gram):
-                capacity = min(len(self.features), max(size, 2 * len(self._gram), 256))
+                capacity = min(self.num_weights, max(size, 2 * len(self._gram), 256))
                 grown = np.zeros((capacity, capacity))
                 grown[:old, :old] = self._gram[:old, :old]
                 self._gram = grown
-            self.known = np.concatenate([self.known, new])
+            self._known = np.concatenate([self._known, new])
             self._position[new] = np.arange(old, size)
-            added = self.features[new].astype(np.float64)
-            for start in range(0, size, _ROWS_PER_PRODUCT):
-                part = self.known[start : start + _ROWS_PER_PRODUCT]
-                product = self.features[part].astype(np.float64) @ added.T
-                self._gram[start : start + len(part), old:size] = product
-                self._gram[old:size, start : start + len(part)] = product.T
+            product = self._rows.gram(new, self._known)
+            self._gram[old:size, :size] = product
+            self._gram[:old, old:size] = product[:, :old].T
         position = self._position[indices]
         return self._gram[np.ix_(position, position)]
 
+    def accelerated(self, weights: np.ndarray, working: np.ndarray, penalty: float, allowed: float):
+        """First-order steps on the feature vectors in ``working``: see :func:`_accelerated`."""
+        inner, combination = self._rows.operators(working)
 
-def _accelerated(gram, inner, weights, penalty, num_steps: int):
-    """Accelerated proximal gradient steps (FISTA) with gradient restart (O'Donoghue & Candès 2015)."""
-    probe = 1.5 + np.cos(np.arange(len(gram)))
-    for _ in range(20):
-        probe = gram @ (probe / np.linalg.norm(probe))
-    lipschitz = 1.05 * float(np.linalg.norm(probe)) + 1e-300
-    ahead, momentum = weights, 1.0
+        def curvature(vector):
+            return inner(combination(vector))
+
+        probe, lipschitz = _largest_eigenvalue(curvature, self._probe[working].astype(self.dtype), 10)
+        self._probe[working] = probe
+        target = self.target.astype(self.dtype)
+        residual = target
+
+        def gradient(weights):
+            nonlocal residual
+            residual = target - combination(weights)
+            return inner(residual)
+
+        def gap(weights, correlation):
+            return self.primal_and_gap(weights, residual, correlation, penalty)[1]
+
+        start, lipschitz = weights.astype(self.dtype), 1.05 * lipschitz
+        found, taken = _accelerated(gradient, gap, start, penalty, lipschitz, allowed, _MANY_STEPS)
+        return found.astype(np.float64), taken
+
+    def primal_and_gap(self, weights, residual, correlation, penalty) -> tuple[float, float]:
+        """Primal value and duality gap of weights, from their r and aᵀr."""
+        fit, largest = self.target - residual, float(np.abs(correlation).max(initial=0))
+        l1_norm = float(np.abs(weights).sum(dtype=np.float64))
+        return lasso_gap(self.target_norm, float(self.target @ fit), float(fit @ fit), largest, penalty, l1_norm)
+
+
+def _largest_eigenvalue(matrix: Callable, probe: np.ndarray, num_steps: int) -> tuple[np.ndarray, float]:
+    """An eigenvector and the largest eigenvalue of a positive semi-definite matrix, by power iteration."""
     for _ in range(num_steps):
-        moved = ahead + (inner - gram @ ahead) / lipschitz
-        new = _soft_threshold(moved, penalty / lipschitz)
+        probe = matrix(probe / (np.linalg.norm(probe) or 1.0))
+    return probe, float(np.linalg.norm(probe)) + 1e-30
+
+
+def _accelerated(gradient, gap, weights, penalty, lipschitz, allowed, num_steps: int) -> tuple[np.ndarray, int]:
+    """Accelerated proximal gradient steps (FISTA) with gradient restart (O'Donoghue & Candès 2015).
+
+    Args:
+      gradient: weights -> aᵀr, which is minus the gradient of the smooth part.
+      gap: (weights, their gradient) -> their duality gap.
+      weights: start.
+      penalty: λ.
+      lipschitz: an upper bound of the largest eigenvalue of the Gram matrix.
+      allowed: stop at this gap.
+      num_steps: or after so many steps.
+    """
+    ahead, momentum = weights, 1.0
+    for step in range(num_steps):
+        correlation = gradient(ahead)
+        if gap(ahead, correlation) <= allowed:
+            return ahead, step
+        new = _soft_threshold(ahead + correlation / lipschitz, penalty / lipschitz)
         if (ahead - new) @ (new - weights) > 0:
             next_momentum, ahead = 1.0, new
         else:
             next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / next_momentum * (new - weights)
         weights, momentum = new, next_momentum
-    return weights
+    return weights, num_steps
 
 
 def _soft_threshold(values: np.ndarray, threshold: float) -> np.ndarray:
@@ -174,28 +307,32 @@ def _proximal_step(gram, inner, weights, penalty, length, accuracy) -> tuple[np.
     return p, _MAX_NEWTON_STEPS
 
 
-def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed, outer_gap) -> tuple[np.ndarray, int]:
-    """½wᵀGw − cᵀw + λ‖w‖₁ to a duality gap of ``allowed`` within the working set: a few first-order steps, which find
-    most of the zeros, then proximal point steps of growing length.
-
-    Where so many weights remain that only first-order steps are affordable, a gap well below the ``outer_gap`` of the
-    whole problem will do: the working set is far from its final one.
-    """
+def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> tuple[np.ndarray, int]:
+    """½wᵀGw − cᵀw + λ‖w‖₁ to a duality gap of ``allowed`` within the working set: first-order steps as long as they get
+    on well, then proximal point steps of growing length."""
     scale = max(float(gram.diagonal().max()), 1e-300)
     steps, length, longest = 0, _SHORTEST / scale, _LONGEST / scale
-    while True:
-        gradient = inner - gram @ weights  # −∇ of the smooth part: the correlations with the residual
+
+    def gradient(weights):  # minus that of the smooth part: the correlations with the residual
+        return inner - gram @ weights
+
+    def gap_of(weights, correlation):
         fit_inner = float(weights @ inner)
-        fit_norm = fit_inner - float(weights @ gradient)
-        largest, l1_norm = float(np.abs(gradient).max()), float(np.abs(weights).sum())
-        _, gap = lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)
-        dense = np.count_nonzero(weights) > _DENSE_LIMIT
-        if gap <= (max(allowed, 0.1 * outer_gap) if dense else allowed) or steps >= _MAX_STEPS:
-            return weights, steps
-        if steps < _FIRST_ORDER_STEPS or dense:
-            weights = _accelerated(gram, inner, weights, penalty, _FIRST_ORDER_STEPS)
-            steps += _FIRST_ORDER_STEPS
-            continue
+        fit_norm = fit_inner - float(weights @ correlation)
+        largest, l1_norm = float(np.abs(correlation).max()), float(np.abs(weights).sum())
+        return lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)[1]
+
+    gap = gap_of(weights, gradient(weights))
+    if gap > allowed:
+        probe = 1.5 + np.cos(np.arange(len(gram)))
+        lipschitz = 1.05 * _largest_eigenvalue(lambda vector: gram @ vector, probe, 20)[1]
+    while gap > allowed and steps < _MAX_STEPS:
+        before = gap
+        weights, taken = _accelerated(gradient, gap_of, weights, penalty, lipschitz, allowed, _FIRST_ORDER_STEPS)
+        gap, steps = gap_of(weights, gradient(weights)), steps + taken
+        if gap > 0.1 * before:
+            break
+    while gap > allowed and steps < _MAX_STEPS:
         new, taken = _proximal_step(gram, inner, weights, penalty, length, 0.1 * allowed)
         steps += taken + 1
         before, after = (_value(w, inner, inner - gram @ w, penalty) for w in (weights, new))
@@ -203,6 +340,8 @@ def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed, oute
             weights, length = new, min(length * (5 if taken <= 10 else 3), longest)
         else:  # the step was too long for the Newton method
             length /= 30
+        gap = gap_of(weights, gradient(weights))
+    return weights, steps
 
 
 def _value(weights, inner, gradient, penalty) -> float:
@@ -227,27 +366,28 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
     weights, trace, steps = weights.copy(), [], 0
     working = np.flatnonzero(weights)
     for round_ in range(max_rounds + 1):
-        correlation, residual_norm = problem.correlation(weights, count)
-        fit_inner = float(weights @ problem.inner)
-        fit_norm = residual_norm - problem.target_norm + 2 * fit_inner
-        largest = float(np.abs(correlation).max(initial=0))
-        primal, gap = lasso_gap(
-            problem.target_norm, fit_inner, fit_norm, largest, penalty, float(np.abs(weights).sum())
-        )
+        correlation, residual = problem.correlation(weights, count)
+        primal, gap = problem.primal_and_gap(weights, residual, correlation, penalty)
         trace.append(primal)
         if gap <= allowed or round_ == max_rounds or (round_ > 1 and not trace[-1] < trace[-2]):
             break  # done, or as good as rounding lets it be
         # Weights that left stay out until they violate |aᵀr| ≤ λ; violators join, the worst first.
         violation = np.abs(correlation)
         violation[working] = 0
-        joining = np.argsort(-violation)[: max(100, len(working))]
-        working = np.concatenate([working, joining[violation[joining] > penalty]])
-        gram, inner = problem.gram(working), problem.inner[working]
-        many = len(working) > _DENSE_LIMIT
-        with contextlib.nullcontext() if many else _BLAS.limit(limits=1, user_api="blas"):
-            solution, taken = _solve_working_set(
-                gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed, gap
-            )
+        joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
+        if len(working) > (_MANY if problem.first_order_helps else _NEWTON_LIMIT):
+            working = np.sort(np.concatenate([working, joining]))
+            solution, taken = problem.accelerated(weights[working], working, penalty, 0.3 * allowed)
+            problem.first_order_helps &= taken < _MANY_STEPS
+        else:
+            working = np.concatenate([working, joining[: max(100, len(working))]])
+            gram = problem.gram(working)
+            # Such that the gradient at the weights is the one above: inner products are rounded like the features.
+            inner = correlation[working] + gram @ weights[working]
+            with _BLAS.limit(limits=1, user_api="blas"):
+                solution, taken = _solve_working_set(
+                    gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed
+                )
         weights[working] = solution
         working = working[solution != 0]
         steps += taken
@@ -255,7 +395,7 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
 
 
 def lasso_path(
-    features: np.ndarray,
+    features: np.ndarray | jax.Array,
     target: np.ndarray,
     penalty: float,
     sizes: Sequence[int],
@@ -266,7 +406,7 @@ def lasso_path(
     """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors, each solve starting at the last.
 
     Args:
-      features: a, one row per weight, [M, F].
+      features: a, one row per weight, [M, F]; they stay on the device that they are on.
       target: y, [F].
       penalty: λ > 0.
       sizes: how many of the feature vectors to use, increasing, each in 1, ..., M.
@@ -286,7 +426,7 @@ def lasso_path(
     if sizes != sorted(set(sizes)) or not sizes or sizes[0] < 1 or sizes[-1] > len(features):
         raise ValueError(f"sizes must increase and lie in 1, ..., {len(features)}, got {sizes}")
     problem = _LeastSquares(features, target)
-    weights = np.zeros(len(problem.features))
+    weights = np.zeros(problem.num_weights)
     for size in sizes:
         allowed = tolerance * 0.5 * problem.target_norm
         weights, report = _solve(problem, weights, size, penalty, allowed, max_rounds)
@@ -319,7 +459,7 @@ def l1_ball_weights(
       w [M] in float64 with Σ|w_m| ≤ C, the best found, and how it went; one objective for each λ tried.
     """
     problem = _LeastSquares(features, target)
-    weights = np.zeros(len(problem.features)) if start is None else np.asarray(start, np.float64)
+    weights = np.zeros(problem.num_weights) if start is None else np.asarray(start, np.float64)
     largest = float(np.abs(problem.inner).max(initial=0))  # from this λ on, w(λ) = 0
     low, high, penalty, accuracy = 0.0, largest, 0.1 * largest, 0.1 * tolerance
     best, best_value, best_gap, trace, steps = np.zeros_like(weights), 0.5 * problem.target_norm, np.inf, [], 0
@@ -328,11 +468,11 @@ def l1_ball_weights(
         steps += report.num_iterations
         norm = float(np.abs(weights).sum())
         feasible = weights * min(1.0, radius / norm) if norm else weights
-        correlation, residual_norm = problem.correlation(feasible, len(weights))
+        correlation, residual = problem.correlation(feasible, len(weights))
         # Frank–Wolfe gap: max over the ball of ⟨∇, w − u⟩ ≥ objective(w) − optimum, by convexity.
         gap = radius * float(np.abs(correlation).max(initial=0)) - float(feasible @ correlation)
         if gap < best_gap:
-            best, best_value, best_gap = feasible, 0.5 * residual_norm, gap
+            best, best_value, best_gap = feasible, 0.5 * float(residual @ residual), gap
         elif report.num_iterations == 0:  # the start was accurate enough already, but not for this constraint
             accuracy = max(0.1 * accuracy, 1e-16 * problem.target_norm)
         trace.append(best_value)

@@ -6,19 +6,26 @@ Everything here sees a noisy embedding, public points and keys; nothing else. :f
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import math
+import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import threadpoolctl
 
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.numerics import Progress, check_columns, check_points, precision_of
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.sincos import sincos_turns
+from kme_jax.synthesis import preimage_kernel
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.preimage_kernel import BETA1, BETA2, EPSILON
 from kme_jax.synthesis.sample import WeightedSample
 from kme_jax.synthesis.weights import check_radius, noise_tolerance
 
@@ -31,48 +38,130 @@ def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
     return embedding.feature_map
 
 
+def _similar_maps(embeddings: Sequence[PrivateEmbedding]) -> list[FourierMap]:
+    maps = [_fourier_map(embedding) for embedding in embeddings]
+    if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
+        raise ValueError("the embeddings' maps must have the same precision and numbers of features and columns")
+    return maps
+
+
 # --- the published procedure ---------------------------------------------------------------------------------------
 
-_POINTS_PER_CALL = 50
+_POINTS_PER_CALL = 200
+
+
+def _cosine_turns(u: Array) -> Array:
+    """cos 2πu. In float32 by one polynomial, within 3e-7: cheaper than sine and cosine together."""
+    if u.dtype != jnp.float32:
+        return sincos_turns(u)[1]
+    r = u - jnp.round(u)
+    return preimage_kernel.polynomial(preimage_kernel.COSINE, r * r)
+
+
+class _Waves(NamedTuple):
+    """Features without their scale, as cosines alone: cosines and sines are cosines of angles that differ by a quarter
+    turn. One elementwise pass has them, and one matrix product ⟨v, ψ(z)⟩ and its gradient by z.
+
+    Attributes:
+      columns: the frequencies twice, [d, J].
+      phases: 0 and 1/4, [J].
+    """
+
+    columns: Array
+    phases: Array
+
+    @classmethod
+    def of(cls, turns: Array) -> _Waves:
+        """For frequencies [J/2, d]."""
+        phases = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), len(turns))
+        return cls(jnp.concatenate([turns, turns]).T, phases)
+
+    def __call__(self, points: Array) -> Array:
+        """[..., d] -> [..., J]."""
+        angles = -self.phases
+        for d, column in enumerate(self.columns):
+            angles = angles + points[..., d, None] * column
+        return _cosine_turns(angles)
+
+    def with_gradient(self, vector: Array) -> Array:
+        """Rows whose products with features are ⟨v, ψ(z)⟩ and its gradient / 2π, [1 + d, J], for v [J]."""
+        cosines, sines = jnp.split(vector, 2)
+        return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines]) * self.columns])
+
+
+def _adam_factors(learning_rate, num_steps: int):
+    """Learning rate and square of the gradient over their bias corrections, for each step: [num_steps, 2]."""
+    count = jnp.arange(1, num_steps + 1, dtype=learning_rate.dtype)
+    return jnp.stack([learning_rate / (1 - BETA1**count), 1 / (1 - BETA2**count)], axis=1)
+
+
+def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
+    """One greedy pre-image after another: residual r [2, J/2] (cosines, sines), starts [b, d].
+
+    Returns:
+      residual after b points, and the points, [b, d].
+    """
+    num_frequencies = len(turns)
+    rates = _adam_factors(learning_rate, num_steps)
+    waves = _Waves.of(turns)
+
+    def add_point(residual, start):
+        with_gradient = waves.with_gradient(residual.reshape(-1))
+
+        def step(state, rate):
+            point, mean, square = state
+            sums = jnp.matmul(with_gradient, waves(point), precision=jax.lax.Precision.HIGHEST)
+            gradient = (-4 * math.pi / num_frequencies) * sums[0] * sums[1:]  # of -⟨r, ψ(z)⟩² / ‖ψ(z)‖²
+            mean = BETA1 * mean + (1 - BETA1) * gradient
+            square = BETA2 * square + (1 - BETA2) * jnp.square(gradient)
+            point = point - rate[0] * mean / (jnp.sqrt(rate[1] * square) + EPSILON)
+            return (point, mean, square), None
+
+        zero = jnp.zeros_like(start)
+        (point, _, _), _ = jax.lax.scan(step, (start, zero, zero), rates)
+        found = waves(point)
+        component = (residual.reshape(-1) @ found) / num_frequencies
+        return residual - component * found.reshape(2, -1), point
+
+    return jax.lax.scan(add_point, residual, starts)
+
+
+_one_at_a_time = jax.jit(_greedy_points, static_argnames="num_steps")
 
 
 @functools.partial(jax.jit, static_argnames="num_steps")
-def _greedy_block(turns, scale, residuals, starts, learning_rate, *, num_steps: int):
-    """One greedy pre-image after another: residuals r [e, 2, J/2] (cosines, sines), starts [b, d].
+def _all_at_once(turns, learning_rates, residuals, starts, *, num_steps: int):
+    """:func:`_greedy_points` of several embeddings in one program."""
+    points = functools.partial(_greedy_points, num_steps=num_steps)
+    return jax.vmap(points, (0, 0, 0, None))(turns, learning_rates, residuals, starts)
 
-    Returns:
-      residuals after b points, and the points, [b, e, d].
-    """
-    num_embeddings, dim = residuals.shape[0], starts.shape[1]
-    optimiser = optax.adam(learning_rate)
 
-    def features(points):
-        sin, cos = sincos_turns(jnp.matmul(points, turns.T, precision=jax.lax.Precision.HIGHEST))
-        return scale * jnp.stack([cos, sin], axis=1)
+def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: int, progress: Progress):
+    """The points of every embedding, [embeddings, M, d], on a CPU. Embeddings take turns, a block of points each, on as
+    many threads as there are cores, because one embedding keeps one core busy."""
+    residuals, found = list(residuals), [[] for _ in residuals]
 
-    def correlations(points, residuals):
-        return jnp.sum(residuals * features(points), axis=(1, 2))
+    def extend(i):
+        with precision_of(turns):
+            residuals[i], points = _one_at_a_time(
+                turns[i], learning_rates[i], residuals[i], blocks[len(found[i])], num_steps=num_steps
+            )
+            found[i].append(np.asarray(points))
+        return i
 
-    squared_norm = scale**2 * turns.shape[0]  # of every feature vector
-
-    def add_point(residuals, start):
-        points = jnp.broadcast_to(start, (num_embeddings, dim))
-
-        def objective(points):  # the embeddings do not interact, so one sum has all their gradients
-            return -jnp.sum(jnp.square(correlations(points, residuals))) / squared_norm
-
-        def step(_, state):
-            points, optimiser_state = state
-            gradient = jax.grad(objective)(points)
-            with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
-                updates, optimiser_state = optimiser.update(gradient, optimiser_state)
-            return optax.apply_updates(points, updates), optimiser_state
-
-        points, _ = jax.lax.fori_loop(0, num_steps, step, (points, optimiser.init(points)))
-        beta = correlations(points, residuals) / squared_norm
-        return residuals - beta[:, None, None] * features(points), points
-
-    return jax.lax.scan(add_point, residuals, starts)
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
+        running, done = {pool.submit(extend, i) for i in range(len(residuals))}, 0
+        while running:
+            finished, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for i in [future.result() for future in finished]:
+                if len(found[i]) < len(blocks):
+                    running.add(pool.submit(extend, i))
+                done += 1
+                progress(done, len(blocks) * len(residuals))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return np.stack([np.concatenate(points) for points in found])
 
 
 def greedy_preimages(
@@ -89,41 +178,47 @@ def greedy_preimages(
     component along ψ(z). The points of a prefix are the prefix of the points.
 
     Args:
-      embeddings: μ̃ of one FourierMap, several at once (one per ε, say); they do not influence each other.
+      embeddings: μ̃ of Fourier maps, several at once (one per ε and repeat, say); they do not influence each other.
       starts: [M, d], public.
       num_steps: Adam steps per point (published: 100).
       learning_rate: of Adam, in the unit of the columns. By default a length over which the kernel varies (published:
         100, which is about that for the published kernel).
-      progress: called with (points done, M).
+      progress: called as progress(done, total) with parts of the work.
 
     Returns:
       Points, [len(embeddings), M, d].
 
     Raises:
-      ValueError: another kind of map, different maps, or shapes that do not fit.
+      ValueError: another kind of map, maps that differ in precision or in their numbers of features or columns, or
+        shapes that do not fit.
     """
-    feature_map = _fourier_map(embeddings[0])
-    if any(embedding.feature_map is not feature_map for embedding in embeddings):
-        raise ValueError("the embeddings must share one FourierMap")
+    maps = _similar_maps(embeddings)
     starts = check_points(starts, "starts")
-    check_columns(starts, feature_map.dim, "starts")
-    if learning_rate is None:
-        learning_rate = feature_map.length_scale
-    dtype = feature_map.turns.dtype
-    with precision_of(feature_map.turns):
-        residuals = jnp.asarray(np.stack([e.coordinates for e in embeddings]).astype(dtype))
-        residuals = residuals.reshape(len(embeddings), 2, -1)
-        points = []
-        scale = np.asarray(feature_map.scale, dtype)
-        for start in range(0, len(starts), _POINTS_PER_CALL):
-            block = starts[start : start + _POINTS_PER_CALL].astype(dtype)
-            residuals, found = _greedy_block(
-                feature_map.turns, scale, residuals, block, np.asarray(learning_rate, dtype), num_steps=num_steps
-            )
-            points.append(np.asarray(found))
-            if progress:
-                progress(start + len(block), len(starts))
-    return np.concatenate(points).transpose(1, 0, 2).astype(np.float64)
+    check_columns(starts, maps[0].dim, "starts")
+    dtype, progress = maps[0].turns.dtype, progress or (lambda done, total: None)
+    turns = np.stack([feature_map.turns for feature_map in maps])
+    rates = np.asarray([learning_rate or feature_map.length_scale for feature_map in maps], dtype)
+    residuals = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
+    residuals = residuals.reshape(len(maps), 2, -1)
+    blocks = [starts[i : i + _POINTS_PER_CALL].astype(dtype) for i in range(0, len(starts), _POINTS_PER_CALL)]
+    with precision_of(turns):
+        if jax.default_backend() == "cpu":
+            points = _greedy_in_threads(turns, rates, residuals, blocks, num_steps=num_steps, progress=progress)
+        else:
+            kernel = preimage_kernel.is_supported(jax.devices()[0], turns.shape[1], turns.shape[2], dtype)
+            extend, found = preimage_kernel.greedy_points if kernel else _all_at_once, []
+            turns, rates, residuals = map(jnp.asarray, (turns, rates, residuals))
+            for i, block in enumerate(blocks):
+                residuals, points = extend(turns, rates, residuals, block, num_steps=num_steps)
+                found.append(np.asarray(points))
+                progress(i + 1, len(blocks))
+            points = np.concatenate(found, axis=1)
+    return points.astype(np.float64)
+
+
+@jax.jit
+def _features(feature_map, points):
+    return feature_map(points)
 
 
 def lasso_weights(
@@ -148,7 +243,7 @@ def lasso_weights(
     points = check_points(points, "points")
     check_columns(points, feature_map.dim, "points")
     with precision_of(feature_map.turns):
-        features = np.asarray(feature_map(points.astype(feature_map.turns.dtype)))
+        features = _features(feature_map, points.astype(feature_map.turns.dtype))
     penalty = 100 / (2 * embedding.mechanism.num_rows)
     sizes = [len(points)] if sizes is None else sizes
     for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes, tolerance=tolerance):
@@ -157,20 +252,18 @@ def lasso_weights(
 
 # --- the modern procedure ------------------------------------------------------------------------------------------
 
-OPTIMISERS = {
-    "adam": optax.adam,
-    "nadam": optax.nadam,
-    "adabelief": optax.adabelief,
-    "amsgrad": optax.amsgrad,
-    "rmsprop": optax.rmsprop,
-}
+_CANDIDATES_AT_A_TIME = 500
+_NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 
 
-@functools.partial(jax.jit, static_argnames=("optimiser", "num_steps"))
-def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, optimiser: str, num_steps: int):
+@functools.partial(jax.jit, static_argnames="num_steps")
+def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
     Locations move in units of ``length``, weights in units of radius / M, so that one learning rate fits both.
+
+    Returns:
+      locations, weights, and the objective at every step.
     """
     weight_unit = radius / weights.shape[0]
     schedule = optax.cosine_decay_schedule(rate, num_steps)
@@ -178,7 +271,7 @@ def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, 
     # point that explains nothing would grow as fast as any other.
     method = optax.partition(
         {
-            "points": OPTIMISERS[optimiser](schedule),
+            "points": optax.adam(schedule),
             "weights": optax.chain(
                 optax.trace(0.9, nesterov=True),
                 optax.normalize_by_update_norm(),
@@ -187,14 +280,21 @@ def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, 
         },
         {"points": "points", "weights": "weights"},
     )
+    waves = _Waves.of(turns)
 
-    def objective(parameters):
-        residual = target - (weight_unit * parameters["weights"]) @ feature_map(length * parameters["points"])
-        return 0.5 * residual @ residual
+    def value_and_gradient(points, weights):
+        features = waves(points)
+        residual = target - scale * jnp.matmul(weights, features, precision=jax.lax.Precision.HIGHEST)
+        products = jnp.matmul(features, waves.with_gradient(residual).T, precision=jax.lax.Precision.HIGHEST)
+        by_points = (-2 * math.pi * scale) * weights[:, None] * products[:, 1:]
+        return 0.5 * residual @ residual, by_points, -scale * products[:, 0]
 
     def step(carry, _):
         parameters, state = carry
-        value, gradient = jax.value_and_grad(objective)(parameters)
+        value, by_points, by_weights = value_and_gradient(
+            length * parameters["points"], weight_unit * parameters["weights"]
+        )
+        gradient = {"points": length * by_points, "weights": weight_unit * by_weights}
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, state = method.update(gradient, state, parameters)
             parameters = optax.apply_updates(parameters, updates)
@@ -206,11 +306,142 @@ def _joint_steps(feature_map, target, points, weights, radius, length, rate, *, 
     return length * parameters["points"], weight_unit * parameters["weights"], trace
 
 
-@jax.jit
-def _candidate_scores(feature_map, target, points, weights, candidates):
-    """⟨r, ψ(c)⟩² for the residual r of the current points."""
-    residual = target - weights @ feature_map(points)
-    return jnp.square(feature_map(candidates) @ residual)
+def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate, *, sizes, num_steps, num_rounds):
+    """:func:`joint` up to its last solve, for several numbers of points.
+
+    Returns:
+      For each size locations, weights, features of the locations, and the objective at every step.
+    """
+    waves = _Waves.of(turns)
+    count = candidates.shape[0]
+    padding = -count % _CANDIDATES_AT_A_TIME
+    batches = jnp.pad(candidates, ((0, padding), (0, 0))).reshape(-1, _CANDIDATES_AT_A_TIME, candidates.shape[1])
+
+    def features(points):
+        return scale * waves(points)
+
+    def one_round(state, round_):
+        alive = []
+        for _, weights in state:
+            dead = (round_ == 0) | (jnp.abs(weights) < _NEGLIGIBLE * radius / weights.shape[0])
+            alive.append((dead, jnp.where(dead, 0, weights)))
+        residuals = jnp.stack([target - w @ features(z) for (_, w), (z, _) in zip(alive, state, strict=True)])
+        products = jax.lax.map(lambda batch: jnp.matmul(residuals, features(batch).T), batches)
+        scores = jnp.square(jnp.moveaxis(products, 0, 1).reshape(len(sizes), -1)[:, :count])
+        found, traces = [], []
+        for (points, _), (dead, weights), score in zip(state, alive, scores, strict=True):
+            seeds = jax.random.choice(
+                jax.random.fold_in(key, round_), count, weights.shape, replace=False, p=score / score.sum()
+            )
+            points = jnp.where(dead[:, None], candidates[seeds], points)
+            *moved, trace = _joint_steps(
+                turns, scale, target, points, weights, radius, length, rate, num_steps=num_steps
+            )
+            found.append(tuple(moved))
+            traces.append(trace)
+        return found, traces
+
+    start = [(candidates[:size], jnp.full(size, radius / size, turns.dtype)) for size in sizes]
+    state, traces = jax.lax.scan(one_round, start, jnp.arange(num_rounds))
+    return [(*pair, features(pair[0]), trace.reshape(-1)) for pair, trace in zip(state, traces, strict=True)]
+
+
+_joint_static = ("sizes", "num_steps", "num_rounds")
+_joint_one_at_a_time = jax.jit(_joint_of_sizes, static_argnames=_joint_static)
+
+
+@functools.partial(jax.jit, static_argnames=_joint_static)
+def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps, num_rounds):
+    """:func:`_joint_of_sizes` of several embeddings in one program."""
+    run = functools.partial(_joint_of_sizes, sizes=sizes, num_steps=num_steps, num_rounds=num_rounds)
+    return jax.vmap(run, (0,) * 4 + (None,) * len(shared))(turns, lengths, targets, keys, *shared)
+
+
+def joint_of_sizes(
+    keys: Sequence[Array],
+    embeddings: Sequence[PrivateEmbedding],
+    candidates: np.ndarray,
+    sizes: Sequence[int],
+    *,
+    radius: float = 1.0,
+    learning_rate: float = 0.1,
+    num_steps: int = 400,
+    num_rounds: int = 3,
+    progress: Progress | None = None,
+) -> list[list[tuple[WeightedSample, SolverReport]]]:
+    """:func:`joint` of several embeddings and numbers of points: the same samples, in less time.
+
+    Args:
+      keys: one for each embedding.
+      embeddings: μ̃ of Fourier maps (one per ε and repeat, say).
+      candidates: as for :func:`joint`.
+      sizes: numbers of points.
+      radius: as for :func:`joint`.
+      learning_rate: as for :func:`joint`.
+      num_steps: as for :func:`joint`.
+      num_rounds: as for :func:`joint`.
+      progress: called with (samples done, samples).
+
+    Returns:
+      For each embedding, for each size, what :func:`joint` returns.
+
+    Raises:
+      ValueError: as for :func:`joint`; maps that differ in precision or in their numbers of features or columns.
+    """
+    maps = _similar_maps(embeddings)
+    candidates = check_points(candidates, "candidates")
+    check_columns(candidates, maps[0].dim, "candidates")
+    for size in sizes:
+        if size < 1:
+            raise ValueError(f"num_points must be at least 1, got {size}")
+        if len(candidates) < size:
+            raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={size}")
+    check_radius(radius)
+    dtype, progress = maps[0].turns.dtype, progress or (lambda done, total: None)
+    lengths = np.asarray([feature_map.length_scale for feature_map in maps], dtype)
+    targets = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
+    scales = {feature_map.scale for feature_map in maps}
+    if len(scales) > 1:
+        raise ValueError("the embeddings' kernels must have the same k(x, x)")
+    shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, learning_rate)]
+    options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": num_rounds}
+
+    def finish(embedding, found):
+        points, weights, features, trace = (np.asarray(value) for value in found)
+        weights, report = l1_ball_weights(
+            features,
+            embedding.coordinates,
+            radius=radius,
+            start=weights,
+            tolerance=noise_tolerance(embedding),
+        )
+        trace = trace.astype(np.float64)
+        late = trace[-max(2, num_steps // 10) :]
+        converged = bool(late[0] - late[-1] <= 1e-3 * late[-1])
+        report = SolverReport(np.append(trace, report.objective[-1]), report.gap, converged, len(trace))
+        return WeightedSample(points.astype(np.float64), weights, embedding.mechanism), report
+
+    def run(i):
+        with precision_of(maps[i].turns):
+            arrays = maps[i].turns, lengths[i], targets[i], keys[i]
+            return [finish(embeddings[i], of) for of in _joint_one_at_a_time(*arrays, *shared, **options)]
+
+    samples: list[list[tuple[WeightedSample, SolverReport]]] = []
+    with threadpoolctl.threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        if jax.default_backend() == "cpu":
+            running = pool.map(run, range(len(maps)))
+        else:
+            with precision_of(lengths):
+                turns = np.stack([feature_map.turns for feature_map in maps])
+                found = _joint_all_at_once(turns, lengths, targets, jnp.stack(keys), *shared, **options)
+                found = jax.device_get(found)
+            running = pool.map(
+                lambda i: [finish(embeddings[i], [value[i] for value in of]) for of in found], range(len(maps))
+            )
+        for of_embedding in running:
+            samples.append(of_embedding)
+            progress(len(samples) * len(sizes), len(maps) * len(sizes))
+    return samples
 
 
 def joint(
@@ -220,7 +451,6 @@ def joint(
     num_points: int,
     *,
     radius: float = 1.0,
-    optimiser: str = "adam",
     learning_rate: float = 0.1,
     num_steps: int = 400,
     num_rounds: int = 3,
@@ -229,8 +459,8 @@ def joint(
     """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
 
     Starts blind to the database. In each round points of negligible weight (all of them at first) are re-seeded, at
-    candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of the optimiser follows; at the
-    end the weights are solved for (a convex problem, whose gap the report gives). Locations are a local optimum.
+    candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of Adam follows; at the end the
+    weights are solved for (a convex problem, whose gap the report gives). Locations are a local optimum.
 
     Args:
       key: a JAX random key for re-seeding, independent of the noise.
@@ -238,69 +468,20 @@ def joint(
       candidates: public points, [C, d], C ≥ M: starts, and places to re-seed.
       num_points: M ≥ 1.
       radius: C ≥ 1.
-      optimiser: one of OPTIMISERS.
       learning_rate: largest step, in units of the kernel's length (locations) and of C/M (weights).
       num_steps: optimiser steps per round.
       num_rounds: rounds.
-      progress: called with (rounds done, rounds).
+      progress: called with (samples done, samples), which is (1, 1).
 
     Returns:
       The sample, and a report: the objective at every step, the gap of the final weights given the locations, and
       whether the last tenth of the steps improved the objective by less than 1e-3 of it.
 
     Raises:
-      ValueError: M < 1, fewer candidates than M, radius < 1, an unknown optimiser, another kind of map.
+      ValueError: M < 1, fewer candidates than M, radius < 1, another kind of map.
     """
-    feature_map = _fourier_map(embedding)
-    candidates = check_points(candidates, "candidates")
-    check_columns(candidates, feature_map.dim, "candidates")
-    if num_points < 1:
-        raise ValueError(f"num_points must be at least 1, got {num_points}")
-    if len(candidates) < num_points:
-        raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={num_points}")
-    check_radius(radius)
-    if optimiser not in OPTIMISERS:
-        raise ValueError(f"optimiser must be one of {', '.join(OPTIMISERS)}, got {optimiser}")
-    dtype = feature_map.turns.dtype
-    with precision_of(feature_map.turns):
-        candidates = jnp.asarray(candidates, dtype)
-        target = jnp.asarray(embedding.coordinates, dtype)
-        points = candidates[:num_points]
-        weights = jnp.full(num_points, radius / num_points, dtype)
-        length = jnp.asarray(feature_map.length_scale, dtype)
-        traces = []
-        for round_ in range(num_rounds):
-            dead = jnp.abs(weights) < 0.05 * radius / num_points if round_ else jnp.ones(num_points, bool)
-            weights = jnp.where(dead, 0, weights)
-            scores = _candidate_scores(feature_map, target, points, weights, candidates)
-            seeds = jax.random.choice(
-                jax.random.fold_in(key, round_), len(candidates), (num_points,), replace=False, p=scores / scores.sum()
-            )
-            points = jnp.where(dead[:, None], candidates[seeds], points)
-            points, weights, trace = _joint_steps(
-                feature_map,
-                target,
-                points,
-                weights,
-                jnp.asarray(radius, dtype),
-                length,
-                jnp.asarray(learning_rate, dtype),
-                optimiser=optimiser,
-                num_steps=num_steps,
-            )
-            traces.append(np.asarray(trace))
-            if progress:
-                progress(round_ + 1, num_rounds)
-        features = np.asarray(feature_map(points))
-    trace = np.concatenate(traces).astype(np.float64)
-    weights, report = l1_ball_weights(
-        features,
-        embedding.coordinates,
-        radius=radius,
-        start=np.asarray(weights),
-        tolerance=noise_tolerance(embedding),
+    options = {"learning_rate": learning_rate, "num_steps": num_steps, "num_rounds": num_rounds}
+    ((found,),) = joint_of_sizes(
+        [key], [embedding], candidates, [num_points], radius=radius, progress=progress, **options
     )
-    late = trace[-max(2, num_steps // 10) :]
-    converged = bool(late[0] - late[-1] <= 1e-3 * late[-1])
-    report = SolverReport(np.append(trace, report.objective[-1]), report.gap, converged, len(trace))
-    return WeightedSample(np.asarray(points, np.float64), weights, embedding.mechanism), report
+    return found

@@ -1,0 +1,159 @@
+"""Weighted sums over rows of functions of (point, row) pairs, in one kernel on a GPU.
+
+A program of 128 threads keeps the coordinates of some points in registers and takes the rows of one tile one after
+another: in float32 from shared memory, in float64 (which copies to shared memory do not support) through the cache.
+Nothing but the sums is ever stored, so the arithmetic units are what limits it. The kernel
+is written in Pallas (Mosaic GPU), which needs an NVIDIA GPU of compute capability 9.0 or higher and JAX 0.11 or later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kme_jax.exponential import exp2_by_polynomial
+
+Array = jax.Array
+
+MAX_COLUMNS = 32  # more would not fit into registers
+_THREADS = 128  # of a program: one warpgroup
+_LINE = 256  # numbers that one copy to shared memory moves along an axis, at most
+_SHARED_BYTES = 32 * 1024  # of rows: six programs then share a multiprocessor
+_LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
+
+
+class Columns(NamedTuple):
+    """Functions f_1, ..., f_c of pairs, in terms of single columns of points and rows.
+
+    Attributes:
+      points: columns to be used, [m, p].
+      rows: columns to be used, [n, p].
+      values: (functions, columns of points, columns of rows, exp2) -> c arrays, for columns that broadcast against each
+        other. The functions are the pytree that these columns are of, with scalars for leaves.
+    """
+
+    points: Array
+    rows: Array
+    values: Callable[[Any, Sequence[Array], Sequence[Array], Callable[[Array], Array]], tuple[Array, ...]]
+
+
+@functools.cache
+def is_supported(device: jax.Device) -> bool:
+    """Whether the kernel can run on a device."""
+    capability = str(getattr(device, "compute_capability", ""))
+    if device.platform != "gpu" or jax.__version_info__ < _LEAST_JAX or not capability.replace(".", "").isdigit():
+        return False
+    return tuple(map(int, capability.split("."))) >= _LEAST_CAPABILITY
+
+
+def tile_shape(num_columns: int, dtype: np.dtype) -> tuple[int, int]:
+    """(rows, points) of one program, for so many columns."""
+    itemsize = np.dtype(dtype).itemsize
+    per_thread = 16 // itemsize if num_columns <= 48 // itemsize else 8 // itemsize
+    return _SHARED_BYTES // itemsize // _width(num_columns), _THREADS * per_thread
+
+
+def _width(num_columns: int) -> int:
+    """Columns of a row in shared memory, its weight among them: a power of two, so that lines hold whole rows."""
+    return 1 << num_columns.bit_length()
+
+
+def columns_of(functions: Any, dim: int, dtype: np.dtype) -> int | None:
+    """How many columns the functions' form for this kernel has; None where they have none, or too many."""
+    leaves, structure = jax.tree.flatten(functions)
+    if dtype not in (np.float32, np.float64) or any(np.ndim(leaf) for leaf in leaves):
+        return None
+    return _num_columns(structure, dim, np.dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _num_columns(structure: Any, dim: int, dtype: np.dtype) -> int | None:
+    functions = jax.tree.unflatten(structure, [1.0] * structure.num_leaves)
+    form, widths = getattr(functions, "columns", None), []
+    if form is None:
+        return None
+
+    def look(points, rows):
+        columns = form(points, rows)
+        widths.append(MAX_COLUMNS + 1 if columns is None else columns.rows.shape[1])
+
+    jax.eval_shape(look, *[jax.ShapeDtypeStruct((1, dim), dtype)] * 2)
+    return widths[0] if widths[0] <= MAX_COLUMNS else None
+
+
+def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpret: Any = None) -> Array:
+    """Σ_n a_n f(z_m, x_n) over the rows of each tile: [c, tiles, m]. Traceable.
+
+    Args:
+      functions: with ``columns`` (points, rows) -> :class:`Columns` and ``num_values`` c, and scalars for leaves.
+      points: z, [m, d], m a multiple of what ``tile_shape`` says; float32 or float64.
+      rows: x, [n, d], n a multiple of what ``tile_shape`` says, of the same dtype.
+      weights: a, [n], of the same dtype.
+      interpret: parameters of Pallas' interpreter, to run without a GPU; for tests.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    form, dtype, count = functions.columns(points, rows), rows.dtype, functions.num_values
+    num_columns = form.rows.shape[1]
+    tile_rows, tile_points = tile_shape(num_columns, dtype)
+    width, lines = _width(num_columns), tile_rows * _width(num_columns) // _LINE
+    unrolled = max(1, min(8, 32 // width))
+    num_tiles, num_points = rows.shape[0] // tile_rows, points.shape[0]
+    leaves, structure = jax.tree.flatten(functions)
+    parameters = jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves] or [jnp.zeros((), dtype)])
+    packed = jnp.concatenate([form.rows, weights[:, None]], axis=1)
+    packed = jnp.pad(packed, ((0, 0), (0, width - num_columns - 1))).reshape(-1, _LINE)
+    exp2, shared = (jnp.exp2, True) if dtype == np.float32 else (exp2_by_polynomial, False)
+
+    def program(parameters_ref, points_ref, rows_ref, sums_ref, *scratch):
+        which_points, tile = jax.lax.axis_index("points"), jax.lax.axis_index("tiles")
+        lines_ref, first_line = (scratch[0], 0) if shared else (rows_ref, tile * lines)
+        if shared:
+            plgpu.copy_gmem_to_smem(rows_ref.at[pl.ds(tile * lines, lines)], *scratch)
+        scalars = [parameters_ref[k] for k in range(len(leaves))]
+        scaled = jax.tree.unflatten(structure, scalars)
+        mine = pl.ds(which_points * tile_points, tile_points)
+        coordinates = [plgpu.load(points_ref.at[c, mine]) for c in range(num_columns)]
+        if shared:
+            plgpu.barrier_wait(scratch[1])
+
+        def add_group(totals, line, first):
+            some: list[Array | None] = [None] * count
+            for row in range(unrolled):
+                *x, weight = (lines_ref[first_line + line, (first + row) * width + c] for c in range(num_columns + 1))
+                values = form.values(scaled, coordinates, x, exp2)
+                some = [
+                    value * weight if total is None else total + value * weight
+                    for total, value in zip(some, values, strict=True)
+                ]
+            return tuple(total + part for total, part in zip(totals, some, strict=True))
+
+        def add_line(line, totals):
+            return jax.lax.fori_loop(
+                jnp.int32(0),
+                jnp.int32(_LINE // width // unrolled),
+                lambda group, totals: add_group(totals, line, group * unrolled),
+                totals,
+            )
+
+        zero = jnp.zeros(tile_points, dtype)
+        totals = jax.lax.fori_loop(jnp.int32(0), jnp.int32(lines), add_line, (zero,) * count)
+        for k, total in enumerate(totals):
+            sums_ref[k, tile, mine] = total
+
+    kernel = plgpu.kernel(
+        program,
+        out_type=jax.ShapeDtypeStruct((count, num_tiles, num_points), dtype),
+        scratch_types=[plgpu.SMEM((lines, _LINE), dtype), plgpu.Barrier()] if shared else [],
+        grid=(num_points // tile_points, num_tiles),
+        grid_names=("points", "tiles"),
+        compiler_params=plgpu.CompilerParams(approx_math=dtype == np.float32),
+        interpret=interpret,
+    )
+    return kernel(parameters, form.points.T, packed)
