@@ -473,9 +473,11 @@ def _pytorch(points: np.ndarray, gamma: float) -> Peer:
 
 def _keops(points: np.ndarray, gamma: float) -> Peer:
     """On the type of device that JAX uses."""
+    import pykeops
     import torch
     from pykeops.torch import LazyTensor
 
+    pykeops.set_verbose(False)
     device = _torch_device()
     z = LazyTensor(torch.as_tensor(points, device=device)[:, None, :])
 
@@ -618,7 +620,8 @@ def _kernel_means(config: BenchmarkConfig) -> Iterator[Task]:
             if _is_accelerator():
                 arrays[True] = (jax.device_put(points), jax.device_put(rows))
         for on_device, (some_points, some_rows) in arrays.items():
-            names = [name for name in PEERS if not (on_device and name in _ON_THE_HOST)]
+            # With an accelerator, what computes on the host is beside rows from there, and the rest beside the others.
+            names = [name for name in PEERS if len(arrays) == 1 or on_device != (name in _ON_THE_HOST)]
             builders = {name: functools.partial(PEERS[name], points, gamma) for name in names}
             yield Task(
                 "kernel_means",
@@ -687,6 +690,7 @@ def _fourier_mean(config: BenchmarkConfig) -> Iterator[Task]:
     plain = functools.partial(_of_jax, {"jitted": _plain_cos_sin}, np.float32(2 * np.pi) * turns)
     arrays = {False: rows} | ({True: jax.device_put(rows)} if _is_accelerator() else {})
     for on_device, some_rows in arrays.items():
+        beside = functools.partial(_fastest_blocked, plain, rows, config.num_timings, on_device=on_device)
         yield Task(
             "fourier_mean",
             {"N": len(rows), "J": config.num_features, "D": 2},
@@ -694,9 +698,7 @@ def _fourier_mean(config: BenchmarkConfig) -> Iterator[Task]:
             lambda some_rows=some_rows: mean_embedding(fourier, some_rows).coordinates / fourier.scale,
             pairs=len(rows) * half,
             rows_on_device=on_device,
-            peers={
-                "jax.numpy": functools.partial(_fastest_blocked, plain, rows, config.num_timings, on_device=on_device)
-            },
+            peers={"jax.numpy": beside} if on_device or len(arrays) == 1 else {},
             error=error,
             tolerance=TOLERANCES["float32"],
             exponentials=2,
