@@ -112,60 +112,80 @@ def draw_mixture_figure(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) 
     return _save(figure, outputs)
 
 
-def draw_benchmark(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
-    """Draws a result of experiments.benchmark: pairs per second (or seconds, where pairs are not the work), ours beside
-    peers and ceiling.
+def draw_benchmark(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws results of experiments.benchmark: pairs per second (or seconds, where pairs are not the work), ours beside
+    peers and ceiling. Devices are side by side, with one axis.
 
     Args:
-      path: the JSON result.
+      inputs: JSON results, one for each device.
       outputs: pictures to write, their format by suffix.
 
     Returns:
       The first picture.
     """
-    result = json.loads(pathlib.Path(path).read_text())
-    groups = []  # one axes each: (axis label, records, their number there)
+    results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    groups = []  # (what is shown, label, {label of a task: contenders on any device}, {(task, contender): [value]})
     for key, label in (("pairs_per_second", "pairs per second (more is better)"), ("median_seconds", "seconds")):
-        chosen = [record for record in result["records"] if (key == "median_seconds") == (record["pairs"] is None)]
-        groups += [(key, label, chosen)] if chosen else []
-    colours = {"ours": _COLOURS[0], "jnp.exp alone": "#999999"}
-    bars = []  # per group: [(record name, [(contender, value)])]
-    for key, _, records in groups:
-        bars.append([])
-        for record in records:
-            contenders = {"ours": record} | {name: p for name, p in record["peers"].items() if p["seconds"]}
-            contenders |= {"jnp.exp alone": record["ceiling"]} if record["ceiling"] else {}
-            bars[-1].append((record["name"], [(name, timing[key]) for name, timing in contenders.items()]))
-            for name in contenders:
-                colours.setdefault(name, _COLOURS[len(colours) - 1])
-    heights = [sum(len(contenders) + 1 for _, contenders in group) for group in bars]
+        tasks: dict[str, list[str]] = {}
+        values: dict[tuple[str, str], list[float | None]] = {}
+        for column, result in enumerate(results):
+            for record in result["records"]:
+                if (key == "median_seconds") != (record["pairs"] is None):
+                    continue
+                # N differs between devices, and is in the title; rows on the device are a contender of their own.
+                sizes = [f"{k} = {v}" for k, v in record["sizes"].items() if k != "N"]
+                task = ", ".join([record["case"], *sizes, record["dtype"]])
+                suffix = ", rows on the device" if record["rows_on_device"] else ""
+                contenders = {f"kme_jax{suffix}": record}
+                contenders |= {f"{name}{suffix}": peer for name, peer in record["peers"].items() if peer["seconds"]}
+                contenders |= {"exp alone": record["ceiling"]} if record["ceiling"] else {}
+                for name, timing in contenders.items():
+                    if name not in tasks.setdefault(task, []):
+                        tasks[task].append(name)
+                    values.setdefault((task, name), [None] * len(results))[column] = timing[key]
+        if tasks:
+            groups.append((label, tasks, values))
+    names = dict.fromkeys(name.partition(",")[0] for _, tasks, _ in groups for some in tasks.values() for name in some)
+    others = [name for name in names if name not in ("kme_jax", "exp alone")]
+    colours = {"kme_jax": _COLOURS[0], "exp alone": "#999999"} | dict(zip(others, _COLOURS[1:], strict=False))
+    heights = [sum(len(some) + 1 for some in tasks.values()) for _, tasks, _ in groups]
     figure, all_axes = plt.subplots(
         len(groups),
-        1,
-        figsize=(9, 0.24 * sum(heights) + 1.1 * len(groups) + 0.5),
+        len(results),
+        figsize=(3.2 + 5.4 * len(results), 0.2 * sum(heights) + 1.1 * len(groups) + 0.5),
         height_ratios=[height + 1 for height in heights],
         squeeze=False,
+        sharex="row",
+        sharey="row",
         layout="constrained",
     )
-    for axes, (_, label, _), group in zip(all_axes[:, 0], groups, bars, strict=True):
+    for row, (label, tasks, values) in zip(all_axes, groups, strict=True):
         position, ticks = 0.0, []
-        for record_name, contenders in group:
-            ticks.append((position + (len(contenders) - 1) / 2, record_name))
-            for name, value in contenders:
-                axes.barh(position, value, 0.85, color=colours[name])
-                axes.annotate(f" {value:.3g}  {name}", (value, position), va="center", fontsize=7)
+        for task, some in tasks.items():
+            ticks.append((position + (len(some) - 1) / 2, task.replace(", ", "\n", 1)))
+            for name in some:
+                for axes, value in zip(row, values[task, name], strict=True):
+                    if value is not None:
+                        axes.barh(position, value, 0.85, color=colours[name.partition(",")[0]])
+                        axes.annotate(f" {value:.2g}  {name}", (value, position), va="center", fontsize=6.5)
                 position += 1
             position += 1
-        axes.set_yticks([tick for tick, _ in ticks], [name.replace(", ", "\n", 1) for _, name in ticks], fontsize=8)
-        values = [value for _, contenders in group for _, value in contenders]
-        axes.set_xscale("log")
-        axes.set_xlim(min(values) / 3, max(values) * 6)
-        axes.set_ylim(position - 1, -1)
-        axes.set_xlabel(label)
-        axes.grid(True, axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
-    where = result["environment"]
-    figure.suptitle(f"{where['device']}, {where['processor']}, {where['usable_cores']} cores", fontsize=9)
+        row[0].set_yticks([tick for tick, _ in ticks], [text for _, text in ticks], fontsize=7.5)
+        shown = [value for some in values.values() for value in some if value is not None]
+        row[0].set_xscale("log")
+        row[0].set_xlim(min(shown) / 3, max(shown) * (max(shown) / min(shown)) ** 0.45)
+        row[0].set_ylim(position - 1, -1)
+        for axes in row:
+            axes.set_xlabel(label)
+            axes.grid(True, axis="x", alpha=0.3)
+            axes.set_axisbelow(True)
+    for axes, result in zip(all_axes[0], results, strict=True):
+        where, config = result["environment"], result["config"]
+        on = "" if where["device"].startswith("cpu") else f"{where['processor']}, "
+        axes.set_title(
+            f"{where['device']}\n{on}{where['usable_cores']} cores; N = {config['num_rows']}, jax {where['jax']}",
+            fontsize=9,
+        )
     return _save(figure, outputs)
 
 

@@ -11,6 +11,7 @@ files tell what was run, and when.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import stat
@@ -163,6 +164,7 @@ def _start(folder: pathlib.Path) -> None:
 @contextlib.contextmanager
 def temporary_compile_cache(folder: pathlib.Path) -> Iterator[None]:
     """Has JAX keep compiled programs in a private folder within the block. For programs that measure compile times."""
+    logging.getLogger("jax._src.compilation_cache").setLevel(logging.WARNING)  # absl's programs show more
     before = {name: getattr(jax.config, name) for name in _OPTIONS}
     _start(folder)
     compilation_cache.reset_cache()

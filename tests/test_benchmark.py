@@ -1,29 +1,40 @@
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
 
+import jax
 import numpy as np
 import pytest
 
 from experiments import benchmark, common, plots
+from kme_jax import algorithms
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TIMING = {"seconds", "median_seconds", "pairs_per_second", "compile_seconds", "max_error", "variant"}
+TIMING = {"seconds", "median_seconds", "pairs_per_second", "num_rows", "max_error", "variant"}
+RELEASES = ("improved", "algorithm1", "algorithm2", "generator")
+FIRST = {"first_seconds", "compile_seconds", "cached_first_seconds", "cached_compile_seconds"}
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
+    posterior = functools.partial(algorithms.posterior_mean, num_atoms=10, num_trajectories=2, num_leaps=5)
+    monkeypatch.setattr(algorithms, "posterior_mean", posterior)
+    monkeypatch.setattr(benchmark, "_GENERATOR_STEPS", 3)
     monkeypatch.setattr(benchmark, "_PAUSE", 0)
     return benchmark.BenchmarkConfig(
+        cases=tuple(case for case in benchmark.CASES if case not in RELEASES),
         dims=(2,),
         dtypes=("float32",),
         num_rows=700,
         num_points=130,
         num_features=20,
         num_timings=2,
+        peer_seconds=10,
         output_dir=str(tmp_path),
     )
 
@@ -33,7 +44,7 @@ def _numpy_peer(points, gamma):
         squared = np.square(points[:, None].astype(np.float64) - block[None].astype(np.float64)).sum(axis=2)
         return np.exp(-gamma * squared).sum(axis=1)
 
-    return {"direct": sums, "direct again": sums}
+    return benchmark.Peer({"direct": sums, "direct again": sums})
 
 
 def _absent_peer(points, gamma):
@@ -58,59 +69,135 @@ def _command(*words, **environment):
 
 
 def test_a_tiny_run_has_it_all(tiny, peers, tmp_path):
-    result = benchmark.run(tiny)
+    before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_logging_level")}
+    kept = []
+    result = benchmark.run(tiny, lambda result: kept.append(len(result["records"])))
+    assert kept == list(range(1, len(result["records"]) + 1))
+    assert {name: getattr(jax.config, name) for name in before} == before
     path = tmp_path / "benchmark.json"
     common.write_json(path, result)
     result = json.loads(path.read_text())
     assert set(result) == {
-        *("experiment", "config", "environment", "wall_seconds", "stage_seconds", "peak_memory_bytes", "records")
+        *("experiment", "config", "environment", "wall_seconds", "stage_seconds", "peak_memory_bytes", "records"),
+        *("memory_bytes_per_second", "skipped"),
     }
     assert {"device", "device_kind", "processor", "usable_cores", "load_average"} <= set(result["environment"])
     assert result["peak_memory_bytes"] > 10**7
-    assert [record["case"] for record in result["records"]] == list(benchmark.CASES)
+    assert result["memory_bytes_per_second"] > 10**6
+    records = [record for record in result["records"] if not record["rows_on_device"]]
+    assert [record["case"] for record in records] == list(tiny.cases)
     for record in result["records"]:
-        assert set(record) >= TIMING | {"sizes", "dtype", "pairs", "peers", "ceiling", "targets", "peak_memory_bytes"}
+        assert set(record) >= TIMING | FIRST | {"sizes", "dtype", "pairs", "peers", "ceiling", "targets"}
         assert len(record["seconds"]) == 2
         assert record["median_seconds"] == pytest.approx(sum(record["seconds"]) / 2)
         assert (record["pairs_per_second"] is None) == (record["pairs"] is None)
         assert record["targets"] == {}  # they are for the full size
-    means, basis, fourier, sincos = result["records"][:4]
+        assert record["first_seconds"] >= record["compile_seconds"] > 0
+        assert record["cached_first_seconds"] >= record["cached_compile_seconds"] > 0
+    means, double, _, fourier, sincos = records[:5]
     assert means["pairs_per_second"] == pytest.approx(700 * 130 / means["median_seconds"])
     assert means["max_error"] <= means["tolerance"]
+    assert means["compile_seconds"] > means["cached_compile_seconds"]
     numpy, nothing = means["peers"]["numpy"], means["peers"]["nothing"]
     assert set(numpy) == TIMING | {"ratio"}
     assert numpy["ratio"] == pytest.approx(numpy["median_seconds"] / means["median_seconds"])
     assert numpy["variant"].startswith("direct")
+    assert numpy["num_rows"] is None
     assert nothing == {"seconds": None, "ratio": None, "reason": "No module named 'nothing'"}
     assert means["ceiling"]["share"] == pytest.approx(means["pairs_per_second"] / means["ceiling"]["pairs_per_second"])
-    assert basis["peers"] == {}
+    assert double["max_error"] < 1e-11
     assert fourier["peers"]["jax.numpy"]["ratio"] > 0
     assert sincos["max_error"] <= 2e-7
     text = benchmark.table(result)
     assert "x numpy (direct" in text
     assert "nothing: No module named 'nothing'" in text
     assert "of the exp ceiling" in text
-    assert plots.draw_benchmark(path, tmp_path / "a.png", tmp_path / "a.pdf").stat().st_size > 10_000
+    assert "with the compile cache" in text
+    assert plots.draw_benchmark([path], tmp_path / "a.png", tmp_path / "a.pdf").stat().st_size > 10_000
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("name", ["scikit-learn", "pytorch"])
+def test_releases_are_timed(tiny, monkeypatch):
+    """Without what the compiler takes, which is long."""
+    monkeypatch.setattr(common, "first_calls", lambda run: (run(), dict.fromkeys(FIRST, 0.0)))
+    result = benchmark.run(dataclasses.replace(tiny, cases=RELEASES, num_timings=1))
+    assert [record["case"] for record in result["records"]] == list(RELEASES)
+    assert all(record["median_seconds"] > 0 for record in result["records"])
+
+
+@pytest.mark.parametrize("name", benchmark.PEERS)
 def test_the_peers_compute_the_same(name, rng):
     points, rows = rng.normal(size=(7, 3)), rng.normal(size=(40, 3))
     try:
-        ways = benchmark.PEERS[name](points, 0.3)
-    except ImportError:
-        pytest.skip(f"{name} is not installed")
-    expected = _numpy_peer(points, 0.3)["direct"](rows)
-    for way in ways.values():
-        np.testing.assert_allclose(np.asarray(way(rows)), expected, rtol=1e-12)
+        peer = benchmark.PEERS[name](points, 0.3)
+    except (ImportError, NotImplementedError) as error:
+        pytest.skip(f"{name}: {error}")
+    expected = _numpy_peer(points, 0.3).ways["direct"](rows)
+    for way in peer.ways.values():
+        np.testing.assert_allclose(peer.gather(way(peer.place(rows))), expected, rtol=1e-12)
+
+
+def test_a_slow_peer_gets_fewer_rows(tiny, monkeypatch):
+    """Its result is checked against that for these rows, and rates are compared."""
+    monkeypatch.setattr(benchmark, "_FIRST_ROWS", 10)
+    right = _numpy_peer
+
+    def slow(points, gamma):
+        direct = right(points, gamma).ways["direct"]
+
+        def sums(block):
+            time.sleep(1e-3 * len(block))
+            return direct(block)
+
+        return benchmark.Peer({"slow": sums})
+
+    monkeypatch.setattr(benchmark, "PEERS", {"numpy": slow})
+    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1))
+    record = result["records"][0]
+    peer = record["peers"]["numpy"]
+    assert 10 <= peer["num_rows"] < 350  # 1 ms a row, for three runs, in half a second
+    assert max(peer["seconds"]) < 0.5
+    assert peer["pairs_per_second"] == pytest.approx(peer["num_rows"] * 130 / peer["median_seconds"])
+    assert peer["ratio"] == pytest.approx(record["pairs_per_second"] / peer["pairs_per_second"])
+    assert f"{peer['num_rows']} rows)" in benchmark.table(result)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 30])
+def test_a_peer_cannot_hang_the_run(seconds, tiny, monkeypatch):
+    def stuck(points, gamma):
+        return benchmark.Peer({"stuck": lambda block: time.sleep(seconds) or np.zeros(len(points))})
+
+    monkeypatch.setattr(benchmark, "PEERS", {"numpy": stuck})
+    started = time.perf_counter()
+    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1))
+    assert time.perf_counter() - started < 25
+    for record in result["records"]:
+        assert record["peers"]["numpy"] == {"seconds": None, "ratio": None, "reason": "over the limit of 1 s"}
+
+
+def test_a_peer_that_fails_is_named(tiny, monkeypatch):
+    def broken(points, gamma):
+        return benchmark.Peer({"broken": lambda block: 1 / 0})
+
+    monkeypatch.setattr(benchmark, "PEERS", {"numpy": broken})
+    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
+    assert result["records"][0]["peers"]["numpy"]["reason"] == "ZeroDivisionError: division by zero"
+
+
+def test_no_task_is_begun_when_time_is_over(tiny, peers):
+    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means", "sincos"), max_seconds=1, dims=(2, 3)))
+    done = [record["name"] for record in result["records"]]
+    assert done
+    assert done[0].startswith("kernel_means, N = 700, M = 130, D = 2")
+    assert result["skipped"][-1] == "sincos, size = 262144, float32"
+    assert "not begun, for want of time: sincos" in benchmark.table(result)
 
 
 @pytest.mark.parametrize("fault", [lambda sums: sums * (1 + 1e-3), lambda sums: sums * np.nan])
 def test_a_peer_with_wrong_results_is_refused(fault, tiny, monkeypatch):
     def wrong(points, gamma):
-        right = _numpy_peer(points, gamma)["direct"]
-        return {"wrong": lambda block: fault(right(block))}
+        right = _numpy_peer(points, gamma).ways["direct"]
+        return benchmark.Peer({"wrong": lambda block: fault(right(block))})
 
     monkeypatch.setattr(benchmark, "PEERS", {"numpy": wrong})
     with pytest.raises(benchmark.WrongResultError, match=r"numpy is .* off float64 .* times are not compared"):
@@ -151,6 +238,8 @@ def test_the_ceiling_does_what_it_says():
         ({"num_points": 701}, "--num_points=701 is more than --num_rows=700"),
         ({"num_features": 7}, "--num_features must be even"),
         ({"num_timings": 0}, "--num_timings must be at least 1"),
+        ({"peer_seconds": 0}, "--peer_seconds must be at least 1"),
+        ({"max_seconds": -1}, "--max_seconds must be at least 0"),
         ({"output_dir": "/proc/nope"}, "--output_dir=/proc/nope: cannot write there"),
     ],
 )
@@ -161,17 +250,69 @@ def test_bad_configurations_are_refused_before_work(changes, message, tiny):
 
 
 def test_the_command_line(tmp_path):
-    """On two devices: rows and ceiling are spread over both. The result shows the same again."""
+    """On two CPUs, whatever else there is: rows and ceiling are spread over both. The result shows the same again."""
     words = ["--cases=kernel_means", "--dims=3", "--dtypes=float64", "--num_rows=7000", "--num_points=400"]
-    words += ["--quick", "--num_timings=1", f"--output_dir={tmp_path}"]
+    words += ["--quick", "--num_timings=1", "--device=cpu", f"--output_dir={tmp_path}"]
     first = _command(*words, XLA_FLAGS="--xla_force_host_platform_device_count=2")
     assert first.returncode == 0, first.stderr
-    result = json.loads((tmp_path / "benchmark.json").read_text())
-    assert result["records"][0]["sizes"] == {"N": 700, "M": 40, "D": 3}
+    result = json.loads((tmp_path / "benchmark_cpu.json").read_text())
+    assert [record["sizes"] for record in result["records"]] == [{"N": 700, "M": 40, "D": 3}]
     assert result["environment"]["device"].endswith("x 2")
-    assert (tmp_path / "benchmark.png").stat().st_size > 10_000
-    shown = benchmark.table(benchmark.load(f"{tmp_path}/benchmark.json"))
-    assert first.stdout == f"{shown}\nwrote {tmp_path}/benchmark.json and {tmp_path}/benchmark.png\n"
+    assert (tmp_path / "benchmark_cpu.png").stat().st_size > 10_000
+    path = tmp_path / "benchmark_cpu.json"
+    shown = benchmark.table(benchmark.load(str(path)))
+    assert first.stdout == f"{shown}\nwrote {path} and {tmp_path}/benchmark_cpu.png\n"
+    again = _command(f"--input={path}", f"--output_dir={tmp_path / 'again'}")
+    assert again.stdout.startswith(shown)
+    assert json.loads((tmp_path / "again" / "benchmark_cpu.json").read_text()) == result
+    assert (tmp_path / "again" / "benchmark.png").exists()
+
+
+def test_a_device_that_is_not_there_is_one_line():
+    other = "gpu" if jax.default_backend() == "cpu" else "tpu"
+    run = _command(f"--device={other}", JAX_PLATFORMS="")
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith(f"error: --device={other}: ")
+
+
+@pytest.fixture
+def parts(tiny, peers):
+    """Two parts of one result, and that of another device."""
+    first = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
+    second = benchmark.run(dataclasses.replace(tiny, cases=("sincos",)))
+    other = json.loads(json.dumps(first))
+    other["environment"] |= {"device": "gpu: NVIDIA H100 80GB HBM3 x 1", "device_kind": "NVIDIA H100 80GB HBM3"}
+    for record in other["records"]:
+        record["rows_on_device"] = True
+    return first, second, other
+
+
+def test_parts_are_put_together(parts, tmp_path):
+    first, second, other = parts
+    merged = benchmark.merge([first, other, second, first])
+    assert len(merged) == 2
+    assert [record["case"] for record in merged[0]["records"]] == ["kernel_means", "sincos"]
+    assert merged[0]["config"]["cases"] == ["kernel_means", "sincos"]
+    assert [benchmark.file_name(result) for result in merged[1:]] == ["benchmark_nvidia_h100_80gb_hbm3.json"]
+    paths = [tmp_path / f"{i}.json" for i in range(2)]
+    for path, result in zip(paths, merged, strict=True):
+        common.write_json(path, result)
+    assert plots.draw_benchmark(paths, tmp_path / "both.png").stat().st_size > 10_000
+    changed = second | {"environment": second["environment"] | {"git_commit": "another"}}
+    with pytest.raises(common.InputError, match=r"differ in git_commit: .* and another"):
+        benchmark.merge([first, changed])
+
+
+def test_targets_are_those_of_the_device():
+    task = benchmark.Task(
+        "kernel_means", {"N": 10**6, "M": 10**4, "D": 2}, "float32", lambda: None, pairs=10**10, rows_on_device=True
+    )
+    assert benchmark._targets(task, "NVIDIA H100 80GB HBM3") == {"pairs_per_second": 2e12, "pytorch": 10.0}
+    assert benchmark._targets(dataclasses.replace(task, rows_on_device=False), "NVIDIA H100 80GB HBM3") == {}
+    assert benchmark._targets(task, "cpu") == {}
+    assert benchmark._targets(task, "") == {}
+    task.sizes["N"] = 10**5
+    assert set(benchmark._targets(task, "cpu")) == {"scikit-learn", "ceiling"}
 
 
 def test_errors_are_one_line_and_exit_status_2():
@@ -190,5 +331,5 @@ def test_only_a_result_of_the_benchmark_is_shown_again(tmp_path):
 
 def test_help_lists_every_flag():
     text = _command("--help").stdout
-    for name in [*(field.name for field in dataclasses.fields(benchmark.BenchmarkConfig)), "quick", "input"]:
+    for name in [*(field.name for field in dataclasses.fields(benchmark.BenchmarkConfig)), "quick", "input", "device"]:
         assert f"--{name}:" in text or f"]{name}:" in text, name
