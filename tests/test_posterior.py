@@ -113,7 +113,7 @@ def test_the_model_is_the_formula(rng):
     length, proposal = fourier.length_scale, NormalProposal.create(np.array([1.0, -2.0]), np.array([3.0, 0.5]))
     model = _Model(
         waves=fourier.waves(proposal.mean, length),
-        target=jnp.asarray(rng.normal(size=60), jnp.float32),
+        target=jnp.asarray(rng.normal(size=(2, 30)), jnp.float32),
         variance=jnp.float32(0.7),
         precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
     )
@@ -130,11 +130,11 @@ def test_the_model_is_the_formula(rng):
     centres = proposal.mean + length * np.asarray(parameters["centres"], np.float64)
     draws = centres[atoms] + length * np.exp([-0.7, -0.7, 0.4, 0.4])[atoms, None] * rng.normal(size=(200_000, 2))
     expected = np.asarray(fourier(jnp.asarray(draws, jnp.float32))).mean(axis=0)
-    features = np.asarray(model.features(parameters))
+    features = np.asarray(model.waves.features(model.table(parameters)))
     np.testing.assert_allclose(features, expected, atol=5 * fourier.scale / np.sqrt(200_000))
 
     def density(parameters):
-        residual = np.asarray(model.target) - np.asarray(model.features(parameters))
+        residual = (np.asarray(model.target) - np.asarray(model.table(parameters))).ravel()
         logs = np.asarray(parameters["log_gammas"], np.float64)
         location = length * np.asarray(parameters["location"], np.float64) / proposal.scale
         spread = np.exp(np.asarray(parameters["log_spread"], np.float64))
@@ -152,7 +152,7 @@ def test_the_model_is_the_formula(rng):
         return -(residual @ residual) / 1.4 + prior + gammas
 
     other = jax.tree.map(lambda value: value + jnp.float32(0.3), parameters)
-    difference = float(model.log_density(other) - model.log_density(parameters))
+    difference = float(model.log_density(other)[0] - model.log_density(parameters)[0])
     assert difference == pytest.approx(density(other) - density(parameters), rel=1e-4)
 
 
@@ -164,7 +164,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
             turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
             phases=jnp.zeros(500, jnp.float32),
         ),
-        target=jnp.zeros(1000, jnp.float32),
+        target=jnp.zeros((2, 500), jnp.float32),
         variance=jnp.float32(1e-3),
         precision=jnp.ones(2, jnp.float32),
     )
@@ -176,7 +176,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
         "log_widths": jnp.asarray([-1.0, 0.0], jnp.float32),
         "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
     }
-    jacobian = jax.jacfwd(model.features)(parameters)
+    jacobian = jax.jacrev(lambda parameters: model.table(parameters).ravel())(parameters)
     found = model.curvature(parameters)
     for name, prior in (("centres", 1.0), ("log_widths", 1.0)):
         columns = np.sum(np.square(np.asarray(jacobian[name])), axis=0) / 1e-3
@@ -272,7 +272,7 @@ def test_bad_arguments_are_refused(released):
         posterior_mean(jax.random.key(0), laplace, PROPOSAL)
     with pytest.raises(ValueError, match="expected 2 columns"):
         posterior_mean(jax.random.key(0), private, NormalProposal.create(np.zeros(3), 1.0))
-    for name in ("num_atoms", "num_trajectories", "num_leaps"):
+    for name in ("num_atoms", "num_trajectories", "num_leaps", "num_chains"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1"):
             posterior_mean(jax.random.key(0), private, PROPOSAL, **{name: 0})
     for bad in ({"num_points": 0}, {"num_steps": 0}, {"weights": "signed"}):
@@ -300,19 +300,15 @@ def test_the_same_key_gives_the_same_mean(released):
 def test_a_sampler_that_is_late_goes_on(released, monkeypatch):
     """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
     _, _, private, _, _ = released
-    monkeypatch.setattr(posterior, "_ANNEALED", 1)
-    monkeypatch.setattr(posterior, "_LEARNT", 2)
-    monkeypatch.setattr(posterior, "_STEPPED", 2)
-    monkeypatch.setattr(posterior, "_SAMPLED", 6)
-    monkeypatch.setattr(posterior, "_ATTEMPT", 10)
+    for name, rounds in (("COARSE", 1), ("ANNEALED", 1), ("LEARNT", 1), ("STEPPED", 1), ("SAMPLED", 4), ("ATTEMPT", 6)):
+        monkeypatch.setattr(posterior, f"_{name}", rounds)
     steps = []
-    options = SMALL | {"progress": lambda *done: steps.append(done)}
+    options = SMALL | {"num_trajectories": 2, "progress": lambda *done: steps.append(done)}
     mean, report = posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
     assert report.attempts > 1
-    rounds = 1 + 10 * report.attempts
+    rounds = 2 + 6 * report.attempts
     assert steps[-1] == (rounds, rounds)
-    assert len(report.misfits) == rounds * SMALL["num_trajectories"]
-    assert len(mean.weights) == 6
-    halves = np.split(report.misfits[-6 * SMALL["num_trajectories"] :], 2)
-    first = np.split(report.misfits[5 * SMALL["num_trajectories"] : 11 * SMALL["num_trajectories"]], 2)
-    assert first[0].mean() - first[1].mean() > halves[0].mean() - halves[1].mean()
+    assert report.misfits.shape == (rounds * 2, 4)
+    assert len(mean.weights) == 32
+    last, first = report.misfits[-8:], report.misfits[8:16]
+    assert first[:4].mean() - first[4:].mean() > last[:4].mean() - last[4:].mean()
