@@ -10,6 +10,7 @@ from kme_jax import (
     FourierMap,
     Gaussian,
     Laplacian,
+    LatticeMap,
     NormalProposal,
     PrivacyBudget,
     SubspaceMap,
@@ -295,6 +296,65 @@ def test_the_same_key_gives_the_same_mean(released):
     _, _, private, mean, _ = released
     again, _ = posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
     np.testing.assert_array_equal(again.coordinates, mean.coordinates)
+
+
+def test_what_changes_between_releases_compiles_nothing(released):
+    """Another ε, other rows: the noise, the temperatures and the embedding are arguments."""
+    rows, embedding, _, _, _ = released
+    options = {"num_atoms": 5, "num_trajectories": 2, "num_leaps": 2}
+    compiled = []
+    for epsilon, shift in ((0.1, 0.0), (1.0, 0.5), (0.01, -0.5)):
+        moved = mean_embedding(embedding.feature_map, rows + shift)
+        private = perturb(jax.random.key(2), moved, PrivacyBudget(epsilon, 1e-6))
+        posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
+        compiled.append(posterior._round._cache_size())
+    assert compiled[0] > 0
+    assert len(set(compiled)) == 1
+
+
+def test_chains_that_fit_are_copied():
+    """In proportion to their weights; each once where all are as good."""
+    draws = np.stack(
+        [posterior._choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)]
+    )
+    shares = [np.mean(draws == chain) for chain in range(3)]
+    np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.05)
+    far = jnp.array([-2000.0, -1000.0, -3000.0, -1e30])
+    assert (np.asarray(posterior._choice(jax.random.key(0), far)) == 1).all()
+    assert np.asarray(posterior._choice(jax.random.key(0), jnp.zeros(4))).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("lattice", [False, True])
+def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
+    """Against finite differences of the mixture's features, summed in float64."""
+    box = np.full(2, -2.0), np.full(2, 2.0)
+    feature_map = (
+        LatticeMap.from_box(KERNEL, *box, 2000) if lattice else FourierMap.from_kernel(jax.random.key(1), KERNEL, 60, 2)
+    )
+    waves = feature_map.waves(np.zeros(2), 1.0)
+    turns, amplitudes = (np.asarray(v, np.float64) for v in (waves.turns, feature_map.amplitudes))
+    shift = feature_map.centre if lattice else np.zeros(2)
+    mixture = rng.normal(size=(4, 2)), rng.uniform(size=4), np.array([0.3, 0.6])
+    slope = rng.normal(size=2 * len(turns))
+
+    def product(centres, weights, widths):
+        angles = 2 * np.pi * (centres - shift) @ turns.T
+        damping = np.exp(-0.5 * np.repeat(widths, 2)[:, None] ** 2 * np.sum((2 * np.pi * turns) ** 2, axis=1))
+        sums = [weights @ (damping * f(angles)) for f in (np.cos, np.sin)]
+        return slope @ np.concatenate([amplitudes * part for part in sums])
+
+    single = [jnp.asarray(part, jnp.float32) for part in mixture]
+    steepness = jnp.asarray(slope, jnp.float32)
+    value, found = jax.value_and_grad(lambda parts: steepness @ waves.features(waves.table_of_normals(*parts)))(single)
+    assert float(value) == pytest.approx(product(*mixture), rel=1e-3, abs=1e-4)
+    for place, gradient in enumerate(found):
+        for index in np.ndindex(gradient.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = [part.copy() for part in mixture]
+                moved[place][index] += step
+                ends.append(product(*moved))
+            assert float(gradient[index]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=2e-3, abs=2e-4)
 
 
 def test_a_sampler_that_is_late_goes_on(released, monkeypatch):

@@ -16,9 +16,15 @@ after a private release is from Bernstein & Sheldon (2018). It sees μ̃ and pub
 post-processing, of no privacy cost: where the prior is a bad description of the rows the answer is less accurate, never
 less private.
 
-Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
-log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own. A sampler
-whose misfit still falls while its draws are taken was late, and takes others.
+Hamiltonian Monte Carlo (Neal 2011) draws from it in w's logarithmic coordinates (w = softmax of log-gamma variables).
+Several chains move at the same time, as one batch, with a step size in common. They start from draws of about the prior
+and are annealed: the likelihood is raised from a flat one to its own. While it is far from its own, random frequencies
+are represented by some of them. Chains end in different modes, and hardly leave them. In a mode that fits worse the
+mean is further from the truth. After every round before sampling, chains are therefore chosen anew, in proportion to
+exp(−‖β − ψ(ν)‖²/2σ²T) with the misfit's mean over half a round and T the temperature: good ones are copied, as in a
+sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights of means, as here, are a rule of thumb). No chain
+is chosen while draws are taken, and the metric and the limit of the step are fixed then. If the misfit still falls,
+sampling began too early, and is done again from where the chains are.
 
 Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
 noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
@@ -212,8 +218,8 @@ def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Pla
     """Trajectories of HMC, of all chains at the same time: one round, of this number.
 
     Returns:
-      chains; Σ ψ(ν) over chains and trajectories, [J]; parameters, ‖β − ψ(ν)‖² and acceptance rates after every
-      trajectory, [num_trajectories, C, ...].
+      chains; Σ ψ(ν) over chains and trajectories, in the order of the features; parameters, ‖β − ψ(ν)‖² and acceptance
+      rates after every trajectory, [num_trajectories, C, ...].
     """
     num_chains = chains.parameters["log_concentration"].shape[0]
     key = jax.random.fold_in(key, number)
@@ -291,7 +297,8 @@ class PosteriorReport:
     """How the sampling went.
 
     Attributes:
-      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory; about 1 when ν explains β up to the noise.
+      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory of every chain, [trajectories, C]; about 1 when ν explains
+        β up to the noise. Of the part of the frequencies in use, where it is a part, and its share of F.
       acceptance: mean acceptance rate of the trajectories whose draws are used.
       converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
         noise's own: the sampler has found distributions that explain β.
@@ -367,9 +374,10 @@ def posterior_mean(
       embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
       proposal: public: the prior of the atoms.
       num_atoms: K, with five different widths, or with one if K is not a multiple of five.
-      num_trajectories: in each of 110 rounds, of which the last 50 are used. Where the misfit shows that the sampler
-        got there late, 80 rounds more, or 160.
+      num_trajectories: of each chain in each of 18 rounds, of which the last 6 are used. Where the misfit shows that
+        the sampler got there late, 10 rounds more, or 20.
       num_leaps: leapfrog steps of a trajectory, each one gradient.
+      num_chains: C, which move at the same time.
       progress: called with (rounds done, rounds in all).
 
     Returns:
