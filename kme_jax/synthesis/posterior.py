@@ -22,9 +22,9 @@ and are annealed: the likelihood is raised from a flat one to its own. While it 
 are represented by some of them. Chains end in different modes, and hardly leave them. In a mode that fits worse the
 mean is further from the truth. After every round before sampling, chains are therefore chosen anew, in proportion to
 exp(−‖β − ψ(ν)‖²/2σ²T) with the misfit's mean over half a round and T the temperature: good ones are copied, as in a
-sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights of means, as here, are a rule of thumb). No chain
-is chosen while draws are taken, and the metric and the limit of the step are fixed then. If the misfit still falls,
-sampling began too early, and is done again from where the chains are.
+sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights of means, as here, are a rule of thumb). No
+chain is chosen while draws are taken, and the metric and the limit of the step are fixed then. If the misfit still
+falls, sampling began too early, and is done again from where the chains are.
 
 Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
 noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
