@@ -64,8 +64,8 @@ def sincos_half_turns(h: Array) -> tuple[Array, Array]:
 
     With k = round(h) and r = h − k, both are (−1)^k times a polynomial of r, |r| ≤ ½.
 
-    Range: |h| below 2^22 in float32, 2^51 in float64; beyond it both may have the other sign. Absolute error for the given h: at most 2e-7 in
-    float32, 4e-16 in float64.
+    Range: |h| below 2^22 in float32, 2^51 in float64; beyond it both may have the other sign. Absolute error for the
+    given h: at most 2e-7 in float32, 4e-16 in float64.
 
     Args:
       h: float32 or float64.

@@ -83,7 +83,8 @@ def _ones_and_zeros(count: Array, size: int, dtype: Any) -> Array:
 
 
 def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array]:
-    """Pieces of one length along the first axis, the last one filled up with zeros; on the host or where the array is."""
+    """Pieces of one length along the first axis, the last one filled up with zeros: on the host, or where the array
+    is."""
     starts = range(0, len(array), size)
     if not isinstance(array, jax.Array):
         yield from (pad(array[start : start + size], size) for start in starts)
