@@ -57,7 +57,7 @@ def private_points(rows: Any) -> np.ndarray:
     Raises:
       ValueError: not two-dimensional, or of a type that holds no numbers at all.
     """
-    array = rows if is_on_accelerator(rows) else private_array(rows)
+    array = private_array(rows)
     if array.dtype.kind in "OUS":
 
         def number(cell):
@@ -94,7 +94,10 @@ class IntegerEmbedding:
         return f"IntegerEmbedding(SENSITIVE, total: {shape}, num_rows={self.num_rows})"
 
 
-_where_on_device = jax.jit(jnp.where)
+@jax.jit
+def _safe_on_device(rows, usable):
+    """What ``_usable`` makes of rows on the host; and their weights."""
+    return jnp.where(usable[:, None], rows, 0), usable.astype(rows.dtype)
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
@@ -104,10 +107,9 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
     rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
     if bounds is not None:
-        rows = bounds.to_unit(np.asarray(rows))
+        rows = bounds.to_unit(rows)
     usable = feature_map.covers(rows)
-    where = _where_on_device if isinstance(rows, jax.Array) else np.where
-    return where(usable[:, None], rows, 0), usable
+    return np.where(usable[:, None], rows, 0), usable
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
@@ -133,10 +135,15 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
 @np.errstate(all="ignore")
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
     with precision_of(rows):  # an array of float64 that is on an accelerator exists within it only
-        safe, usable = _usable(feature_map, rows)
+        if is_on_accelerator(rows) and rows.ndim == 2 and rows.dtype in (np.float32, np.float64) and len(rows):
+            check_columns(rows, feature_map.dim, "rows")
+            safe, weights = _safe_on_device(rows, feature_map.covers(rows))
+        else:
+            safe, usable = _usable(feature_map, np.asarray(rows) if is_on_accelerator(rows) else rows)
+            weights = usable.astype(safe.dtype)
         if not len(safe):
             return np.zeros(feature_map.num_features), 0
-        return feature_map.weighted_sum(safe, usable.astype(safe.dtype), devices=devices, progress=progress), len(safe)
+        return feature_map.weighted_sum(safe, weights, devices=devices, progress=progress), len(safe)
 
 
 def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:

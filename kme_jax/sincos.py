@@ -54,7 +54,7 @@ def sincos_turns(u: Array) -> tuple[Array, Array]:
 
 
 # Terms of the polynomials for half a turn: of odd powers for the sine, of even ones for the cosine.
-_HALF_TURN_TERMS = {4: (5, 6), 8: (10, 10)}
+_HALF_TURN_TERMS = {4: (5, 5), 8: (10, 10)}
 # By bytes of the type: the integer of that size, and a number whose sum with a whole number k has k's last bit last.
 _INTEGERS = {4: (jnp.int32, 1.5 * 2.0**23), 8: (jnp.int64, 1.5 * 2.0**52)}
 

@@ -37,7 +37,7 @@ _CHUNK_POINTS = 16384
 # Rows of a chunk on an accelerator: of the one kernel, whose sums are rounded tile by tile; and of tiles one after
 # another, whose sums are carried on in the rows' own precision.
 _FUSED_CHUNK_ROWS, _RESIDENT_CHUNK_ROWS = 2**21, 2**18
-_PARTS = 8  # sums of a chunk that are fetched to be added in float64
+_PARTS = 4  # sums of a chunk that are fetched to be added in float64
 _IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
 # Rows whose values at a point are computed and added up in registers, and what the points of such a loop are rounded
 # up to.
@@ -160,11 +160,11 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
 
 
 @jax.jit
-def _fused_chunk_sums(functions, columns, rows, weights) -> Array:
-    """The same in one kernel, in parts that are still to be added up: points by columns [d, m], rows [n, d],
-    weights a [n] -> [c, parts, m]."""
+def _fused_chunk_sums(functions, points, rows, weights) -> Array:
+    """The same in one kernel, in parts that are still to be added up: points [m, d], rows [n, d], weights a [n] ->
+    [c, parts, m]."""
     weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
-    sums = fused.sums(functions, columns.T, rows, weights)
+    sums = fused.sums(functions, points, rows, weights)
     parts = math.gcd(sums.shape[1], _PARTS)
     return jnp.sum(sums.reshape(sums.shape[0], parts, -1, sums.shape[2]), axis=2)
 
@@ -220,7 +220,8 @@ class _Plan(NamedTuple):
     """How sums are computed.
 
     Attributes:
-      sums_of: (functions, points by columns [d, m], rows [n, d], weights [n]) -> [c, m], or [c, parts, m].
+      sums_of: (functions, points [m, d], rows [n, d], weights [n]) -> [c, m], or [c, parts, m].
+      by_columns: whether it takes points by columns, [d, m], as the loop over points of a CPU reads them.
       place: where rows and weights are to be put.
       points_place: where points are to be put.
       chunk_rows: n.
@@ -228,6 +229,7 @@ class _Plan(NamedTuple):
     """
 
     sums_of: Callable[..., Array]
+    by_columns: bool
     place: Any
     points_place: Any
     chunk_rows: int
@@ -259,7 +261,7 @@ def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dt
         tile_points = chunk_points if loop else tile_points
         sums_of, place = _over_devices(_chunk_sums, devices, tile_rows=tile_rows, tile_points=tile_points, loop=loop)
     everywhere = NamedSharding(place.mesh, PartitionSpec()) if len(devices) > 1 else place
-    return _Plan(sums_of, place, everywhere, chunk_rows * len(devices), chunk_points)
+    return _Plan(sums_of, columns is None, place, everywhere, chunk_rows * len(devices), chunk_points)
 
 
 def pair_sums(
@@ -299,8 +301,8 @@ def pair_sums(
             devices = tuple(jax.local_devices(backend="cpu"))
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
-        # By columns, as the loop over points of a CPU reads them.
-        parts = [_placed(piece.T, plan.points_place) for piece in _pieces(points, plan.chunk_points)]
+        pieces = _pieces(points, plan.chunk_points)
+        parts = [_placed(piece.T if plan.by_columns else piece, plan.points_place) for piece in pieces]
         sums = np.zeros((functions.num_values, len(parts) * plan.chunk_points), np.int64 if exact else np.float64)
         total, done = -(-len(rows) // plan.chunk_rows) * len(parts), 0
         computed: collections.deque[tuple[int, Array]] = collections.deque()

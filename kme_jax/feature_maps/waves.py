@@ -299,7 +299,7 @@ class SpectralMap(FeatureMap):
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         frequencies, rows = self.angles(rows)
-        weights = weights.astype(rows.dtype)
+        weights = weights if weights.dtype == rows.dtype else weights.astype(rows.dtype)
         sums = tiles.pair_sums(
             CosSin(), frequencies, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
         )
