@@ -355,7 +355,7 @@ class GaussianSum(_UnitShiftInvariant):
 
     def __call__(self, x, y):
         x, y = _floating(x, y)
-        exponents = jnp.asarray(self.gammas, x.dtype) @ jnp.square(x - y)
+        exponents = jnp.sum(jnp.asarray(self.gammas, x.dtype) * jnp.square(x - y)[None, :], axis=1)
         return jnp.sum(jnp.asarray(self.weights, x.dtype) * jnp.exp(-exponents))
 
     def pairwise(self, x, y, *, expand=False):

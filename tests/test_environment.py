@@ -14,5 +14,5 @@ def test_products_followed_by_sums(dtype, size):
     with float64():
         rows = jnp.zeros((size, 3), dtype).at[:, 0].set(jnp.arange(size, dtype=dtype))
         matrix = jnp.eye(3, dtype=dtype)
-        squares = jax.jit(jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2)))(rows)
+        squares = jax.jit(jax.vmap(lambda row: jnp.sum(jnp.matmul(matrix, row, precision="highest") ** 2)))(rows)
         np.testing.assert_allclose(squares, np.arange(size, dtype=dtype) ** 2, rtol=1e-5)

@@ -107,14 +107,14 @@ def test_a_float32_sum_of_the_same_rows_depends_on_their_order():
 def test_sums_do_not_depend_on_the_number_of_devices():
     code = """
 import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 import jax, numpy as np
 from kme_jax import integer_embedding
 from tests.test_integer import MAPS, _rows
 for name, make in MAPS.items():
     feature_map = make()
     rows = _rows(feature_map.dim)
-    totals = [integer_embedding(feature_map, rows, devices=jax.devices()[:n]).total for n in (1, 2, 3, 4)]
+    totals = [integer_embedding(feature_map, rows, devices=jax.devices()[:n]).total for n in (1, 3, 8)]
     print(name, all((total == totals[0]).all() for total in totals), totals[0].any())
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kme_jax.numerics import precision_of
-from kme_jax.sincos import sincos_turns
+from kme_jax.sincos import sincos_half_turns, sincos_turns
 
 DTYPES = [np.float32, np.float64]
 STATED_ERROR = {np.float32: 1.2e-7, np.float64: 4e-16}
@@ -130,3 +130,13 @@ def test_derivatives(dtype, rng):
     close(reverse, 2 * math.pi * tangent * (cos - 2 * sin), atol=20 * error)
     close(twice[0], -4 * math.pi**2 * sin, atol=2 * math.pi * error)
     close(twice[1], -4 * math.pi**2 * cos, atol=2 * math.pi * error)
+
+
+@pytest.mark.parametrize(("dtype", "error", "range_"), [(np.float32, 2e-7, 2.0**22), (np.float64, 4e-16, 2.0**51)])
+def test_half_turns(dtype, error, range_, rng):
+    h = np.concatenate([np.linspace(-3, 3, 100_001), _eighths(dtype), rng.uniform(-range_, range_, 50_000)])
+    h = h.astype(dtype)
+    with precision_of(h):
+        values = jax.jit(sincos_half_turns)(h)
+    for value, exact in zip(values, reference(np.fmod(h.astype(np.float64), 2) / 2), strict=True):
+        np.testing.assert_allclose(value, exact, rtol=0, atol=error)

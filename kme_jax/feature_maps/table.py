@@ -128,7 +128,7 @@ class TableKernel(Kernel):
     def pairwise(self, x, y, *, expand=False):
         del expand
         features = TableMap(self.grids, self.blocks)
-        return features(x) @ features(y).T
+        return jnp.matmul(features(x), features(y).T, precision=jax.lax.Precision.HIGHEST)
 
     @property
     def diagonal_bound(self) -> float:

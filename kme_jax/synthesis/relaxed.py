@@ -73,9 +73,10 @@ def _steps(state, data, first, num_steps, *, offsets):
     def loss(parameters):
         probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
-        pairs = jnp.einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
-        singles = jnp.einsum("tk,tka->ta", weights, probabilities)
-        coarse = jnp.einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"])
+        exact = {"precision": jax.lax.Precision.HIGHEST}  # not TF32
+        pairs = jnp.einsum("tka,tk,tkb->tab", probabilities, weights, probabilities, **exact)
+        singles = jnp.einsum("tk,tka->ta", weights, probabilities, **exact)
+        coarse = jnp.einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"], **exact)
         misfit = (
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
             + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
