@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import functools
 import io
 import itertools
 import os
@@ -24,7 +23,6 @@ from kme_jax import (
     NormalProposal,
     PrivacyBudget,
     SubspaceMap,
-    adaptive,
     closed_form,
     mean_embedding,
     perturb,
@@ -36,9 +34,10 @@ from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, float64
 from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
-from kme_jax.synthesis import greedy_preimages, joint_of_sizes, lasso_weights
+from kme_jax.synthesis import adaptive_batch, greedy_preimages, joint_of_sizes, lasso_weights
 
-_DRAWS_PER_CALL = 20
+_DRAWS_PER_CALL = 100
+_NOISE_STEP = 2048  # coordinates: what F is filled up to a multiple of, for few programs
 _NUM_CHECKS = 5
 _LEARNING_RATE = 100.0  # published, for the greedy points
 _IMPROVED_LARGE = 1000  # points, beyond which `improved` has one draw in figure 1, and is not drawn in figure 2
@@ -51,16 +50,16 @@ def point_grid(max_points: int) -> np.ndarray:
     return np.unique(np.append(grid, max_points))
 
 
-@functools.partial(jax.jit, static_argnames="ranks")
+@jax.jit
 def _squared_privacy_errors(keys, alpha, sigmas, ranks):
-    """‖β − α‖² over the first F coordinates: keys [b], α [F], σ [e], ranks (F at each M) -> [b, e, len(ranks)].
+    """‖β − α‖² over the first F coordinates: keys [b], α [F], σ [e], ranks (F at each M) [m] -> [b, e, m].
 
     The noise of a release at M is the first F(M) coordinates of one draw, and the same draw serves every ε (common
     random numbers); each release on its own is the mechanism's.
     """
     noisy = jax.vmap(jax.vmap(add_noise, (None, None, 0)), (0, None, None))(keys, alpha, sigmas)
-    squared = jnp.cumsum(jnp.square(noisy - alpha[None, None, :]), axis=-1)
-    return squared[..., np.asarray(ranks) - 1]
+    first = jnp.arange(len(alpha), dtype=jnp.int32)[:, None] < ranks[None, :]
+    return jnp.square(noisy - alpha[None, None, :]) @ first.astype(alpha.dtype)
 
 
 def _power_grid(max_points: int, step: float) -> np.ndarray:
@@ -163,7 +162,11 @@ def _improved_grid(config: common.MixtureConfig, largest: int) -> list[int]:
 
 
 def improved_from_points(
-    config: common.MixtureConfig, reference: Reference, alpha: MeanEmbedding, stages: common.Stages
+    config: common.MixtureConfig,
+    reference: Reference,
+    alpha: MeanEmbedding,
+    kernel_mean: np.ndarray,
+    stages: common.Stages,
 ) -> dict[str, Any]:
     """`kme_jax.improved` where points are public: adaptive weights on the first M points, always with tight noise.
 
@@ -171,6 +174,7 @@ def improved_from_points(
       config: the experiment's configuration.
       reference: of the private rows.
       alpha: their embedding in the span of all points.
+      kernel_mean: μ̂_X(z_m) at all points, [max M].
       stages: progress.
 
     Returns:
@@ -179,24 +183,25 @@ def improved_from_points(
     points = alpha.feature_map.points
     grid = _improved_grid(config, len(points))
     draws = [config.improved_draws if m <= _IMPROVED_LARGE else 1 for m in grid]
-    cross = reference.kernel_mean(points[: grid[-1]])
-    found: dict[str, list[np.ndarray]] = {}
+    found: dict[str, list[np.ndarray]] = {common.epsilon_key(epsilon): [] for epsilon in config.epsilons}
     key = jax.random.fold_in(jax.random.key(config.seed), 4)
     with stages.stage("improved") as progress:
-        done, total = 0, len(config.epsilons) * sum(draws)
-        for epsilon in config.epsilons:
-            values = found.setdefault(common.epsilon_key(epsilon), [])
-            for num_points, num_draws in zip(grid, draws, strict=True):
-                prefix = alpha.feature_map.prefix(num_points)
-                embedding = MeanEmbedding(prefix, alpha.coordinates[: prefix.num_features], alpha.num_rows)
-                distances = []
-                for draw in range(num_draws):
-                    private = perturb(jax.random.fold_in(key, draw), embedding, PrivacyBudget(epsilon, config.delta))
-                    weights = adaptive(private)[0].weights
-                    distances.append(reference.distance(prefix.points, weights, cross[:num_points]))
-                    done += 1
-                    progress(done, total)
-                values.append(np.asarray(distances))
+        for i, (num_points, num_draws) in enumerate(zip(grid, draws, strict=True)):
+            prefix = alpha.feature_map.prefix(num_points)
+            embedding = MeanEmbedding(prefix, alpha.coordinates[: prefix.num_features], alpha.num_rows)
+            private = [
+                perturb(jax.random.fold_in(key, draw), embedding, PrivacyBudget(epsilon, config.delta))
+                for epsilon in config.epsilons
+                for draw in range(num_draws)
+            ]
+
+            def count(done, total, i=i):
+                progress(i * total + done, len(grid) * total)
+
+            weights = np.stack([sample.weights for sample, _ in adaptive_batch(private, progress=count)])
+            distances = reference.distances(prefix.points, weights, kernel_mean[:num_points])
+            for values, part in zip(found.values(), distances.reshape(-1, num_draws), strict=True):
+                values.append(part)
     return {
         "improved_num_points": grid,
         "improved": {epsilon: _repeats_of_each(values) for epsilon, values in found.items()},
@@ -277,7 +282,7 @@ def _summary(distances: np.ndarray) -> dict[str, list[float]]:
 
 def algorithm1_curves(
     config: common.MixtureConfig,
-    rows: np.ndarray,
+    reference: Reference,
     points: np.ndarray,
     stages: common.Stages,
     *,
@@ -287,7 +292,7 @@ def algorithm1_curves(
 
     Args:
       config: the experiment's configuration.
-      rows: private rows, [N, D].
+      reference: of the private rows, [N, D].
       points: public points, [max M, D].
       stages: progress.
       with_improved: add the curves of :func:`improved_from_points`.
@@ -295,16 +300,15 @@ def algorithm1_curves(
     Returns:
       The part of the result that figures 1 and 2 share, DESIGN section 3.
     """
-    kernel, num_rows = config.kernel, len(rows)
+    kernel, rows, num_rows = config.kernel, reference.rows, len(reference.rows)
     grid = point_grid(len(points))
-    with stages.stage("norm of the embedding of all rows") as progress:
-        reference = Reference.from_rows(kernel, rows, progress=progress)
     with stages.stage("orthonormal basis") as progress, common.input_errors("--tolerance: "):
         subspace = SubspaceMap.from_points(kernel, points, tolerance=config.tolerance, progress=progress)
     with stages.stage("mean embedding") as progress:
         alpha = mean_embedding(subspace, rows, progress=progress)
     with stages.stage("uniform baseline") as progress:
-        cross = np.cumsum(reference.kernel_mean(points, progress=progress))[grid - 1] / grid
+        kernel_mean = reference.kernel_mean(points, progress=progress)
+        cross = np.cumsum(kernel_mean)[grid - 1] / grid
         own = prefix_double_means(kernel, points)[grid - 1]
         baseline = np.sqrt(np.maximum(reference.squared_norm - 2 * cross + own, 0))
 
@@ -326,10 +330,12 @@ def algorithm1_curves(
         check_key, draw_keys = keys[0], keys[1:]
         sigmas = np.asarray([mechanism.scale for mechanism in mechanisms.values()])
         squared = []
+        # Coordinates beyond F take no part, and of a longer draw the first ones are those of a shorter one.
+        coordinates = np.pad(alpha.coordinates, (0, -len(alpha.coordinates) % _NOISE_STEP))
         with float64():
             for start in range(0, len(draw_keys), _DRAWS_PER_CALL):
                 batch = draw_keys[start : start + _DRAWS_PER_CALL]
-                errors = _squared_privacy_errors(batch, alpha.coordinates, sigmas, tuple(ranks.tolist()))
+                errors = _squared_privacy_errors(batch, coordinates, sigmas, ranks.astype(np.int32))
                 squared.append(np.asarray(errors))
                 progress(min(start + _DRAWS_PER_CALL, len(draw_keys)), len(draw_keys))
         distances = np.sqrt(projection_squared + np.concatenate(squared))
@@ -338,7 +344,7 @@ def algorithm1_curves(
     }
     with stages.stage("check against all rows") as progress:
         checks, samples = _exact_checks(config, reference, alpha, grid, check_key, progress)
-    improved = improved_from_points(config, reference, alpha, stages) if with_improved else {}
+    improved = improved_from_points(config, reference, alpha, kernel_mean, stages) if with_improved else {}
     return {
         "num_rows": num_rows,
         "squared_norm": reference.squared_norm,
@@ -401,12 +407,19 @@ def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, progress) 
     return checks, file.getvalue()
 
 
+def private_reference(config: common.MixtureConfig, rows: np.ndarray, stages: common.Stages) -> Reference:
+    """The private rows [N, D] of a configuration and the norm of their embedding, which figures 1 and 2 share."""
+    with stages.stage("norm of the embedding of all rows") as progress:
+        return Reference.from_rows(config.kernel, rows, progress=progress)
+
+
 def run_panel(
     name: str,
     config: common.MixtureConfig,
     public_points: Callable[[common.MixtureConfig, np.ndarray], np.ndarray],
     *,
     points_are_rows: bool,
+    reference: Reference | None = None,
 ) -> dict[str, Any]:
     """Computes one panel of a mixture figure.
 
@@ -416,6 +429,7 @@ def run_panel(
       public_points: (config, rows) -> points [max M, D]; raises InputError if there are none.
       points_are_rows: whether the points are like the rows (figure 1). If not, the curves of algorithm 2 are added, for
         which they are starts and candidates; and `improved` gets the proposal they are from, instead of them.
+      reference: :func:`private_reference` of this configuration, where it is known already.
 
     Returns:
       The result, as DESIGN section 3 has it, and in "samples" the bytes of an .npz file with the points and weights
@@ -426,10 +440,12 @@ def run_panel(
     """
     config.validate()
     common.check_output_dir(config.output_dir)
-    rows = common.load_rows(config)
+    rows = common.load_rows(config) if reference is None else reference.rows
     points = public_points(config, rows)
     stages = common.Stages(f"{name}, D = {config.dim}")
-    body = algorithm1_curves(config, rows, points, stages, with_improved=points_are_rows)
+    if reference is None:
+        reference = private_reference(config, rows, stages)
+    body = algorithm1_curves(config, reference, points, stages, with_improved=points_are_rows)
     if not points_are_rows:
         body["curves"] |= algorithm2_curves(config, rows, points, body["squared_norm"], stages)
         body["curves"] |= improved_from_proposal(config, rows, body["squared_norm"], stages)

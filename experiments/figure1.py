@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments import common, curves
+from kme_jax.nonprivate import Reference
 
 
 def _first_rows(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
@@ -19,9 +20,9 @@ def _first_rows(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
     return rows[: config.max_points]
 
 
-def run(config: common.MixtureConfig) -> dict[str, Any]:
+def run(config: common.MixtureConfig, reference: Reference | None = None) -> dict[str, Any]:
     """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure1", config, _first_rows, points_are_rows=True)
+    return curves.run_panel("figure1", config, _first_rows, points_are_rows=True, reference=reference)
 
 
 if __name__ == "__main__":

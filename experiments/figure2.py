@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments import common, curves
 from experiments.mixture import proposal
+from kme_jax.nonprivate import Reference
 
 
 def _proposal(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
@@ -19,9 +20,9 @@ def _proposal(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
     return proposal(config.max_points, config.dim, scale=config.proposal_scale, seed=config.data_seed)
 
 
-def run(config: common.MixtureConfig) -> dict[str, Any]:
+def run(config: common.MixtureConfig, reference: Reference | None = None) -> dict[str, Any]:
     """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure2", config, _proposal, points_are_rows=False)
+    return curves.run_panel("figure2", config, _proposal, points_are_rows=False, reference=reference)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""2^e for e ≤ 0: about twice as fast as XLA's exponential on a CPU, where that is most of the cost of a kernel, and on a
-GPU more accurate (XLA computes exp(e log 2) there, whose relative error grows with |e|)."""
+"""2^e for e ≤ 0: about twice as fast as XLA's exponential on a CPU, where that is most of the cost of a kernel.
+
+On a GPU it is more accurate: XLA computes exp(e log 2) there, whose relative error grows with |e|.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def kernel_sums(
     Raises:
       ValueError: shapes that do not fit.
     """
-    points, rows = check_points_in_place(points, "points"), check_points_in_place(rows, "rows")
+    points, check_points_are_finite = check_points_in_place(points, "points")
+    rows, check_rows_are_finite = check_points_in_place(rows, "rows")
     check_columns(rows, points.shape[1], "rows")
     dtype = np.result_type(points.dtype, rows.dtype)
     with precision_of(points, rows):
@@ -99,6 +100,8 @@ def kernel_sums(
             points, rows = points - centre[None, :], rows - centre[None, :]
         functions = KernelValues(kernel, expand=True)
         sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=progress)
+        check_points_are_finite()
+        check_rows_are_finite()
     return sums[0].astype(dtype)
 
 
@@ -114,9 +117,7 @@ def kernel_mean(
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
-def double_mean(
-    kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | None = None
-) -> float:
+def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | None = None) -> float:
     """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖².
 
     On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all pairs are: one program is
@@ -128,11 +129,10 @@ def double_mean(
       devices: as for :func:`kernel_sums`.
       progress: called with (pairs of blocks done, pairs of blocks in all).
     """
-    rows = check_points_in_place(rows, "rows")
     if jax.default_backend() != "cpu":
         sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)
-        return float(sums.sum(dtype=np.float64)) / len(rows) ** 2
-    rows = np.asarray(rows)
+        return float(sums.sum(dtype=np.float64)) / len(sums) ** 2
+    rows = check_points(rows, "rows")
     # Rows of weight 0 fill the last block up, so that all have one shape.
     padded = tiles.pad(rows, min(len(rows), _DOUBLE_MEAN_STEP))
     weights = (np.arange(len(padded)) < len(rows)).astype(rows.dtype)

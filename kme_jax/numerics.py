@@ -90,12 +90,24 @@ def check_points(points: Any, name: str = "points") -> np.ndarray:
     Raises:
       ValueError: not a two-dimensional, non-empty array of finite numbers.
     """
-    return _checked(np.asarray(points), name)
+    array = _checked(np.asarray(points), name)
+    if not np.isfinite(array).all():
+        _refuse_not_finite(array, name)
+    return array
 
 
-def check_points_in_place(points: Any, name: str = "points") -> np.ndarray | jax.Array:
-    """:func:`check_points`, but an array that is on an accelerator stays there."""
-    return _checked(points if is_on_accelerator(points) else np.asarray(points), name)
+def check_points_in_place(points: Any, name: str = "points") -> tuple[np.ndarray | jax.Array, Callable[[], None]]:
+    """:func:`check_points`, but an array that is on an accelerator stays there.
+
+    Returns:
+      the array, and what raises ValueError where it has values that are not finite: to be called once the results of
+      work that was started in the meantime are awaited anyway.
+    """
+    if not is_on_accelerator(points):
+        return check_points(points, name), lambda: None
+    array = _checked(points, name)
+    finite = _all_finite(array)
+    return array, lambda: None if finite else _refuse_not_finite(array, name)
 
 
 def is_on_accelerator(array: Any) -> bool:
@@ -109,16 +121,23 @@ def _all_finite(array):
 
 
 def _checked(array: Any, name: str) -> Any:
+    """The array [n, d] in floating point.
+
+    Raises:
+      ValueError: not a two-dimensional, non-empty array of numbers.
+    """
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name}: expected numbers, got an array of {array.dtype}")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name}: expected a non-empty array of shape [rows, columns], got shape {array.shape}")
-    if not (_all_finite(array) if isinstance(array, jax.Array) else np.isfinite(array).all()):
-        row = int(np.flatnonzero(~np.isfinite(np.asarray(array)).all(axis=1))[0])
-        raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
     return array
+
+
+def _refuse_not_finite(array: np.ndarray | jax.Array, name: str) -> None:
+    row = int(np.flatnonzero(~np.isfinite(np.asarray(array)).all(axis=1))[0])
+    raise ValueError(f"{name}: row {row} is NaN or infinite; remove or impute such rows first")
 
 
 def is_size(value: Any) -> bool:

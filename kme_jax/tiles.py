@@ -77,13 +77,14 @@ def _filled_up(array: Array, *, size: int) -> Array:
     return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
-@functools.partial(jax.jit, static_argnames=("size", "dtype"))
-def _ones_and_zeros(count: Array, *, size: int, dtype: Any) -> Array:
+def _ones_and_zeros(count: Array, size: int, dtype: Any) -> Array:
+    """``count`` ones and then zeros, [size]."""
     return (jnp.arange(size, dtype=jnp.int32) < count).astype(dtype)
 
 
 def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array]:
-    """Pieces of one length along the first axis, the last one filled up with zeros; on the host or where the array is."""
+    """Pieces of one length along the first axis, the last one filled up with zeros: on the host, or where the array
+    is."""
     starts = range(0, len(array), size)
     if not isinstance(array, jax.Array):
         yield from (pad(array[start : start + size], size) for start in starts)
@@ -93,13 +94,19 @@ def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array
         yield array if len(starts) == 1 else jax.lax.dynamic_slice_in_dim(array, start, size)
 
 
-def _weight_pieces(weights: np.ndarray | Array | None, num_rows: int, size: int, dtype: Any, on_host: bool):
-    """As :func:`_pieces`; of ones if there are no weights."""
-    if weights is not None or on_host:
+def _placed(piece: Any, place: Any) -> Any:
+    """The piece where it is to be: as it is, where it is there."""
+    if isinstance(piece, jax.Array) and isinstance(place, jax.Device) and piece.devices() == {place}:
+        return piece
+    return jax.device_put(piece, place)
+
+
+def _weight_pieces(weights: np.ndarray | Array | None, num_rows: int, size: int, dtype: Any, counts: bool):
+    """As :func:`_pieces`. Without weights: how many rows of each piece there are, or their weights, 1."""
+    if weights is not None or not counts:
         yield from _pieces(np.ones(num_rows, dtype) if weights is None else weights, size)
         return
-    for start in range(0, num_rows, size):
-        yield _ones_and_zeros(np.int32(min(num_rows - start, size)), size=size, dtype=np.dtype(dtype))
+    yield from (np.int32(min(num_rows - start, size)) for start in range(0, num_rows, size))
 
 
 def _add(totals: list[Array], terms) -> list[Array]:
@@ -132,8 +139,12 @@ def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
 
 @functools.partial(jax.jit, static_argnames=("tile_rows", "tile_points", "loop"))
 def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_points: int, loop: bool) -> Array:
-    """Σ_n a_n f(z_m, x_n): points by columns [d or more, m], rows [n, d], weights a [n] -> [c, m]; whole tiles."""
+    """Σ_n a_n f(z_m, x_n): points by columns [d or more, m], rows [n, d], weights a [n] -> [c, m]; whole tiles.
+
+    In the place of weights there may be a number: so many rows have weight 1, and the others 0.
+    """
     dim = rows.shape[1]
+    weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     row_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
     sums_of = _loop_sums if loop else _tile_sums
 
@@ -152,6 +163,7 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
 def _fused_chunk_sums(functions, columns, rows, weights) -> Array:
     """The same in one kernel, in parts that are still to be added up: points by columns [d, m], rows [n, d],
     weights a [n] -> [c, parts, m]."""
+    weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     sums = fused.sums(functions, columns.T, rows, weights)
     parts = math.gcd(sums.shape[1], _PARTS)
     return jnp.sum(sums.reshape(sums.shape[0], parts, -1, sums.shape[2]), axis=2)
@@ -245,9 +257,7 @@ def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dt
             tile_rows, chunk_rows = _whole_tiles(num_rows, tile_rows, _CHUNK_ROWS)
         tile_points, chunk_points = _whole_tiles(num_points, _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
         tile_points = chunk_points if loop else tile_points
-        sums_of, place = _over_devices(
-            _chunk_sums, devices, tile_rows=tile_rows, tile_points=tile_points, loop=loop
-        )
+        sums_of, place = _over_devices(_chunk_sums, devices, tile_rows=tile_rows, tile_points=tile_points, loop=loop)
     everywhere = NamedSharding(place.mesh, PartitionSpec()) if len(devices) > 1 else place
     return _Plan(sums_of, place, everywhere, chunk_rows * len(devices), chunk_points)
 
@@ -290,7 +300,7 @@ def pair_sums(
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
         # By columns, as the loop over points of a CPU reads them.
-        parts = [jax.device_put(piece.T, plan.points_place) for piece in _pieces(points, plan.chunk_points)]
+        parts = [_placed(piece.T, plan.points_place) for piece in _pieces(points, plan.chunk_points)]
         sums = np.zeros((functions.num_values, len(parts) * plan.chunk_points), np.int64 if exact else np.float64)
         total, done = -(-len(rows) // plan.chunk_rows) * len(parts), 0
         computed: collections.deque[tuple[int, Array]] = collections.deque()
@@ -308,9 +318,10 @@ def pair_sums(
 
         on_host = devices[0].platform == "cpu"
         row_pieces = _pieces(rows, plan.chunk_rows)
-        weight_pieces = _weight_pieces(weights, len(rows), plan.chunk_rows, dtype, on_host)
+        counts = not on_host and len(devices) == 1  # each of several devices would need a number of its own
+        weight_pieces = _weight_pieces(weights, len(rows), plan.chunk_rows, dtype, counts)
         for row_piece, weight_piece in zip(row_pieces, weight_pieces, strict=True):
-            placed = jax.device_put((row_piece, weight_piece), plan.place)
+            placed = [_placed(piece, plan.place) for piece in (row_piece, weight_piece)]
             for number, part in enumerate(parts):
                 computed.append((number * plan.chunk_points, plan.sums_of(functions, part, *placed)))
                 fetch(0 if on_host else _IN_FLIGHT)

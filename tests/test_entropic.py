@@ -6,7 +6,8 @@ import scipy.optimize
 
 from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
 from kme_jax.numerics import float64
-from kme_jax.synthesis import EntropicLeastSquares, adaptive, closed_form, entropic, uniform
+from kme_jax.synthesis import EntropicLeastSquares, adaptive, adaptive_batch, closed_form, entropic, uniform
+from kme_jax.synthesis.entropic import EntropicBatch
 
 
 def _primal(features, target, prior, penalty, weights):
@@ -81,7 +82,7 @@ def test_degrees_of_freedom_are_the_divergence_of_the_fit(rng):
         problem = EntropicLeastSquares(features, target)
         fit = problem.solve(penalty, 1e-22)
         estimate = problem.degrees_of_freedom(fit)
-        problem._probes = jnp.asarray(2 * np.eye(4))  # of which the mean is the trace
+        problem._batch._probes = jnp.pad(2 * jnp.eye(4), [(0, 0), (0, 124)])  # of which the mean is the trace
         assert problem.degrees_of_freedom(fit) == pytest.approx(exact, rel=1e-5)
     assert abs(estimate - exact) < 4 * np.sqrt(2 * exact / 16)
 
@@ -145,8 +146,8 @@ def test_a_single_public_point(copies, rng):
 def test_weights_that_did_not_converge_are_no_candidates(rng, monkeypatch):
     rows = rng.normal(size=(500, 2))
     _, private = _private(rows[:30], rows, 0, 0.3)
-    solve = EntropicLeastSquares.solve
-    monkeypatch.setattr(EntropicLeastSquares, "solve", lambda *a, **k: solve(*a, **k, max_steps=0))
+    solve = EntropicBatch.solve
+    monkeypatch.setattr(EntropicBatch, "solve", lambda *a, **k: solve(*a, **k, max_steps=0))
     _, report = adaptive(private)
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
 
@@ -189,11 +190,87 @@ def test_bad_arguments(rng):
         adaptive(private)
 
 
-def test_conjugate_gradients_solve_several_systems(rng):
-    root = rng.normal(size=(6, 6))
-    matrix, right = np.eye(6) + root @ root.T, rng.normal(size=(6, 3))
-    right[:, 1] = 0
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_conjugate_gradients_solve_several_systems(preconditioned, rng):
+    root = rng.normal(size=(2, 6, 6))
+    matrices, right = np.eye(6) + root @ root.transpose(0, 2, 1), rng.normal(size=(2, 3, 6))
+    right[0, 1] = 0
+    near = np.linalg.inv(matrices + 0.1 * np.eye(6)) if preconditioned else np.stack([np.eye(6)] * 2)
     with float64():
-        x, steps = entropic._conjugate_gradients(lambda v: jnp.asarray(matrix) @ v, jnp.asarray(right), 1e-10)
-    np.testing.assert_allclose(x, np.linalg.solve(matrix, right), atol=1e-8)
-    assert steps <= 12
+        x, steps = entropic._conjugate_gradients(
+            lambda v: v @ jnp.asarray(matrices), lambda v: v @ jnp.asarray(near), jnp.asarray(right), 1e-10
+        )
+    np.testing.assert_allclose(x, right @ np.linalg.inv(matrices), atol=1e-8)
+    assert steps <= (8 if preconditioned else 12)
+
+
+def test_a_batch_is_each_by_itself(rng):
+    """Noise of several sizes and draws: neither the order nor the company of an embedding matters."""
+    rows = rng.normal(size=(500, 2))
+    subspace = SubspaceMap.from_points(Gaussian(0.2), rows[:150])
+    embedding = mean_embedding(subspace, rows)
+    private = [
+        perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
+        for epsilon in (0.03, 0.3, 3.0)
+        for seed in range(2)
+    ]
+    calls = []
+    together = adaptive_batch(private, progress=lambda *done: calls.append(done))
+    assert calls[-1][0] == calls[-1][1]
+    lengths = set()
+    for one, (sample, report) in zip(private, together, strict=True):
+        alone, own = adaptive(one)
+        np.testing.assert_allclose(sample.weights, alone.weights, rtol=1e-6, atol=1e-9)
+        assert report.chosen.penalty == pytest.approx(own.chosen.penalty)
+        assert sample.mechanism is one.mechanism
+        lengths.add(len(report.candidates))
+    assert len(lengths) > 1  # some were done before others
+    backwards = adaptive_batch(private[::-1])[::-1]
+    for (sample, _), (other, _) in zip(together, backwards, strict=True):
+        np.testing.assert_allclose(sample.weights, other.weights, rtol=1e-6, atol=1e-9)
+    with pytest.raises(ValueError, match="expected one or more"):
+        adaptive_batch([])
+    with pytest.raises(ValueError, match="expected one feature map"):
+        adaptive_batch([private[0], _private(rows[:5], rows, 0, 1.0)[1]])
+
+
+@pytest.mark.parametrize(("num_weights", "num_features"), [(9, 4), (128, 128), (130, 40)])
+def test_what_is_filled_up_adds_nothing(num_weights, num_features, rng):
+    """Features of zeros and points of prior 0, whatever their features: the solution is that of plain NumPy."""
+    features, target = _problem(rng, num_weights, num_features)
+    penalty = 0.3
+    sizes = entropic.padded_sizes(num_weights, num_features)
+    filled = rng.normal(size=sizes)
+    filled[:num_weights, :num_features] = features
+    filled[:, num_features:] = 0
+    prior = rng.dirichlet(np.ones(num_weights))
+    with float64():
+        batch = EntropicBatch(filled, target[None, :], prior)
+        fit = batch.solve(penalty, np.asarray([1e-20]))
+        weights, residual = batch.weights(fit)[0], batch.residuals(fit)[0]
+        degrees = batch.degrees_of_freedom(fit)[0]
+        probes = np.asarray(batch._probes)[:, :num_features]
+    np.testing.assert_allclose(residual, target - weights @ features, atol=1e-9)
+    expected = prior * np.exp(features @ residual / penalty)
+    np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-7)
+    covariance = (features.T * weights) @ features - np.outer(weights @ features, weights @ features)
+    share = np.eye(num_features) - np.linalg.inv(np.eye(num_features) + covariance / penalty)
+    assert degrees == pytest.approx(np.einsum("kf,fg,kg->", probes, share, probes) / 16, rel=1e-5)
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_both_ways_to_precondition_find_the_same(invert, rng, monkeypatch):
+    """Eigenvectors of the covariance under the prior, or inverses."""
+    monkeypatch.setattr(entropic, "_ALWAYS_INVERTED", 0)
+    features, target = _problem(rng, 60, 20)
+    with float64():
+        batch, fit = EntropicBatch(features, target[None, :], np.full(60, 1 / 60), invert=invert), None
+        for penalty in (1.0, 0.1, 0.01):
+            fit = batch.solve(penalty, np.asarray([1e-20]), start=fit)
+            batch.degrees_of_freedom(fit)
+        weights, residual = batch.weights(fit)[0], batch.residuals(fit)[0]
+    assert fit.converged.all()
+    assert fit.inverses is not None  # they come to pay
+    np.testing.assert_allclose(residual, target - weights @ features, atol=1e-9)
+    expected = np.exp(features @ residual / 0.01)
+    np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6, atol=1e-12)

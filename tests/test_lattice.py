@@ -114,7 +114,7 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     )
     means = np.stack([_features(lattice, some).mean(axis=0) for some in draws])
     found = np.asarray(waves.mixtures(*single, jnp.asarray(widths, jnp.float32)))
-    together = np.asarray(waves.mixture_of_normals(*single, jnp.asarray(widths, jnp.float32)))
+    together = np.asarray(waves.features(waves.table_of_normals(*single, jnp.asarray(widths, jnp.float32))))
     np.testing.assert_allclose(together, found.sum(axis=0), atol=3e-6)
     for group in (0, 1):  # the first two centres, and the others
         members = slice(2 * group, 2 * group + 2)

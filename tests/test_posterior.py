@@ -10,6 +10,7 @@ from kme_jax import (
     FourierMap,
     Gaussian,
     Laplacian,
+    LatticeMap,
     NormalProposal,
     PrivacyBudget,
     SubspaceMap,
@@ -113,7 +114,7 @@ def test_the_model_is_the_formula(rng):
     length, proposal = fourier.length_scale, NormalProposal.create(np.array([1.0, -2.0]), np.array([3.0, 0.5]))
     model = _Model(
         waves=fourier.waves(proposal.mean, length),
-        target=jnp.asarray(rng.normal(size=60), jnp.float32),
+        target=jnp.asarray(rng.normal(size=(2, 30)), jnp.float32),
         variance=jnp.float32(0.7),
         precision=jnp.asarray((length / proposal.scale) ** 2, jnp.float32),
     )
@@ -130,11 +131,11 @@ def test_the_model_is_the_formula(rng):
     centres = proposal.mean + length * np.asarray(parameters["centres"], np.float64)
     draws = centres[atoms] + length * np.exp([-0.7, -0.7, 0.4, 0.4])[atoms, None] * rng.normal(size=(200_000, 2))
     expected = np.asarray(fourier(jnp.asarray(draws, jnp.float32))).mean(axis=0)
-    features = np.asarray(model.features(parameters))
+    features = np.asarray(model.waves.features(model.table(parameters)))
     np.testing.assert_allclose(features, expected, atol=5 * fourier.scale / np.sqrt(200_000))
 
     def density(parameters):
-        residual = np.asarray(model.target) - np.asarray(model.features(parameters))
+        residual = (np.asarray(model.target) - np.asarray(model.table(parameters))).ravel()
         logs = np.asarray(parameters["log_gammas"], np.float64)
         location = length * np.asarray(parameters["location"], np.float64) / proposal.scale
         spread = np.exp(np.asarray(parameters["log_spread"], np.float64))
@@ -152,7 +153,7 @@ def test_the_model_is_the_formula(rng):
         return -(residual @ residual) / 1.4 + prior + gammas
 
     other = jax.tree.map(lambda value: value + jnp.float32(0.3), parameters)
-    difference = float(model.log_density(other) - model.log_density(parameters))
+    difference = float(model.log_density(other)[0] - model.log_density(parameters)[0])
     assert difference == pytest.approx(density(other) - density(parameters), rel=1e-4)
 
 
@@ -164,7 +165,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
             turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
             phases=jnp.zeros(500, jnp.float32),
         ),
-        target=jnp.zeros(1000, jnp.float32),
+        target=jnp.zeros((2, 500), jnp.float32),
         variance=jnp.float32(1e-3),
         precision=jnp.ones(2, jnp.float32),
     )
@@ -176,7 +177,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
         "log_widths": jnp.asarray([-1.0, 0.0], jnp.float32),
         "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
     }
-    jacobian = jax.jacfwd(model.features)(parameters)
+    jacobian = jax.jacrev(lambda parameters: model.table(parameters).ravel())(parameters)
     found = model.curvature(parameters)
     for name, prior in (("centres", 1.0), ("log_widths", 1.0)):
         columns = np.sum(np.square(np.asarray(jacobian[name])), axis=0) / 1e-3
@@ -272,7 +273,7 @@ def test_bad_arguments_are_refused(released):
         posterior_mean(jax.random.key(0), laplace, PROPOSAL)
     with pytest.raises(ValueError, match="expected 2 columns"):
         posterior_mean(jax.random.key(0), private, NormalProposal.create(np.zeros(3), 1.0))
-    for name in ("num_atoms", "num_trajectories", "num_leaps"):
+    for name in ("num_atoms", "num_trajectories", "num_leaps", "num_chains"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1"):
             posterior_mean(jax.random.key(0), private, PROPOSAL, **{name: 0})
     for bad in ({"num_points": 0}, {"num_steps": 0}, {"weights": "signed"}):
@@ -297,22 +298,77 @@ def test_the_same_key_gives_the_same_mean(released):
     np.testing.assert_array_equal(again.coordinates, mean.coordinates)
 
 
+def test_what_changes_between_releases_compiles_nothing(released):
+    """Another ε, other rows: the noise, the temperatures and the embedding are arguments."""
+    rows, embedding, _, _, _ = released
+    options = {"num_atoms": 5, "num_trajectories": 2, "num_leaps": 2}
+    compiled = []
+    for epsilon, shift in ((0.1, 0.0), (1.0, 0.5), (0.01, -0.5)):
+        moved = mean_embedding(embedding.feature_map, rows + shift)
+        private = perturb(jax.random.key(2), moved, PrivacyBudget(epsilon, 1e-6))
+        posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
+        compiled.append(posterior._round._cache_size())
+    assert compiled[0] > 0
+    assert len(set(compiled)) == 1
+
+
+def test_chains_that_fit_are_copied():
+    """In proportion to their weights; each once where all are as good."""
+    draws = np.stack(
+        [posterior._choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)]
+    )
+    shares = [np.mean(draws == chain) for chain in range(3)]
+    np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.05)
+    far = jnp.array([-2000.0, -1000.0, -3000.0, -1e30])
+    assert (np.asarray(posterior._choice(jax.random.key(0), far)) == 1).all()
+    assert np.asarray(posterior._choice(jax.random.key(0), jnp.zeros(4))).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("lattice", [False, True])
+def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
+    """Against finite differences of the mixture's features, summed in float64."""
+    box = np.full(2, -2.0), np.full(2, 2.0)
+    feature_map = (
+        LatticeMap.from_box(KERNEL, *box, 2000) if lattice else FourierMap.from_kernel(jax.random.key(1), KERNEL, 60, 2)
+    )
+    waves = feature_map.waves(np.zeros(2), 1.0)
+    turns, amplitudes = (np.asarray(v, np.float64) for v in (waves.turns, feature_map.amplitudes))
+    shift = feature_map.centre if lattice else np.zeros(2)
+    mixture = rng.normal(size=(4, 2)), rng.uniform(size=4), np.array([0.3, 0.6])
+    slope = rng.normal(size=2 * len(turns))
+
+    def product(centres, weights, widths):
+        angles = 2 * np.pi * (centres - shift) @ turns.T
+        damping = np.exp(-0.5 * np.repeat(widths, 2)[:, None] ** 2 * np.sum((2 * np.pi * turns) ** 2, axis=1))
+        sums = [weights @ (damping * f(angles)) for f in (np.cos, np.sin)]
+        return slope @ np.concatenate([amplitudes * part for part in sums])
+
+    single = [jnp.asarray(part, jnp.float32) for part in mixture]
+    steepness = jnp.asarray(slope, jnp.float32)
+    value, found = jax.value_and_grad(lambda parts: steepness @ waves.features(waves.table_of_normals(*parts)))(single)
+    assert float(value) == pytest.approx(product(*mixture), rel=1e-3, abs=1e-4)
+    for place, gradient in enumerate(found):
+        for index in np.ndindex(gradient.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = [part.copy() for part in mixture]
+                moved[place][index] += step
+                ends.append(product(*moved))
+            assert float(gradient[index]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=2e-3, abs=2e-4)
+
+
 def test_a_sampler_that_is_late_goes_on(released, monkeypatch):
     """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
     _, _, private, _, _ = released
-    monkeypatch.setattr(posterior, "_ANNEALED", 1)
-    monkeypatch.setattr(posterior, "_LEARNT", 2)
-    monkeypatch.setattr(posterior, "_STEPPED", 2)
-    monkeypatch.setattr(posterior, "_SAMPLED", 6)
-    monkeypatch.setattr(posterior, "_ATTEMPT", 10)
+    for name, rounds in (("COARSE", 1), ("ANNEALED", 1), ("LEARNT", 1), ("STEPPED", 1), ("SAMPLED", 4), ("ATTEMPT", 6)):
+        monkeypatch.setattr(posterior, f"_{name}", rounds)
     steps = []
-    options = SMALL | {"progress": lambda *done: steps.append(done)}
+    options = SMALL | {"num_trajectories": 2, "progress": lambda *done: steps.append(done)}
     mean, report = posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
     assert report.attempts > 1
-    rounds = 1 + 10 * report.attempts
+    rounds = 2 + 6 * report.attempts
     assert steps[-1] == (rounds, rounds)
-    assert len(report.misfits) == rounds * SMALL["num_trajectories"]
-    assert len(mean.weights) == 6
-    halves = np.split(report.misfits[-6 * SMALL["num_trajectories"] :], 2)
-    first = np.split(report.misfits[5 * SMALL["num_trajectories"] : 11 * SMALL["num_trajectories"]], 2)
-    assert first[0].mean() - first[1].mean() > halves[0].mean() - halves[1].mean()
+    assert report.misfits.shape == (rounds * 2, 4)
+    assert len(mean.weights) == 32
+    last, first = report.misfits[-8:], report.misfits[8:16]
+    assert first[:4].mean() - first[4:].mean() > last[:4].mean() - last[4:].mean()

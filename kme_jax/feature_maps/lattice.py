@@ -224,15 +224,6 @@ class LatticeMap(SpectralMap):
         return np.asarray(self.indices, dtype), local.astype(dtype)
 
     def waves(self, centre, length):
-        reach = np.max(np.abs(self.indices), axis=0)
-        table = [int(reach[0]) + 1, *(2 * reach[1:] + 1)]
-        offsets = np.concatenate([[0], reach[1:]])
-        places = np.ravel_multi_index((self.indices + offsets).T, table)
-        return LatticeWaves(
-            amplitudes=jnp.asarray(self.amplitudes, jnp.float32),
-            turns=jnp.asarray(self.indices * (length / self.periods), jnp.float32),
-            spacing=jnp.asarray(length / self.periods, jnp.float32),
-            phases=jnp.asarray((centre - self.centre) / self.periods, jnp.float32),
-            places=jnp.asarray(places, jnp.int32),
-            reach=tuple(int(size) for size in reach),
+        return LatticeWaves.of_lattice(
+            self.amplitudes, self.indices, length / self.periods, (centre - self.centre) / self.periods
         )

@@ -27,7 +27,7 @@ Array = jax.Array
 
 DEFAULT_TOLERANCE = 1e-5  # [B], published code: a squared residual norm at or below it drops the point
 _BLOCK = 256  # points factorised at a time; the work is matrix products of this width
-_CAPACITY_STEP = 1024  # B is grown by this many rows, so that few shapes are compiled
+_TILE = 512  # B is made of square tiles of this size, so that one program serves every M and F
 
 # Spectral norms are bounded by products with random vectors (see _norm_bound).
 _NUM_PROBES = 10
@@ -62,73 +62,198 @@ def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, 
     return factor, kept
 
 
-@functools.partial(jax.jit, donate_argnames=("basis", "pivot_points"))
-def _add_block(kernel, block, num_valid, basis, pivot_points, rank, tolerance):
+@jax.jit
+def _to_pivots(kernel, points, pivot_points, num_pivots):
+    """k(z_n, s) of points [n, d] and the first ``num_pivots`` of a tile's pivots [t, d]; 0 for the others: [n, t]."""
+    is_pivot = jnp.arange(len(pivot_points), dtype=jnp.int32) < num_pivots
+    return jnp.where(is_pivot[None, :], gram.gram(kernel, points, pivot_points), 0)
+
+
+@functools.partial(jax.jit, donate_argnames="total")
+def _add_product(total, left, tile):
+    """total + left · tile."""
+    return total + left @ tile
+
+
+@functools.partial(jax.jit, donate_argnames="total")
+def _add_transposed_product(total, left, tile):
+    """total + left · tileᵀ."""
+    return total + left @ tile.T
+
+
+@functools.partial(jax.jit, donate_argnames="total")
+def _add_product_of_transposed(total, tile, right):
+    """total + tileᵀ · right."""
+    return total + tile.T @ right
+
+
+@jax.jit
+def _explained(total, coordinates):
+    """The part of the Gram matrix of a block's points, [b, b], that these coordinates [b, t] add to the total."""
+    return total + coordinates @ coordinates.T
+
+
+@jax.jit
+def _factorise(kernel, block, num_valid, explained, tolerance):
     """Extends the basis by the points of one block.
 
     Args:
       block: points, [b, d], of which the first ``num_valid`` count.
-      basis: B, [capacity, capacity], zero beyond ``rank``; rank + b ≤ capacity.
-      pivot_points: the kept points, [capacity, d].
-      rank: F so far.
+      explained: what earlier points explain of their Gram matrix, [b, b].
       tolerance: see _rank_revealing_cholesky.
 
     Returns:
-      basis, pivot_points, kept [b] (in the block's order).
+      The block's own part of the new rows of B, the new points', [b, b], kept ones first; their order; kept [b] (in
+      the block's order).
     """
-    size, capacity = block.shape[0], basis.shape[0]
-    is_pivot = jnp.arange(capacity, dtype=jnp.int32) < rank
-    to_pivots = jnp.where(is_pivot[None, :], gram.gram(kernel, block, pivot_points), 0)
-    coordinates = to_pivots @ basis.T
-    residual = gram.gram(kernel, block) - coordinates @ coordinates.T
+    size = block.shape[0]
+    residual = gram.gram(kernel, block) - explained
     valid = jnp.arange(size, dtype=jnp.int32) < num_valid
     residual = jnp.where(valid[:, None] & valid[None, :], residual, 0)
     factor, kept = _rank_revealing_cholesky(residual, tolerance)
-
     # Kept points first, in order; dropped ones become an identity block, so that the inverse exists.
     order = jnp.argsort(~kept, stable=True)
     kept_sorted = kept[order]
     both = kept_sorted[:, None] & kept_sorted[None, :]
     factor = jnp.where(both, factor[order][:, order], jnp.eye(size, dtype=factor.dtype))
     inverse = jax.scipy.linalg.solve_triangular(factor, jnp.eye(size, dtype=factor.dtype), lower=True)
-    inverse = jnp.where(both, inverse, 0)
-    new_rows = -(inverse @ coordinates[order]) @ basis
-    zero = jnp.zeros((), jnp.int32)
-    basis = jax.lax.dynamic_update_slice(basis, new_rows, (rank, zero))
-    basis = jax.lax.dynamic_update_slice(basis, inverse, (rank, rank))
-    pivot_points = jax.lax.dynamic_update_slice(pivot_points, block[order], (rank, zero))
-    return basis, pivot_points, kept
+    return jnp.where(both, inverse, 0), order, kept
 
 
-@functools.partial(jax.jit, static_argnames="extra")
-def _grow(basis, pivot_points, *, extra: int):
-    return jnp.pad(basis, ((0, extra), (0, extra))), jnp.pad(pivot_points, ((0, extra), (0, 0)))
+@jax.jit
+def _reordered(inverse, order, coordinates):
+    """What the new rows of B take from the rows of one tile: − inverse · (coordinates in that order), [b, t]."""
+    return -(inverse @ coordinates[order])
 
 
-def _norm_bound(power: int, products: Array) -> float:
+def _at(start, size):
+    """Indices start, ..., start + size − 1 of a tile; those outside of it become ones that a scatter drops."""
+    index = start + jnp.arange(size, dtype=jnp.int32)
+    return jnp.where(index < 0, _TILE, index)
+
+
+@functools.partial(jax.jit, donate_argnames="tile")
+def _write_rows(tile, rows, start):
+    """A tile with rows [b, ·] in the place of its own from ``start``, which may lie outside, on."""
+    return tile.at[_at(start, len(rows))].set(rows, mode="drop")
+
+
+@functools.partial(jax.jit, donate_argnames="tile")
+def _write_corner(tile, corner, row_start, column_start):
+    """A tile with a matrix [b, b] in the place of its own elements from there, which may lie outside, on."""
+    rows, columns = _at(row_start, len(corner)), _at(column_start, len(corner))
+    return tile.at[rows[:, None], columns[None, :]].set(corner, mode="drop")
+
+
+class _Builder:
+    """B and its pivots in tiles. Python loops over them, so that the same programs serve any number of them.
+
+    Attributes:
+      rank: F so far.
+      pivot_points: the kept points in tiles [t, d], filled up with zeros.
+      tiles: row i of tiles of B is ``tiles[i]``, of i + 1 tiles [t, t].
+    """
+
+    def __init__(self, kernel: Kernel, dim: int):
+        self._kernel, self._dim, self.rank = kernel, dim, 0
+        self.pivot_points: list[Array] = []
+        self.tiles: list[list[Array]] = []
+
+    def add(self, block: np.ndarray, num_valid: int, tolerance: float) -> np.ndarray:
+        """Extends the basis by the first points of a block [b, d], and tells which were kept, [b]."""
+        new_rows = [jnp.zeros((_BLOCK, _TILE)) for _ in self.tiles]
+        coordinates, explained = [], jnp.zeros((_BLOCK, _BLOCK))
+        to_pivots = [self._to_pivots(block, j) for j in range(len(self.tiles))]
+        for row in self.tiles:
+            total = jnp.zeros((_BLOCK, _TILE))
+            for left, tile in zip(to_pivots[: len(row)], row, strict=True):
+                total = _add_transposed_product(total, left, tile)
+            coordinates.append(total)
+            explained = _explained(explained, total)
+        inverse, order, kept = _factorise(self._kernel, block, np.int32(num_valid), explained, np.float64(tolerance))
+        for row, some in zip(self.tiles, coordinates, strict=True):
+            left = _reordered(inverse, order, some)
+            for j, tile in enumerate(row):
+                new_rows[j] = _add_product(new_rows[j], left, tile)
+        kept = np.asarray(kept)
+        self._append(block[np.asarray(order)], new_rows, inverse, int(kept.sum()))
+        return kept
+
+    def _append(self, points: Array, new_rows: list[Array], inverse: Array, num_new: int) -> None:
+        first = self.rank // _TILE
+        self.rank += num_new
+        while len(self.tiles) * _TILE < self.rank:
+            self.pivot_points.append(jnp.zeros((_TILE, self._dim)))
+            self.tiles.append([jnp.zeros((_TILE, _TILE)) for _ in range(len(self.tiles) + 1)])
+        start = self.rank - num_new
+        for i in range(first, len(self.tiles)):
+            at = np.int32(start - i * _TILE)
+            self.pivot_points[i] = _write_rows(self.pivot_points[i], points, at)
+            row = self.tiles[i]
+            for j, rows in enumerate(new_rows):
+                row[j] = _write_rows(row[j], rows, at)
+            for j in range(first, len(row)):
+                row[j] = _write_corner(row[j], inverse, at, np.int32(start - j * _TILE))
+
+    def _to_pivots(self, points: Array, j: int) -> Array:
+        return _to_pivots(self._kernel, points, self.pivot_points[j], np.int32(self.rank - j * _TILE))
+
+    def basis(self) -> np.ndarray:
+        """B on the host, [F, F]."""
+        basis = np.zeros((self.rank, self.rank))
+        for i, row in enumerate(self.tiles):
+            for j, tile in enumerate(row):
+                place = basis[i * _TILE : (i + 1) * _TILE, j * _TILE : (j + 1) * _TILE]
+                place[:] = np.asarray(tile)[: place.shape[0], : place.shape[1]]
+        return basis
+
+    def probes(self, key: Array) -> tuple[np.ndarray, np.ndarray]:
+        """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω, Ω Gaussian with _NUM_PROBES columns."""
+        probes = np.asarray(jax.random.normal(key, (len(self.tiles), _TILE, _NUM_PROBES), np.float64))
+        used = np.arange(len(self.tiles) * _TILE).reshape(-1, _TILE, 1) < self.rank
+        probes = list(jnp.asarray(np.where(used, probes, 0)))
+        vectors = self._times_transposed(probes)
+        products = []
+        for points in self.pivot_points:
+            total = jnp.zeros((_TILE, _NUM_PROBES))
+            for j, some in enumerate(vectors):
+                total = _add_product(total, self._to_pivots(points, j), some)
+            products.append(total)
+        deviation = [product - probe for product, probe in zip(self._times(products), probes, strict=True)]
+        power = probes
+        for _ in range(4):
+            power = self._times_transposed(self._times(power))
+        return np.concatenate(deviation), np.concatenate(power)
+
+    def _times(self, vectors: list[Array]) -> list[Array]:
+        """B V."""
+        totals = []
+        for row in self.tiles:
+            total = jnp.zeros_like(vectors[0])
+            for tile, some in zip(row, vectors, strict=False):
+                total = _add_product(total, tile, some)
+            totals.append(total)
+        return totals
+
+    def _times_transposed(self, vectors: list[Array]) -> list[Array]:
+        """Bᵀ V."""
+        totals = [jnp.zeros_like(some) for some in vectors]
+        for row, some in zip(self.tiles, vectors, strict=True):
+            for j, tile in enumerate(row):
+                totals[j] = _add_product_of_transposed(totals[j], tile, some)
+        return totals
+
+
+def _norm_bound(power: int, products: np.ndarray) -> float:
     """An upper bound of ‖A‖₂ from Y = Aᵖ Ω, Ω Gaussian with _NUM_PROBES columns: ‖A‖ᵖ ≤ 10 √(2/π) max_i ‖y_i‖, except
     with probability 1e-10 over Ω (Dixon 1983; Halko, Martinsson & Tropp 2011, lemma 4.1)."""
-    largest = float(jnp.max(jnp.linalg.norm(products, axis=0)))
+    largest = float(np.max(np.linalg.norm(products, axis=0)))
     return (_PROBE_FACTOR * math.sqrt(2 / math.pi) * largest) ** (1 / power)
 
 
 @jax.jit
-def _blocked_gram_product(kernel, points, vectors):
-    """K V for the Gram matrix K of the points [F, d] (F a multiple of _BLOCK) and V [F, r], without K."""
-    blocks = points.reshape(-1, _BLOCK, points.shape[1])
-    return jax.lax.map(lambda block: gram.gram(kernel, block, points) @ vectors, blocks).reshape(vectors.shape)
-
-
-@jax.jit
-def _basis_probes(kernel, basis, pivot_points, rank, key):
-    """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω for the leading ``rank`` rows; basis [capacity, capacity], zero beyond."""
-    is_pivot = jnp.arange(basis.shape[0], dtype=jnp.int32) < rank
-    probes = jnp.where(is_pivot[:, None], jax.random.normal(key, (basis.shape[0], _NUM_PROBES), basis.dtype), 0)
-    deviation = basis @ _blocked_gram_product(kernel, pivot_points, basis.T @ probes) - probes
-    power = probes
-    for _ in range(4):
-        power = basis.T @ (basis @ power)
-    return deviation, power
+def _features(kernel, points, pivot_points, basis):
+    return gram.gram(kernel, points, pivot_points) @ basis.T
 
 
 @pytree_dataclass
@@ -183,28 +308,17 @@ class SubspaceMap(FeatureMap):
         if not tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {tolerance}")
         num_points, dim = points.shape
-        rank, capacity = 0, 2 * _BLOCK
-        basis, pivot_points = jnp.zeros((capacity, capacity)), jnp.zeros((capacity, dim))
-        pivots = []
+        builder, pivots = _Builder(kernel, dim), []
         for start in range(0, num_points, _BLOCK):
-            if rank + _BLOCK > capacity:
-                extra = max(_BLOCK, min(capacity, _CAPACITY_STEP))
-                basis, pivot_points = _grow(basis, pivot_points, extra=extra)
-                capacity += extra
             block = points[start : start + _BLOCK]
             num_valid = len(block)
             block = np.pad(block, ((0, _BLOCK - num_valid), (0, 0)))
-            basis, pivot_points, kept = _add_block(
-                kernel, block, np.int32(num_valid), basis, pivot_points, np.int32(rank), np.float64(tolerance)
-            )
-            new = start + np.flatnonzero(np.asarray(kept))
-            pivots.append(new)
-            rank += len(new)
+            pivots.append(start + np.flatnonzero(builder.add(block, num_valid, tolerance)))
             if progress:
                 progress(start + num_valid, num_points)
-        if rank == 0:
+        if builder.rank == 0:
             raise ValueError(f"tolerance {tolerance} drops every point: it must be below k(z, z) of some point")
-        deviation, power = _basis_probes(kernel, basis, pivot_points, np.int32(rank), jax.random.key(_PROBE_SEED))
+        deviation, power = builder.probes(jax.random.key(_PROBE_SEED))
         lambda_max = 1 + _norm_bound(1, deviation)
         if not lambda_max <= 1 + _MAX_DEVIATION:
             raise ValueError(
@@ -215,7 +329,7 @@ class SubspaceMap(FeatureMap):
             kernel=kernel,
             points=points,
             pivots=np.concatenate(pivots),
-            basis=np.asarray(basis)[:rank, :rank],
+            basis=builder.basis(),
             lambda_max=lambda_max,
             basis_norm=math.sqrt(_norm_bound(4, power)),
             tolerance=tolerance,
@@ -292,7 +406,17 @@ class SubspaceMap(FeatureMap):
         x, basis = jnp.asarray(x), jnp.asarray(self.basis)
         if x.dtype != jnp.float64 or basis.dtype != jnp.float64:
             raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.numerics.float64()")
-        return gram.gram(self.kernel, x, jnp.asarray(self.pivot_points)) @ basis.T
+        return _features(self.kernel, x, jnp.asarray(self.pivot_points), basis)
+
+    def features_of_points(self, num_rows: int, num_columns: int) -> Array:
+        """ψ(z_m) of the public points, filled up to a size that is the same for many maps: [num_rows, num_columns].
+
+        Rows beyond M repeat the last point's, and columns beyond F are zero. Call within ``numerics.float64()``.
+        """
+        points = np.pad(self.points, [(0, num_rows - self.num_points), (0, 0)], mode="edge")
+        missing = num_columns - self.num_features
+        pivot_points = np.pad(self.pivot_points, [(0, missing), (0, 0)], mode="edge")
+        return _features(self.kernel, points, pivot_points, np.pad(self.basis, (0, missing)))
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         """B Σ_n a_n k_S(x_n): one kernel sum, by direct differences as in the basis and the proof, then one product."""

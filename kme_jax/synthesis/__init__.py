@@ -6,7 +6,7 @@ from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport, posterio
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint, joint_of_sizes, lasso_weights
 from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
-from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, closed_form, l1_ball
+from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, adaptive_batch, closed_form, l1_ball
 
 __all__ = [
     "Candidate",
@@ -18,6 +18,7 @@ __all__ = [
     "SolverReport",
     "WeightedSample",
     "adaptive",
+    "adaptive_batch",
     "closed_form",
     "greedy_preimages",
     "joint",

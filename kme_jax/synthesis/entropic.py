@@ -10,8 +10,14 @@ p a public prior. τ → 0 projects y onto the convex hull of the a_m (the proje
 is 1-strongly convex and smooth, and its minimiser r is the residual y − Σ w_m a_m of the solution w ∝ p exp(a r / τ).
 For any r and the w that it gives, the duality gap is ½‖∇D(r)‖², and bounds ½‖Σ (w − w*)_m a_m‖² too.
 Newton's method solves it; the Newton equations, with the matrix I + C/τ for the covariance C of the features under w,
-by conjugate gradients. Those need about as many steps as C has eigenvalues above τ; where there are not too many
-features, that matrix at the starting point is factorised and makes it a few.
+by conjugate gradients. Those need about as many steps as C has eigenvalues above τ, unless they are preconditioned, by
+one of two matrices. In the eigenvectors of the covariance under p, that covariance is diagonal, and so is the inverse
+of I + C/τ as long as w is near p: it costs nothing. The inverse for the weights at the start is good for any w, and
+costs a factorisation for each target and τ.
+
+Targets that share the features are solved together, so that a pass over the features serves all of them. Arrays are
+filled up to a few sizes, so that few programs are compiled: a feature that is zero for every point has r = 0 and adds
+nothing to any product, and a point of prior 0 has weight 0.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.lasso import SolverReport
 
 Array = jax.Array
@@ -30,52 +37,102 @@ Array = jax.Array
 _ARMIJO = 1e-4
 _MAX_HALVINGS = 30
 _MAX_CG_STEPS = 1000
-_MAX_FACTORED = 3000  # features
+_MAX_NEWTON_STEPS = 100
 _NUM_PROBES = 16
 _PROBE_SEED = 20130614
 
+# Features up to which inverses are always computed, and up to which they are computed where they pay: that is, once the
+# products of as many steps for all probes cost as much as an inverse.
+_ALWAYS_INVERTED = 512
+_MAX_INVERTED = 3072
+_STEPS_PER_INVERSE = 1 / (2 * _NUM_PROBES)  # of F
+_MAX_INVERSE_BYTES = 2**30  # for all targets
 
-def _log_sum_exp(logits: Array) -> tuple[Array, Array]:
-    """log Σ exp and the softmax."""
-    largest = jnp.max(logits)
-    scaled = jnp.exp(logits - largest)
-    total = jnp.sum(scaled)
-    return largest + jnp.log(total), scaled / total
+
+def padded_sizes(num_weights: int, num_features: int) -> tuple[int, int]:
+    """What M and F are filled up to."""
+    weights = 128 if num_weights <= 128 else 1024 if num_weights <= 1024 else -(-num_weights // 2048) * 2048
+    step = 128 if num_features <= 128 else 256 if num_features <= 1024 else 1024
+    return weights, -(-num_features // step) * step
 
 
-def _covariance_product(features: Array, weights: Array, vectors: Array) -> Array:
-    """C V for the covariance C = Σ w a aᵀ − (Σ w a)(Σ w a)ᵀ of the features [M, F] and V [F, r]."""
-    products = features @ vectors
-    centred = products - (weights @ products)[None, :]
-    return features.T @ (weights[:, None] * centred)
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """What all targets share.
+
+    Attributes:
+      features: a, [M, F].
+      transposed: the same in the other order, [F, M]: each product reads its matrix in the order of memory.
+      log_prior: log p, [M], −∞ where p is 0.
+      spectrum: the diagonal of the features' covariance under p, [F].
+    """
+
+    features: Array
+    transposed: Array
+    log_prior: Array
+    spectrum: Array
+
+    def covariance_product(self, weights: Array, vectors: Array) -> Array:
+        """C v for the covariance C = Σ w a aᵀ − (Σ w a)(Σ w a)ᵀ of every target: w [P, M], v [P, k, F]."""
+        products = _rows_times(vectors, self.transposed)
+        centred = products - jnp.sum(weights[:, None, :] * products, axis=2, keepdims=True)
+        return _rows_times(weights[:, None, :] * centred, self.features)
+
+
+def _rows_times(rows: Array, matrix: Array) -> Array:
+    """rows [P, k, n] times a matrix [n, m], as one product."""
+    return (rows.reshape(-1, rows.shape[2]) @ matrix).reshape(*rows.shape[:2], matrix.shape[1])
+
+
+@functools.partial(jax.jit, static_argnames="rotate")
+def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, Array | None]:
+    """The problem, in the eigenvectors of the features' covariance if ``rotate``; and those, as columns."""
+    mean = prior @ features
+    rotation = None
+    if rotate:
+        covariance = (features.T * prior[None, :]) @ features - mean[:, None] * mean[None, :]
+        spectrum, rotation = jnp.linalg.eigh(covariance)
+        features = features @ rotation
+    else:
+        spectrum = prior @ jnp.square(features) - jnp.square(mean)
+    return _Problem(features, features.T, jnp.log(prior), jnp.maximum(spectrum, 0)), rotation
 
 
 @jax.jit
-def _newton_factor(features: Array, weights: Array, penalty: Array) -> Array:
-    """The lower Cholesky factor of I + C/τ, [F, F]."""
-    mean = weights @ features
-    covariance = features.T @ (weights[:, None] * features) - mean[:, None] * mean[None, :]
-    return jnp.linalg.cholesky(jnp.eye(len(mean), dtype=features.dtype) + covariance / penalty)
+def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array) -> Array:
+    """(I + C/τ)⁻¹ for the weights [P, M] of every active target, [P, F, F]; zeros for the others."""
+    identity = jnp.eye(problem.features.shape[1], dtype=problem.features.dtype)
+
+    def inverse(weights):
+        mean = weights @ problem.features
+        covariance = (problem.transposed * weights[None, :]) @ problem.features - mean[:, None] * mean[None, :]
+        factor = jnp.linalg.cholesky(identity + covariance / penalty)
+        return jax.scipy.linalg.cho_solve((factor, True), identity)
+
+    def one(target):
+        return jax.lax.cond(target[1], inverse, lambda _: jnp.zeros_like(identity), target[0])
+
+    return jax.lax.map(one, (weights, active))
 
 
-def _conjugate_gradients(product, right: Array, tolerance: Array, factor: Array | None = None) -> tuple[Array, Array]:
-    """Solves A x = b for each column of b [F, r], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
+def _conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
+    """Solves A x = b for every b [P, k, F], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
+
+    Each system stops by itself: it does not matter what others are solved beside it.
 
     Args:
       product: V -> A V.
+      precondition: V -> about A⁻¹ V.
       right: b.
-      tolerance: relative, a scalar.
-      factor: lower triangular L with L Lᵀ near A, to precondition with.
+      tolerance: relative, [P, 1, 1] or a scalar.
 
     Returns:
       x, and the number of steps made.
     """
 
-    def precondition(vectors):
-        return vectors if factor is None else jax.scipy.linalg.cho_solve((factor, True), vectors)
-
     def inner(a, b):
-        return jnp.sum(a * b, axis=0, keepdims=True)
+        return jnp.sum(a * b, axis=2, keepdims=True)
 
     def ratio(a, b):
         return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
@@ -89,7 +146,7 @@ def _conjugate_gradients(product, right: Array, tolerance: Array, factor: Array 
     def advance(state):
         step, x, residual, direction, before = state
         image = product(direction)
-        length = ratio(before, inner(direction, image))
+        length = jnp.where(inner(residual, residual) > limit, ratio(before, inner(direction, image)), 0)
         x, residual = x + length * direction, residual - length * image
         step_direction = precondition(residual)
         after = inner(residual, step_direction)
@@ -101,64 +158,92 @@ def _conjugate_gradients(product, right: Array, tolerance: Array, factor: Array 
     return x, steps
 
 
+def _newton_equations(problem: _Problem, weights: Array, penalty: Array, inverses: Array | None):
+    """V -> (I + C/τ) V, and V -> about (I + C/τ)⁻¹ V, for V [P, k, F]."""
+
+    def product(vectors):
+        return vectors + problem.covariance_product(weights, vectors) / penalty
+
+    def precondition(vectors):
+        return vectors / (1 + problem.spectrum / penalty)[None, None, :] if inverses is None else vectors @ inverses
+
+    return product, precondition
+
+
 @functools.partial(jax.jit, static_argnames="max_steps")
-def _solve(features, target, log_prior, penalty, dual, tolerance, factor, *, max_steps: int):
-    """Newton's method on D from ``dual``.
+def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inverses, *, max_steps: int):
+    """Newton's method on D for every active target [P, F], from ``duals`` [P, F].
 
     Returns:
-      r, w, the gap, the trace of the primal objective padded with NaN [max_steps + 1], and Newton steps made.
+      r [P, F], w [P, M], Σ w a [P, F], gaps [P], Newton steps made [P], and the trace of the primal objectives padded
+      with NaN, [max_steps + 1, P].
     """
 
-    def evaluate(dual, scores):
+    def evaluate(duals, scores):
         """D and w at r, from a r."""
-        log_total, weights = _log_sum_exp(log_prior + scores / penalty)
-        return 0.5 * dual @ dual - target @ dual + penalty * log_total, weights
+        logits = problem.log_prior[None, :] + scores / penalty
+        largest = jnp.max(logits, axis=1, keepdims=True)
+        scaled = jnp.exp(logits - largest)
+        total = jnp.sum(scaled, axis=1, keepdims=True)
+        log_total = (largest + jnp.log(total))[:, 0]
+        return jnp.sum((0.5 * duals - targets) * duals, axis=1) + penalty * log_total, scaled / total
 
-    def state_at(step, dual, scores, trace):
-        value, weights = evaluate(dual, scores)
-        gradient = dual - target + weights @ features
-        gap = 0.5 * gradient @ gradient
-        return step, dual, scores, value, weights, gradient, gap, trace.at[step].set(gap - value)
+    def state_at(step, steps, duals, scores, trace):
+        values, weights = evaluate(duals, scores)
+        gradients = duals - targets + weights @ problem.features
+        gaps = 0.5 * jnp.sum(jnp.square(gradients), axis=1)
+        return step, steps, duals, scores, values, weights, gradients, gaps, trace.at[step].set(gaps - values)
+
+    def is_unfinished(gaps):
+        return active & (gaps > tolerances)
 
     def unfinished(state):
-        step, gap = state[0], state[6]
-        return (step < max_steps) & (gap > tolerance)
+        step, gaps = state[0], state[7]
+        return (step < max_steps) & jnp.any(is_unfinished(gaps))
 
     def advance(state):
-        step, dual, scores, value, weights, gradient, _, trace = state
-        norm = jnp.linalg.norm(gradient)
+        step, steps, duals, scores, values, weights, gradients, gaps, trace = state
+        moving = is_unfinished(gaps)
+        right = jnp.where(moving[:, None], gradients, 0)
+        norms = jnp.linalg.norm(right, axis=1)
+        forcing = jnp.minimum(0.1, jnp.sqrt(norms / (1e-30 + jnp.linalg.norm(targets, axis=1))))
+        product, precondition = _newton_equations(problem, weights, penalty, inverses)
+        solution, _ = _conjugate_gradients(product, precondition, right[:, None, :], forcing[:, None, None])
+        directions = -solution[:, 0, :]
+        slopes = jnp.sum(gradients * directions, axis=1)
+        score_directions = directions @ problem.transposed
 
-        def product(vectors):
-            return vectors + _covariance_product(features, weights, vectors) / penalty
+        def too_long(lengths):
+            trial, _ = evaluate(duals + lengths[:, None] * directions, scores + lengths[:, None] * score_directions)
+            return moving & ~(trial <= values + _ARMIJO * lengths * slopes + 1e-15 * jnp.abs(values))
 
-        forcing = jnp.minimum(0.1, jnp.sqrt(norm / (1e-30 + jnp.linalg.norm(target))))
-        direction = -_conjugate_gradients(product, gradient[:, None], forcing, factor)[0][:, 0]
-        slope = gradient @ direction
-        score_direction = features @ direction
+        def halve(search):
+            halvings, lengths, too_long_now = search
+            lengths = jnp.where(too_long_now, lengths / 2, lengths)
+            return halvings + 1, lengths, too_long(lengths)
 
-        def too_long(search):
-            halvings, length = search
-            trial, _ = evaluate(dual + length * direction, scores + length * score_direction)
-            return (halvings < _MAX_HALVINGS) & ~(trial <= value + _ARMIJO * length * slope + 1e-15 * jnp.abs(value))
+        lengths = jnp.ones_like(slopes)
+        search = (jnp.int32(0), lengths, too_long(lengths))
+        lengths = jax.lax.while_loop(lambda s: (s[0] < _MAX_HALVINGS) & jnp.any(s[2]), halve, search)[1][:, None]
+        steps = steps + moving.astype(steps.dtype)
+        return state_at(step + 1, steps, duals + lengths * directions, scores + lengths * score_directions, trace)
 
-        _, length = jax.lax.while_loop(too_long, lambda s: (s[0] + 1, s[1] / 2), (jnp.int32(0), jnp.ones_like(slope)))
-        return state_at(step + 1, dual + length * direction, scores + length * score_direction, trace)
-
-    trace = jnp.full(max_steps + 1, jnp.nan, features.dtype)
-    state = jax.lax.while_loop(unfinished, advance, state_at(jnp.int32(0), dual, features @ dual, trace))
-    step, dual, _, _, weights, _, gap, trace = state
-    return dual, weights, gap, trace, step
+    trace = jnp.full((max_steps + 1, len(targets)), jnp.nan, targets.dtype)
+    start = state_at(jnp.int32(0), jnp.zeros(len(targets), jnp.int32), duals, duals @ problem.transposed, trace)
+    _, steps, duals, _, _, weights, gradients, gaps, trace = jax.lax.while_loop(unfinished, advance, start)
+    return duals, weights, gradients - duals + targets, gaps, steps, trace
 
 
 @jax.jit
-def _degrees_of_freedom(features, weights, penalty, probes, factor):
-    """tr(C (τ I + C)⁻¹), estimated by zᵀ(I − (I + C/τ)⁻¹)z for the columns z of ``probes`` with E[z zᵀ] = I."""
+def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inverses):
+    """tr(C (τ I + C)⁻¹) of every active target, [P], and the steps made.
 
-    def product(vectors):
-        return vectors + _covariance_product(features, weights, vectors) / penalty
-
-    inverse, _ = _conjugate_gradients(product, probes, jnp.asarray(1e-3, probes.dtype), factor)
-    return jnp.mean(jnp.sum(probes * (probes - inverse), axis=0))
+    Estimated by zᵀ(I − (I + C/τ)⁻¹)z for the rows z of ``probes`` [k, F] with E[z zᵀ] = I.
+    """
+    right = jnp.where(active[:, None, None], probes[None, :, :], 0)
+    product, precondition = _newton_equations(problem, weights, penalty, inverses)
+    solution, steps = _conjugate_gradients(product, precondition, right, jnp.asarray(1e-3, probes.dtype))
+    return jnp.mean(jnp.sum(right * (right - solution), axis=2), axis=1), steps
 
 
 def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,6 +266,136 @@ def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarr
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class BatchFit:
+    """The solutions for one penalty and P targets, in the order and the size of :class:`EntropicBatch`.
+
+    Attributes:
+      penalty: τ.
+      weights: w, [P, M], on the device, filled up.
+      residuals: the dual variables r, [P, F], on the device, filled up.
+      distances: ‖Σ w_m a_m − y‖², [P].
+      gaps: duality gaps, [P].
+      converged: whether they reached their tolerances, [P].
+      num_steps: Newton steps made, [P].
+      objectives: traces, [steps + 1, P].
+      inverses: of about I + C/τ, [P, F, F], on the device; None where they do not pay.
+    """
+
+    penalty: float
+    weights: Array
+    residuals: Array
+    distances: np.ndarray
+    gaps: np.ndarray
+    converged: np.ndarray
+    num_steps: np.ndarray
+    objectives: np.ndarray
+    inverses: Array | None
+
+
+class EntropicBatch:
+    """The problem of the module's text for fixed features and prior and several targets, solved for one τ after
+    another, from large to small.
+
+    Call it within ``numerics.float64()`` for features in float64.
+
+    Args:
+      features: a, [M', F'], of any sizes from M and F up: beyond them anything finite, and zeros, respectively.
+      targets: y, [P, F].
+      prior: p, [M].
+      invert: whether to use inverses from the start, see the module's text.
+    """
+
+    def __init__(self, features: Array, targets: np.ndarray, prior: np.ndarray, *, invert: bool = False):
+        self._num_weights, (num_targets, num_features) = len(prior), targets.shape
+        sizes = padded_sizes(self._num_weights, num_features)
+        if features.shape != sizes:
+            features = np.asarray(features)
+            features = np.pad(features, [(0, size - n) for size, n in zip(sizes, features.shape, strict=True)])
+        features = jnp.asarray(features)
+        dtype, (size, width) = features.dtype, sizes
+        self._prior = jnp.asarray(np.pad(prior, (0, size - len(prior))), dtype)
+        self._can_invert = width <= _MAX_INVERTED and num_targets * width**2 * dtype.itemsize <= _MAX_INVERSE_BYTES
+        self._invert = self._can_invert and (invert or width <= _ALWAYS_INVERTED)
+        rotate = not self._invert and width <= _MAX_INVERTED
+        self._problem, self._rotation = _prepare(features, self._prior, rotate=rotate)
+        probes = np.random.default_rng(_PROBE_SEED).choice([-1.0, 1.0], (num_features, _NUM_PROBES))
+        self._targets, self._probes = self._inwards(targets), self._inwards(probes.T)
+        self._num_features = num_features
+
+    def _inwards(self, vectors: np.ndarray) -> Array:
+        """Vectors [n, F] in the coordinates of the solver."""
+        width = self._problem.features.shape[1]
+        vectors = np.pad(np.asarray(vectors), [(0, 0), (0, width - np.shape(vectors)[1])])
+        vectors = jnp.asarray(vectors, self._problem.features.dtype)
+        return vectors if self._rotation is None else vectors @ self._rotation
+
+    def residuals(self, fit: BatchFit) -> np.ndarray:
+        """The dual variables in the features' own coordinates, [P, F]."""
+        vectors = fit.residuals if self._rotation is None else fit.residuals @ self._rotation.T
+        return np.asarray(vectors)[:, : self._num_features]
+
+    def weights(self, fit: BatchFit) -> np.ndarray:
+        """w, [P, M], positive, each summing to 1."""
+        return np.asarray(fit.weights)[:, : self._num_weights]
+
+    def solve(
+        self,
+        penalty: float,
+        tolerances: np.ndarray,
+        *,
+        start: BatchFit | np.ndarray | None = None,
+        active: np.ndarray | None = None,
+        max_steps: int = _MAX_NEWTON_STEPS,
+    ) -> BatchFit:
+        """The solutions for τ.
+
+        Args:
+          penalty: τ > 0.
+          tolerances: of the duality gaps, [P].
+          start: the solutions for another τ, to start from.
+          active: which targets to solve, [P]; all if None. The others stay where they start.
+          max_steps: Newton steps after which to give up.
+        """
+        dtype, num_targets = self._targets.dtype, len(self._targets)
+        active = np.ones(num_targets, bool) if active is None else active
+        tau, tolerances = jnp.asarray(penalty, dtype), np.asarray(tolerances, dtype)
+        if start is None:
+            duals, weights = jnp.zeros_like(self._targets), jnp.tile(self._prior[None, :], (num_targets, 1))
+        else:
+            duals, weights = start.residuals, start.weights
+        inverses = _inverses(self._problem, weights, tau, active) if self._invert else None
+        duals, weights, fitted, gaps, steps, trace = _solve(
+            self._problem, self._targets, tau, duals, tolerances, active, inverses, max_steps=max_steps
+        )
+        distances = np.asarray(_squared_distances(fitted, self._targets))
+        gaps, steps = np.asarray(gaps), np.asarray(steps)
+        objectives = np.asarray(trace)[: int(steps.max()) + 1]
+        return BatchFit(penalty, weights, duals, distances, gaps, gaps <= tolerances, steps, objectives, inverses)
+
+    def degrees_of_freedom(self, fit: BatchFit, active: np.ndarray | None = None) -> np.ndarray:
+        """Σ_f ∂(Σ_m w_m a_m)_f / ∂y_f at the solutions, = tr(C (τ I + C)⁻¹) by the implicit function theorem, [P].
+
+        Estimated by Hutchinson's method with 16 fixed vectors of random signs (relative standard error at most
+        √(2 / (16 · df))).
+
+        Args:
+          fit: the solutions.
+          active: for which targets; all if None.
+        """
+        active = np.ones(len(self._targets), bool) if active is None else active
+        penalty = jnp.asarray(fit.penalty, self._targets.dtype)
+        degrees, steps = _degrees_of_freedom(self._problem, fit.weights, penalty, self._probes, active, fit.inverses)
+        slow = int(steps) > _STEPS_PER_INVERSE * self._targets.shape[1]
+        self._invert = self._invert or (self._can_invert and slow)
+        return np.asarray(degrees)
+
+
+@jax.jit
+def _squared_distances(fitted: Array, targets: Array) -> Array:
+    return jnp.sum(jnp.square(fitted - targets), axis=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class EntropicFit:
     """The solution for one penalty.
 
@@ -189,14 +404,13 @@ class EntropicFit:
       weights: w, [M], positive, summing to 1.
       residual: the dual variable r, about y − Σ w_m a_m, [F].
       report: how the optimisation went.
-      factor: of about I + C/τ, [F, F]; None where F is large.
     """
 
     penalty: float
     weights: np.ndarray
     residual: np.ndarray
     report: SolverReport
-    factor: Array | None = dataclasses.field(default=None, repr=False)
+    batch: BatchFit = dataclasses.field(repr=False)
 
 
 class EntropicLeastSquares:
@@ -212,23 +426,24 @@ class EntropicLeastSquares:
     """
 
     def __init__(self, features: Array, target: np.ndarray, prior: np.ndarray | None = None):
-        self.features = jnp.asarray(features)
-        if self.features.ndim != 2 or np.shape(target) != self.features.shape[1:]:
-            shapes = f"{list(self.features.shape)} and target {list(np.shape(target))}"
+        features = np.asarray(features)
+        if features.ndim != 2 or np.shape(target) != features.shape[1:]:
+            shapes = f"{list(features.shape)} and target {list(np.shape(target))}"
             raise ValueError(f"features {shapes} do not fit: [M, F] and [F] are needed")
-        num_weights = self.features.shape[0]
+        num_weights = features.shape[0]
         prior = np.full(num_weights, 1 / num_weights) if prior is None else np.asarray(prior, np.float64)
         if prior.shape != (num_weights,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
             raise ValueError(f"prior must be {num_weights} positive numbers that sum to 1")
         self.prior = prior
-        dtype = self.features.dtype
-        self.target = jnp.asarray(target, dtype)
-        self._log_prior = jnp.asarray(np.log(prior), dtype)
-        probes = np.random.default_rng(_PROBE_SEED).choice([-1.0, 1.0], (self.features.shape[1], _NUM_PROBES))
-        self._probes = jnp.asarray(probes, dtype)
+        self._batch = EntropicBatch(features, np.asarray(target)[None, :], prior, invert=True)
 
     def solve(
-        self, penalty: float, tolerance: float, *, start: EntropicFit | None = None, max_steps: int = 100
+        self,
+        penalty: float,
+        tolerance: float,
+        *,
+        start: EntropicFit | None = None,
+        max_steps: int = _MAX_NEWTON_STEPS,
     ) -> EntropicFit:
         """The solution for τ.
 
@@ -240,26 +455,12 @@ class EntropicLeastSquares:
         """
         if not penalty > 0:
             raise ValueError(f"penalty must be positive, got {penalty}")
-        dtype = self.features.dtype
-        dual = jnp.zeros_like(self.target) if start is None else jnp.asarray(start.residual, dtype)
-        arguments = [jnp.asarray(value, dtype) for value in (penalty, tolerance)]
-        factor = None
-        if self.features.shape[1] <= _MAX_FACTORED:
-            weights = self.prior if start is None else start.weights
-            factor = _newton_factor(self.features, jnp.asarray(weights, dtype), arguments[0])
-        residual, weights, gap, trace, steps = _solve(
-            self.features, self.target, self._log_prior, arguments[0], dual, arguments[1], factor, max_steps=max_steps
-        )
-        objective = np.asarray(trace)[: int(steps) + 1]
-        report = SolverReport(objective, float(gap), bool(gap <= tolerance), int(steps))
-        return EntropicFit(penalty, np.asarray(weights), np.asarray(residual), report, factor)
+        before = None if start is None else start.batch
+        fit = self._batch.solve(penalty, np.asarray([tolerance]), start=before, max_steps=max_steps)
+        steps = int(fit.num_steps[0])
+        report = SolverReport(fit.objectives[:, 0], float(fit.gaps[0]), bool(fit.converged[0]), steps)
+        return EntropicFit(penalty, self._batch.weights(fit)[0], self._batch.residuals(fit)[0], report, fit)
 
     def degrees_of_freedom(self, fit: EntropicFit) -> float:
-        """Σ_f ∂(Σ_m w_m a_m)_f / ∂y_f at a solution, = tr(C (τ I + C)⁻¹) by the implicit function theorem.
-
-        Estimated by Hutchinson's method with 16 fixed vectors of random signs (relative standard error at most
-        √(2 / (16 · df))).
-        """
-        penalty = jnp.asarray(fit.penalty, self.features.dtype)
-        weights = jnp.asarray(fit.weights, self.features.dtype)
-        return float(_degrees_of_freedom(self.features, weights, penalty, self._probes, fit.factor))
+        """See :meth:`EntropicBatch.degrees_of_freedom`."""
+        return float(self._batch.degrees_of_freedom(fit.batch)[0])

@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -283,16 +282,13 @@ class Generator:
         at_once = num_blocks * _ROWS_AT_ONCE
         for start in range(0, num_rows, at_once):  # blocks of one shape; what is too much is cut off
             some = np.pad(labels[start : start + at_once], (0, max(0, start + at_once - num_rows)))
-            keys = jax.vmap(functools.partial(jax.random.fold_in, code_key))(
-                start + _ROWS_AT_ONCE * jnp.arange(num_blocks)
-            )
             made = _written(
-                graph, self.network, self.rows, num_labels, parameters, statistics, keys,
-                some.reshape(num_blocks, -1), noise=noise,
+                graph, self.network, self.rows, num_labels, parameters, statistics, code_key,
+                start + _ROWS_AT_ONCE * np.arange(num_blocks, dtype=np.int32), some.reshape(num_blocks, -1),
+                noise=noise,
             )  # fmt: skip
-            wanted = -(-min(at_once, num_rows - start) // _ROWS_AT_ONCE)
-            found.append(np.asarray(made[:wanted]).reshape(wanted * _ROWS_AT_ONCE, -1))
-        rows = np.concatenate(found)[:num_rows]
+            found.append(np.asarray(made).reshape(at_once, -1)[: num_rows - start])
+        rows = np.concatenate(found)
         return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
 
     def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
@@ -352,17 +348,18 @@ def _inputs(
 
 
 @functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
-def _written(graph, network, rows, num_labels, parameters, statistics, keys, labels, *, noise):
-    """Rows of blocks with keys [b] and labels [b, n]: [b, n, columns]."""
+def _written(graph, network, rows, num_labels, parameters, statistics, key, starts, labels, *, noise):
+    """Rows of blocks that begin at rows with the numbers starts [b], with labels [b, n]: [b, n, columns]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
 
-    def block(key, labels):
-        code_key, style_key, row_key = jax.random.split(key, 3)
+    def block(some):
+        start, labels = some
+        code_key, style_key, row_key = jax.random.split(jax.random.fold_in(key, start), 3)
         styles = jax.random.categorical(style_key, parameters["styles"][labels])
         return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
 
-    return jax.lax.map(lambda some: block(*some), (keys, labels))
+    return jax.lax.map(block, (starts, labels))
 
 
 @pytree_dataclass
@@ -538,10 +535,12 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
 
     For probability vectors that is ‖Σ_s p_s (a_s − y)‖²; with (1 − Σ_s p_s)² added, the minimiser over all p ≥ 0 is a
-    multiple of it.
+    multiple of it. All that matters of the vectors is their inner products.
     """
-    system = np.concatenate([(vectors - target).T, np.ones((1, len(vectors)))])
-    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(target)), 1.0))
+    differences = vectors - target
+    squares, axes = np.linalg.eigh(differences @ differences.T)
+    system = np.concatenate([np.sqrt(np.maximum(squares, 0))[:, None] * axes.T, np.ones((1, len(vectors)))])
+    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(vectors)), 1.0))
     return found / found.sum()
 
 
@@ -618,9 +617,16 @@ def train_generator(
 ) -> Generator:
     """A generator whose mean embedding is close to the noisy one ([H] equations 7, 16 and algorithm 1, step 5).
 
-    Post-processing: nothing here sees a private row. The same key, embedding and arguments give the same generator on
-    the same device and versions. At the end the shares of the styles, in which μ_G is linear, are replaced by the best
-    ones for the styles as they are: a convex problem, and styles that found no place get nothing.
+    Post-processing: nothing here sees a private row. At the end the shares of the styles, in which μ_G is linear, are
+    replaced by the best ones for the styles as they are: a convex problem, and styles that found no place get nothing.
+
+    The same key, embedding and arguments give the same generator, to the last bit and in every process, on the same
+    kind of device with the same versions of the libraries. On a GPU XLA is kept from choosing algorithms by their
+    timings; what that costs is small, as a step is bound by the number of its kernels, and compilation is faster. On
+    another kind of device, or with another number of steps in a call, rounding differs, and training amplifies it.
+
+    Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
+    default precision of the device's matrix products, which on an NVIDIA GPU is TF32 (10 bits of mantissa).
 
     Args:
       key: a JAX random key, for parameters and codes.

@@ -16,9 +16,15 @@ after a private release is from Bernstein & Sheldon (2018). It sees μ̃ and pub
 post-processing, of no privacy cost: where the prior is a bad description of the rows the answer is less accurate, never
 less private.
 
-Hamiltonian Monte Carlo (Neal 2011; blackjax) draws from it in w's logarithmic coordinates (w = softmax of
-log-gamma variables), from a start that is annealed: the likelihood is raised from a flat one to its own. A sampler
-whose misfit still falls while its draws are taken was late, and takes others.
+Hamiltonian Monte Carlo (Neal 2011) draws from it in w's logarithmic coordinates (w = softmax of log-gamma variables).
+Several chains move at the same time, as one batch, with a step size in common. They start from draws of about the prior
+and are annealed: the likelihood is raised from a flat one to its own. While it is far from its own, random frequencies
+are represented by some of them. Chains end in different modes, and hardly leave them. In a mode that fits worse the
+mean is further from the truth. After every round before sampling, chains are therefore chosen anew, in proportion to
+exp(−‖β − ψ(ν)‖²/2σ²T) with the misfit's mean over half a round and T the temperature: good ones are copied, as in a
+sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights of means, as here, are a rule of thumb). No
+chain is chosen while draws are taken, and the metric and the limit of the step are fixed then. If the misfit still
+falls, sampling began too early, and is done again from where the chains are.
 
 Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
 noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
@@ -36,7 +42,6 @@ import dataclasses
 import functools
 import math
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,12 +67,14 @@ _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
-# Rounds of trajectories: annealed; at temperature 1, while the metric is learnt; while the step for it is; with
-# the metric fixed and the step adapted by less and less, which leaves the posterior the chain's limit (Roberts &
-# Rosenthal 2007). The last three are an attempt, which is made again, from where the last one ended, if it shows that
-# it began elsewhere.
-_ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 30, 20, 10, 50
+# Rounds of trajectories: annealed with a part of the frequencies, then with all; at temperature 1, while the metric is
+# learnt; while the step for it is; with the metric fixed and the step adapted by less and less, which leaves the
+# posterior the chains' limit (Roberts & Rosenthal 2007). The last three are an attempt, which is made again, from where
+# the last one ended, if it shows that it began elsewhere.
+_COARSE, _ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 6, 2, 3, 1, 6
 _ATTEMPT, _ATTEMPTS = _LEARNT + _STEPPED + _SAMPLED, 3
+_FEW = 625  # frequencies of the coarse rounds
+_DRAWS = 50  # about as many are kept
 _DRIFT = 0.05  # of the misfit from one half to the other, in units of five standard deviations of the noise's own
 
 
@@ -78,7 +85,7 @@ class _Model:
 
     Attributes:
       waves: ψ in units of ℓ from the proposal's mean.
-      target: β, [J].
+      target: β, as a table of the waves.
       variance: σ² times the temperature.
       precision: (ℓ / scale of the proposal)², [d].
     """
@@ -88,22 +95,22 @@ class _Model:
     variance: Array
     precision: Array
 
-    def features(self, parameters: Parameters) -> Array:
-        """ψ(ν), [J]."""
+    def table(self, parameters: Parameters) -> Array:
+        """ψ(ν), as a table of the waves."""
         weights = jax.nn.softmax(parameters["log_gammas"])
-        return self.waves.mixture_of_normals(parameters["centres"], weights, jnp.exp(parameters["log_widths"]))
+        return self.waves.table_of_normals(parameters["centres"], weights, jnp.exp(parameters["log_widths"]))
 
-    def log_density(self, parameters: Parameters) -> Array:
-        """Of the parameters given β, up to a constant."""
-        residual = self.target - self.features(parameters)
+    def log_density(self, parameters: Parameters) -> tuple[Array, Array]:
+        """Of the parameters given β, up to a constant; and ψ(ν), as a table of the waves."""
+        table = self.table(parameters)
         log_gammas = parameters["log_gammas"]
         shape = _shape(parameters)
         offsets = parameters["centres"] - parameters["location"][None, :]
         spread = (parameters["log_spread"] - math.log(_SPREAD_MEDIAN)) / _SPREAD_SD
         width = (parameters["log_widths"] - math.log(_WIDTH_MEDIAN)) / _WIDTH_SD
         concentration = (parameters["log_concentration"] - math.log(_CONCENTRATION_MEDIAN)) / _CONCENTRATION_SD
-        return (
-            -0.5 * jnp.sum(jnp.square(residual)) / self.variance
+        density = (
+            -0.5 * jnp.sum(jnp.square(self.target - table)) / self.variance
             - 0.5 * jnp.sum(self.precision_of(parameters)[None, :] * jnp.square(offsets))
             - len(log_gammas) * jnp.sum(parameters["log_spread"])
             - 0.5 * jnp.sum(self.precision * jnp.square(parameters["location"])) / _LOCATION_SD**2
@@ -112,6 +119,7 @@ class _Model:
             - 0.5 * jnp.sum(jnp.square(width))
             - 0.5 * jnp.square(concentration)
         )
+        return density, table
 
     def precision_of(self, parameters: Parameters) -> Array:
         """1 / variance of the atoms' centres about their location, [d]."""
@@ -147,41 +155,141 @@ def _shape(parameters: Parameters) -> Array:
     return jnp.exp(parameters["log_concentration"]) / parameters["log_gammas"].shape[0]
 
 
-@functools.partial(jax.jit, static_argnames=("num_trajectories", "num_leaps"))
-def _run(model, key, parameters, curvature, log_step, gain, *, num_trajectories: int, num_leaps: int):
-    """Trajectories of HMC.
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chains:
+    """Where C chains are, and how they move.
+
+    Attributes:
+      parameters: with an axis [C] in front.
+      log_metric: logarithm of the diagonal of each chain's metric, of the same shapes.
+      log_step: of all chains, [].
+    """
+
+    parameters: Parameters
+    log_metric: Parameters
+    log_step: Array
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Plan:
+    """What each trajectory of a round is for, [num_trajectories] each.
+
+    Attributes:
+      temperature: of the likelihood.
+      learning: how much of the metric's logarithm is that of the curvature here, rather than what it was.
+      gain: of the logarithm of the step, per unit of acceptance rate.
+      choosing: 1 where chains are chosen anew after the round, otherwise 0.
+    """
+
+    temperature: Array
+    learning: Array
+    gain: Array
+    choosing: Array
+
+
+@functools.partial(jax.jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
+def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_widths: int):
+    """From a model whose target is features [J]: the model, one of fewer frequencies, and chains that are draws of
+    about the prior."""
+    target = model.waves.table(model.target)
+    few, part = model.waves.fewer(_FEW, target)
+    dim = model.precision.shape[0]
+    centres = jax.random.normal(jax.random.fold_in(key, 0), (num_chains, num_atoms, dim), jnp.float32)
+
+    def every(value, *shape):
+        return jnp.full((num_chains, *shape), math.log(value), jnp.float32)
+
+    parameters = {
+        "centres": _SPREAD_MEDIAN * centres / jnp.sqrt(model.precision)[None, None, :],
+        "location": every(1.0, dim),
+        "log_spread": every(_SPREAD_MEDIAN, dim),
+        "log_gammas": every(_CONCENTRATION_MEDIAN / num_atoms, num_atoms),
+        "log_widths": every(_WIDTH_MEDIAN, num_widths),
+        "log_concentration": every(_CONCENTRATION_MEDIAN),
+    }
+    chains = _Chains(parameters, jax.tree.map(jnp.zeros_like, parameters), jnp.log(jnp.float32(0.1)))
+    return dataclasses.replace(model, target=target), dataclasses.replace(model, waves=few, target=part), chains
+
+
+@functools.partial(jax.jit, static_argnames="num_leaps")
+def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Plan, *, num_leaps: int):
+    """Trajectories of HMC, of all chains at the same time: one round, of this number.
 
     Returns:
-      parameters at the end; the logarithm of the step, at the end and its mean; the mean of ψ(ν); ‖β − ψ(ν)‖² and
-      acceptance rates, [num_trajectories].
+      chains; Σ ψ(ν) over chains and trajectories, in the order of the features; parameters, ‖β − ψ(ν)‖² and acceptance
+      rates after every trajectory, [num_trajectories, C, ...].
     """
-    kernel = blackjax.hmc.build_kernel()
-    flat_curvature, unravel = ravel_pytree(curvature)
+    num_chains = chains.parameters["log_concentration"].shape[0]
+    key = jax.random.fold_in(key, number)
 
-    def log_density(flat):
-        return model.log_density(unravel(flat))
+    def advance(carry, now):
+        (chains, total), (key, plan) = carry, now
+        tempered = dataclasses.replace(model, variance=model.variance * plan.temperature)
 
-    def advance(carry, key):
-        state, log_step, total = carry
-        move_key, jitter_key = jax.random.split(key)
+        def learn(log_metric):
+            curvature = jax.vmap(tempered.curvature)(chains.parameters)
+            return jax.tree.map(lambda old, new: old + plan.learning * (jnp.log(new) - old), log_metric, curvature)
+
+        log_metric = jax.lax.cond(plan.learning > 0, learn, lambda old: old, chains.log_metric)
+        jitter_key, move_key = jax.random.split(key)
         # Trajectories of one length could return to where they started.
-        size = jnp.exp(log_step) * jax.random.uniform(jitter_key, (), log_step.dtype, 0.7, 1.3)
-        state, info = kernel(move_key, state, log_density, size, 1 / flat_curvature, num_leaps)
-        rate = jnp.nan_to_num(info.acceptance_rate)
-        features = model.features(unravel(state.position))
-        misfit = jnp.sum(jnp.square(model.target - features))
-        total = total + features / num_trajectories
-        return (state, log_step + gain * (rate - _ACCEPTANCE), total), (misfit, rate, log_step)
+        step = jnp.exp(chains.log_step) * jax.random.uniform(jitter_key, (), jnp.float32, 0.7, 1.3)
+        move = functools.partial(_trajectory, tempered, step, num_leaps=num_leaps)
+        keys = jax.random.split(move_key, num_chains)
+        parameters, table, rate = jax.vmap(move)(keys, chains.parameters, log_metric)
+        misfit = jnp.sum(jnp.square(model.target[None] - table), axis=tuple(range(1, table.ndim)))
+        log_step = chains.log_step + plan.gain * (jnp.mean(rate) - _ACCEPTANCE)
+        return (_Chains(parameters, log_metric, log_step), total + table), (parameters, misfit, rate)
 
-    with jax.numpy_dtype_promotion("standard"):
-        start = blackjax.hmc.init(ravel_pytree(parameters)[0], log_density)
-        (state, log_step, mean), (misfits, rates, log_steps) = jax.lax.scan(
-            advance, (start, log_step, jnp.zeros_like(model.target)), jax.random.split(key, num_trajectories)
-        )
-    return unravel(state.position), (log_step, jnp.mean(log_steps)), mean, misfits, rates
+    num_trajectories = plan.gain.shape[0]
+    start = (chains, jnp.zeros((num_chains, *model.target.shape), model.target.dtype))
+    (chains, total), trace = jax.lax.scan(advance, start, (jax.random.split(key, num_trajectories), plan))
+    late = jnp.mean(trace[1][num_trajectories // 2 :], axis=0)
+    log_weights = -0.5 * plan.choosing[-1] * late / (model.variance * plan.temperature[-1])
+    chosen = _choice(jax.random.fold_in(key, num_trajectories), log_weights)
+    parameters, log_metric = jax.tree.map(lambda values: values[chosen], (chains.parameters, chains.log_metric))
+    return (
+        _Chains(parameters, log_metric, chains.log_step),
+        jnp.sum(jax.vmap(model.waves.features)(total), axis=0),
+        trace,
+    )
 
 
-_curvature = jax.jit(_Model.curvature)
+def _choice(key: Array, log_weights: Array) -> Array:
+    """As many indices as there are weights, in proportion to them, by systematic resampling; each once if all are
+    equal."""
+    number = log_weights.shape[0]
+    cumulative = jnp.cumsum(jax.nn.softmax(log_weights))
+    places = (jnp.arange(number, dtype=jnp.float32) + jax.random.uniform(key, (), log_weights.dtype, 0.1, 0.9)) / number
+    return jnp.minimum(jnp.searchsorted(cumulative, places), number - 1)
+
+
+def _trajectory(model: _Model, step: Array, key: Array, parameters: Parameters, log_metric: Parameters, *, num_leaps):
+    """One trajectory of one chain (Neal 2011, figure 2): parameters, ψ(ν) as a table, and the rate of acceptance."""
+    start, unravel = ravel_pytree(parameters)
+    metric = jnp.exp(ravel_pytree(log_metric)[0])
+    momentum_key, accept_key = jax.random.split(key)
+    begun = jnp.sqrt(metric) * jax.random.normal(momentum_key, start.shape, start.dtype)
+
+    def leap(number, state):
+        """A step of the position, but for the first, and one of the momentum, which is half a step at both ends."""
+        position, momentum, ended, started = state
+        position = position + jnp.where(number > 0, step, 0.0) * momentum / metric
+        ended, gradient = jax.value_and_grad(lambda flat: model.log_density(unravel(flat)), has_aux=True)(position)
+        share = jnp.where((number == 0) | (number == num_leaps), 0.5, 1.0)
+        started = jax.tree.map(lambda now, first: jnp.where(number == 0, now, first), ended, started)
+        return position, momentum + share * step * gradient, ended, started
+
+    nowhere = (jnp.zeros((), jnp.float32), jnp.zeros_like(model.target))
+    end, arrived, (reached, end_table), (density, table) = jax.lax.fori_loop(
+        0, num_leaps + 1, leap, (start, begun, nowhere, nowhere)
+    )
+    gained = reached - density - 0.5 * jnp.sum((jnp.square(arrived) - jnp.square(begun)) / metric)
+    rate = jnp.nan_to_num(jnp.exp(jnp.minimum(gained, 0.0)))
+    accepted = jax.random.uniform(accept_key) < rate
+    return unravel(jnp.where(accepted, end, start)), jnp.where(accepted, end_table, table), rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +297,8 @@ class PosteriorReport:
     """How the sampling went.
 
     Attributes:
-      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory; about 1 when ν explains β up to the noise.
+      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory of every chain, [trajectories, C]; about 1 when ν explains
+        β up to the noise. Of the part of the frequencies in use, where it is a part, and its share of F.
       acceptance: mean acceptance rate of the trajectories whose draws are used.
       converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
         noise's own: the sampler has found distributions that explain β.
@@ -255,6 +364,7 @@ def posterior_mean(
     num_atoms: int = 100,
     num_trajectories: int = 20,
     num_leaps: int = 20,
+    num_chains: int = 4,
     progress: Progress | None = None,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """The posterior mean of the module's text, by Hamiltonian Monte Carlo.
@@ -264,9 +374,10 @@ def posterior_mean(
       embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
       proposal: public: the prior of the atoms.
       num_atoms: K, with five different widths, or with one if K is not a multiple of five.
-      num_trajectories: in each of 110 rounds, of which the last 50 are used. Where the misfit shows that the sampler
-        got there late, 80 rounds more, or 160.
+      num_trajectories: of each chain in each of 18 rounds, of which the last 6 are used. Where the misfit shows that
+        the sampler got there late, 10 rounds more, or 20.
       num_leaps: leapfrog steps of a trajectory, each one gradient.
+      num_chains: C, which move at the same time.
       progress: called with (rounds done, rounds in all).
 
     Returns:
@@ -282,15 +393,16 @@ def posterior_mean(
         raise ValueError(f"needs Gaussian noise, got {mechanism.noise}: its likelihood is another one")
     if proposal.dim != feature_map.dim:
         raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")
-    for name, value in (("num_atoms", num_atoms), ("num_trajectories", num_trajectories), ("num_leaps", num_leaps)):
+    counts = {"num_atoms": num_atoms, "num_trajectories": num_trajectories}
+    counts |= {"num_leaps": num_leaps, "num_chains": num_chains}
+    for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    start_key, run_key = jax.random.split(key)
     num_widths = math.gcd(num_atoms, _NUM_WIDTHS)
     num_features, length = feature_map.num_features, feature_map.length_scale
 
     def single(value):
-        return jnp.asarray(np.asarray(value, np.float32))
+        return np.asarray(value, np.float32)
 
     model = _Model(
         waves=feature_map.waves(proposal.mean, length),
@@ -298,80 +410,84 @@ def posterior_mean(
         variance=single(mechanism.variance),
         precision=single(np.square(length / proposal.scale)),
     )
-    spread = single(proposal.scale / length)
-    start = _SPREAD_MEDIAN * spread[None, :]
-    parameters = {
-        "centres": jax.random.normal(start_key, (num_atoms, proposal.dim), jnp.float32) * start,
-        "location": jnp.zeros(proposal.dim, jnp.float32),
-        "log_spread": jnp.full(proposal.dim, math.log(_SPREAD_MEDIAN), jnp.float32),
-        "log_gammas": jnp.full(num_atoms, math.log(_CONCENTRATION_MEDIAN / num_atoms), jnp.float32),
-        "log_widths": jnp.full(num_widths, math.log(_WIDTH_MEDIAN), jnp.float32),
-        "log_concentration": single(math.log(_CONCENTRATION_MEDIAN)),
-    }
+    model, coarse, chains = _start(model, key, num_chains=num_chains, num_atoms=num_atoms, num_widths=num_widths)
+    share = coarse.waves.amplitudes.shape[0] / model.waves.amplitudes.shape[0]
     hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
-    temperatures = np.geomspace(hottest, 1, _ANNEALED)
     spare = 5 * math.sqrt(2 / num_features)  # five standard deviations of the noise's own misfit
-    log_step, round_, attempts = single(math.log(0.1)), 0, 1
+    done, attempts = 0, 1
     misfits: list[np.ndarray] = []
 
-    def advance(temperature, curvature, log_step, gain):
-        nonlocal parameters, round_
-        parameters, log_steps, features, misfit, rate = _run(
-            dataclasses.replace(model, variance=single(mechanism.variance * temperature)),
-            jax.random.fold_in(run_key, round_),
-            parameters,
-            curvature,
-            log_step,
-            single(gain),
-            num_trajectories=num_trajectories,
-            num_leaps=num_leaps,
-        )
-        misfits.append(np.asarray(misfit, np.float64) / (num_features * mechanism.variance))
-        round_ += 1
-        if progress:
-            progress(round_, _ANNEALED + attempts * _ATTEMPT)
-        return *log_steps, features, rate
+    def advance(model: _Model, plans: _Plan) -> tuple[list[Array], dict[str, np.ndarray], np.ndarray]:
+        """Rounds of trajectories: Σ ψ(ν) of each, and parameters and rates after every trajectory."""
+        nonlocal chains, done
+        sums, traces = [], []
+        for start in range(0, len(plans.gain), num_trajectories):
+            plan = jax.tree.map(lambda values, start=start: single(values[start : start + num_trajectories]), plans)
+            chains, total, trace = _round(model, key, 1 + done, chains, plan, num_leaps=num_leaps)
+            sums.append(total)
+            traces.append(trace)
+            done += 1
+            if progress:
+                jax.block_until_ready(chains)
+                progress(done, _COARSE + _ANNEALED + attempts * _ATTEMPT)
+        parameters, misfit, rates = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *traces)
+        misfits.append(misfit / (num_features * mechanism.variance))
+        return sums, parameters, rates
 
-    for temperature in temperatures:
-        tempered = dataclasses.replace(model, variance=single(mechanism.variance * temperature))
-        log_step, *_ = advance(temperature, _curvature(tempered, parameters), log_step, _GAIN)
+    # σ² times a temperature of 1/share, for a part of the frequencies, says as much as σ² for all.
+    middle = min(hottest, 1 / share) if share < 1 else hottest ** (_ANNEALED / (_COARSE + _ANNEALED))
+    advance(coarse, _annealing(share * hottest, share * middle, _COARSE * num_trajectories))
+    misfits[0] /= share
+    advance(model, _annealing(middle, 1, _ANNEALED * num_trajectories))
     while True:
-        curvatures: list[Parameters] = []
-        for _ in range(_LEARNT):
-            curvatures.append(_curvature(model, parameters))
-            log_step, *_ = advance(1, curvatures[-1], log_step, _GAIN)
-        curvature = jax.tree.map(lambda *values: jnp.exp(sum(map(jnp.log, values)) / _LEARNT), *curvatures)
-        log_steps: list[Array] = []
-        for _ in range(_STEPPED):
-            log_step, mean_log_step, *_ = advance(1, curvature, log_step, _GAIN)
-            log_steps.append(mean_log_step)
-        log_steps = log_steps[_STEPPED // 2 :]
-        log_step = sum(log_steps) / len(log_steps)
-        rates, snapshots, mean = [], [], np.zeros(num_features)
-        for sampled in range(_SAMPLED):
-            log_step, _, features, rate = advance(1, curvature, log_step, _GAIN / (sampled + 1))
-            mean += np.asarray(features, np.float64) / _SAMPLED
-            rates.append(float(jnp.mean(rate)))
-            snapshots.append({name: np.asarray(value, np.float64) for name, value in parameters.items()})
-        early, late = (float(np.mean(half)) for half in np.split(np.stack(misfits[-_SAMPLED:]), 2))
-        # A chain whose misfit still falls, or is more than the noise, was not where it is to stay (early and late draws
-        # are compared as by Geweke 1992).
+        learning, sampling = _attempt(num_trajectories)
+        advance(model, learning)
+        sums, draws, rates = advance(model, sampling)
+        early, late = (float(np.mean(half)) for half in np.array_split(misfits[-1], 2))
+        # Chains whose misfit still falls, or is more than the noise, were not where they are to stay (early and late
+        # draws are compared as by Geweke 1992).
         if attempts == _ATTEMPTS or (early - late <= _DRIFT * spare and late <= 1 + spare):
             break
         attempts += 1
+    mean = sum(np.asarray(total, np.float64) for total in sums) / rates.size
     residual = np.asarray(embedding.coordinates, np.float64) - mean
     kept = max(0.0, 1 - (1 + spare) * num_features * mechanism.variance / float(residual @ residual))
-    log_gammas, log_widths = (
-        np.stack([snapshot[name] for snapshot in snapshots]) for name in ("log_gammas", "log_widths")
-    )
-    weights = np.exp(log_gammas - log_gammas.max(axis=1, keepdims=True))
+    every = max(1, rates.size // _DRAWS)
+    draws = {name: value[::-every].reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    weights = np.exp(draws["log_gammas"] - draws["log_gammas"].max(axis=1, keepdims=True))
     result = PosteriorMean(
         feature_map=feature_map,
         coordinates=mean + kept * residual,
-        centres=proposal.mean + length * np.stack([snapshot["centres"] for snapshot in snapshots]),
+        centres=proposal.mean + length * draws["centres"],
         weights=weights / weights.sum(axis=1, keepdims=True),
-        widths=length * np.repeat(np.exp(log_widths), num_atoms // num_widths, axis=1),
+        widths=length * np.repeat(np.exp(draws["log_widths"]), num_atoms // num_widths, axis=1),
         mechanism=mechanism,
     )
     settled = late <= 1 + spare
     return result, PosteriorReport(np.concatenate(misfits), float(np.mean(rates)), settled, kept, attempts)
+
+
+def _annealing(hottest: float, coldest: float, number: int) -> _Plan:
+    """For so many trajectories, each with a metric of where it starts."""
+    temperature = np.geomspace(hottest, coldest, number)
+    return _Plan(temperature, learning=np.ones(number), gain=np.full(number, _GAIN), choosing=np.ones(number))
+
+
+def _attempt(num_trajectories: int) -> tuple[_Plan, _Plan]:
+    """To learn metric and step, and to sample."""
+    learnt, stepped, sampled = (np.arange(rounds * num_trajectories) for rounds in (_LEARNT, _STEPPED, _SAMPLED))
+    burnt = np.ones(len(learnt) + len(stepped))
+    return (
+        _Plan(
+            temperature=burnt,
+            learning=np.concatenate([1 / (1 + learnt), np.zeros(len(stepped))]),  # the mean so far
+            gain=_GAIN * np.concatenate([np.ones(len(learnt)), 1 / (1 + 4 * stepped / num_trajectories)]),
+            choosing=burnt,
+        ),
+        _Plan(
+            temperature=np.ones(len(sampled)),
+            learning=np.zeros(len(sampled)),
+            gain=0.2 * _GAIN / (1 + sampled / num_trajectories),
+            choosing=np.zeros(len(sampled)),
+        ),
+    )

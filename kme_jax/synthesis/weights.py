@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.numerics import Progress, float64, in_float64
 from kme_jax.privacy.mechanisms import PrivateEmbedding
-from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
+from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
 from kme_jax.synthesis.sample import WeightedSample
+
+Array = jax.Array
 
 # The penalties of adaptive(): a geometric sequence, left when the risk has risen so often in a row.
 _PENALTY_RATIO = 2.0
@@ -120,7 +124,6 @@ class RiskReport:
     candidates: tuple[Candidate, ...]
 
 
-@in_float64
 def adaptive(
     embedding: PrivateEmbedding, *, signed: bool = True, progress: Progress | None = None
 ) -> tuple[WeightedSample, RiskReport]:
@@ -154,49 +157,105 @@ def adaptive(
     Returns:
       The sample, and what was tried. Its weights are a probability vector unless signed ones have the least risk.
     """
-    subspace, beta, variance = _subspace_map(embedding), embedding.coordinates, embedding.mechanism.variance
-    num_features = len(beta)
-    noise = num_features * variance
-    problem = EntropicLeastSquares(subspace(jnp.asarray(subspace.points)), beta)
-    mean = np.asarray(problem.prior @ problem.features)
+    return adaptive_batch([embedding], signed=signed, progress=progress)[0]
 
-    away = float(np.sum(np.square(beta - mean)))
-    uniform_weights = problem.prior
-    share = max(0.0, 1 - max(num_features - 2, 0) * variance / away) if away else 0.0
-    signed_risk = noise - (max(num_features - 2, 0) * variance) ** 2 / away if share else away - noise
-    signed_weights = (1 - share) * uniform_weights + share * subspace.expand(beta)
-    candidates = [Candidate("uniform", np.inf, 0.0, away - noise)]
-    found = [uniform_weights]
 
-    def consider(candidate: Candidate, weights: np.ndarray) -> None:
-        candidates.append(candidate)
-        found.append(weights)
+@in_float64
+def adaptive_batch(
+    embeddings: Sequence[PrivateEmbedding], *, signed: bool = True, progress: Progress | None = None
+) -> list[tuple[WeightedSample, RiskReport]]:
+    """:func:`adaptive` for several noisy embeddings of one map, such as several ε and draws of the noise, together:
+    much faster than one after another. The penalties are the same for all.
 
-    size = float(jnp.sum(jnp.square(problem.features)) / len(subspace.points))
+    Args:
+      embeddings: μ̃ of one SubspaceMap each.
+      signed: see :func:`adaptive`.
+      progress: called with (penalties tried, penalties at most).
+
+    Returns:
+      What :func:`adaptive` returns, for each.
+
+    Raises:
+      ValueError: no embedding, another kind of map, or several maps.
+    """
+    if not embeddings:
+        raise ValueError("embeddings: expected one or more, got none")
+    subspace = _subspace_map(embeddings[0])
+    if any(embedding.feature_map is not subspace for embedding in embeddings):
+        raise ValueError("embeddings: expected one feature map, which all share, got several")
+    targets = np.stack([embedding.coordinates for embedding in embeddings])
+    variances = np.asarray([embedding.mechanism.variance for embedding in embeddings])
+    num_points, num_features = subspace.num_points, targets.shape[1]
+    uniform = np.full(num_points, 1 / num_points)
+    features = subspace.features_of_points(*padded_sizes(num_points, num_features))
+    problem = EntropicBatch(features, targets, uniform)
+    mean, size = map(np.asarray, _moments(features, np.int32(num_points)))
+    mean, size = mean[:num_features], float(size)
+
+    noises, away = num_features * variances, np.sum(np.square(targets - mean), axis=1)
+    found: list[list[Candidate]] = [[Candidate("uniform", np.inf, 0.0, float(d))] for d in away - noises]
+    weights = [[uniform] for _ in embeddings]
     penalty = size - float(mean @ mean)  # tr C of uniform weights: at most one degree of freedom is left
-    fit: EntropicFit | None = None
-    rises, previous = 0, np.inf
+    fit: BatchFit | None = None
+    rises, previous = np.zeros(len(embeddings), int), np.full(len(embeddings), np.inf)
     # Points that are all the same have one embedding, whatever their weights.
-    for tried in range(_MAX_PENALTIES if penalty > 1e-12 * size else 0):
-        fit = problem.solve(penalty, _RELATIVE_GAP * noise, start=fit)
-        if not fit.report.converged:
-            break  # the divergence is that of a solution
-        degrees = problem.degrees_of_freedom(fit)
-        distance = float(np.sum(np.square(np.asarray(fit.weights @ problem.features) - beta)))
-        risk = distance - noise + 2 * variance * degrees
-        consider(Candidate("probability", penalty, degrees, risk, fit.report.gap), fit.weights)
-        rises = rises + 1 if risk > previous else 0
-        previous = risk
+    active = np.full(len(embeddings), penalty > 1e-12 * size)
+    for tried in range(_MAX_PENALTIES):
+        if not active.any():
+            break
+        fit = problem.solve(penalty, _RELATIVE_GAP * noises, start=fit, active=active)
+        active = active & fit.converged  # elsewhere the divergence is not that of a solution
+        degrees = problem.degrees_of_freedom(fit, active)
+        risks = fit.distances - noises + 2 * variances * degrees
+        solutions = problem.weights(fit)
+        for i in np.flatnonzero(active):
+            candidate = Candidate("probability", penalty, float(degrees[i]), float(risks[i]), float(fit.gaps[i]))
+            found[i].append(candidate)
+            weights[i].append(solutions[i])
+        rises = np.where(risks > previous, rises + 1, 0)
+        previous = risks
+        active = active & (rises < _RISES_TO_STOP) & (penalty >= _SMALLEST_PENALTY * variances)
+        penalty /= _PENALTY_RATIO
         if progress:
             progress(tried + 1, _MAX_PENALTIES)
-        if rises == _RISES_TO_STOP or penalty < _SMALLEST_PENALTY * variance:
-            break
-        penalty /= _PENALTY_RATIO
     if progress:
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
+    return [
+        _aggregate(embedding, candidates, np.stack(tried), mean, signed)
+        for embedding, candidates, tried in zip(embeddings, found, weights, strict=True)
+    ]
+
+
+@jax.jit
+def _moments(features: Array, num_points: Array) -> tuple[Array, Array]:
+    """Σ a / M and Σ ‖a‖² / M of the first M points' features."""
+    counted = jnp.arange(len(features), dtype=jnp.int32) < num_points
+    share = counted.astype(features.dtype) / num_points.astype(features.dtype)
+    return share @ features, share @ jnp.sum(jnp.square(features), axis=1)
+
+
+def _aggregate(
+    embedding: PrivateEmbedding, candidates: list[Candidate], weights: np.ndarray, mean: np.ndarray, signed: bool
+) -> tuple[WeightedSample, RiskReport]:
+    """The mean of the candidates, of which the first has uniform weights, or signed weights if these are better.
+
+    Args:
+      embedding: μ̃.
+      candidates: of probability weights.
+      weights: theirs, [candidates, M].
+      mean: the coordinates of the uniform weights, [F].
+      signed: see :func:`adaptive`.
+    """
+    beta, variance = embedding.coordinates, embedding.mechanism.variance
+    noise, dof = len(beta) * variance, max(len(beta) - 2, 0)
     if signed:
-        degrees = (signed_risk + noise - (1 - share) ** 2 * away) / (2 * variance)
-        consider(Candidate("signed", share, degrees, signed_risk), signed_weights)
+        away = float(np.sum(np.square(beta - mean)))
+        share = max(0.0, 1 - dof * variance / away) if away else 0.0
+        risk = noise - (dof * variance) ** 2 / away if share else away - noise
+        degrees = (risk + noise - (1 - share) ** 2 * away) / (2 * variance)
+        candidates = [*candidates, Candidate("signed", share, degrees, risk)]
+        shrunk = (1 - share) * weights[0] + share * embedding.feature_map.expand(beta)
+        weights = np.concatenate([weights, shrunk[None, :]])
     risks = np.asarray([candidate.risk for candidate in candidates])
     shares = np.exp((risks.min() - risks) / (_TEMPERATURE * variance))
     best = int(np.argmin(risks))
@@ -204,5 +263,5 @@ def adaptive(
     shares[[(candidate.kind == "signed") != signed_is_best for candidate in candidates]] = 0
     shares /= shares.sum()
     candidates = [dataclasses.replace(c, share=float(share)) for c, share in zip(candidates, shares, strict=True)]
-    sample = WeightedSample(subspace.points, shares @ np.stack(found), embedding.mechanism)
+    sample = WeightedSample(embedding.feature_map.points, shares @ weights, embedding.mechanism)
     return sample, RiskReport(candidates[best], tuple(candidates))
