@@ -947,12 +947,14 @@ def choose_device(name: str | None) -> None:
 
 
 def _config_from_flags() -> BenchmarkConfig:
+    """The configuration that the flags say, for the device that they choose."""
     values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(BenchmarkConfig)}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     try:
         values["dims"] = tuple(int(dim) for dim in values["dims"])
     except ValueError as error:
         raise common.InputError(f"--dims must be whole numbers separated by commas: {error}") from error
+    choose_device(flags.FLAGS.device)
     if values["num_rows"] is None:
         values["num_rows"] = 1_000_000 if _is_accelerator() else 100_000
     if flags.FLAGS.quick:
@@ -1017,7 +1019,6 @@ def _main() -> None:
         folder = common.check_output_dir(flags.FLAGS.output_dir or "results")
         picture = folder / "benchmark.png"
     else:
-        choose_device(flags.FLAGS.device)
         config = _config_from_flags()
         folder = common.check_output_dir(config.output_dir)
         try:

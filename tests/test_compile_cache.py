@@ -190,7 +190,7 @@ def test_no_private_value_is_a_constant_of_a_program(tmp_path):
     run = _python("-W", "ignore", "-m", "tests.release_programs", tmp_path)
     assert run.returncode == 0, run.stderr
     programs = {name: [path.read_text() for path in (tmp_path / name).iterdir()] for name in VALUES}
-    assert len(programs["first"]) > 100
+    assert len(programs["first"]) > 50
     assert collections.Counter(programs["first"]) == collections.Counter(programs["second"])
     entries = json.loads(run.stdout)
     assert entries["first"] == entries["second"]
