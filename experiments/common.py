@@ -104,7 +104,7 @@ class MixtureConfig:
     num_repeats: int = 3
     num_features: int = 10_000
     joint_steps: int = 400
-    improved_trajectories: int = 20
+    improved_trajectories: int = 8
     improved_sizes: tuple[int, ...] = (10, 31, 100, 316, 1000, 10_000)
     improved_draws: int = 5
     proposal_scale: float = 500.0

@@ -17,7 +17,7 @@ from kme_jax.synthesis import adaptive, posterior_mean, represent
 
 _TABLES, _MAX_ROWS, _CLUSTERS = 3, 20_000, 5
 _LEVELS = (0.25, 0.5, 0.75)
-_TRAJECTORIES = 10  # in each round: half of a release's, which is enough for its errors' size
+_TRAJECTORIES = 4  # in each round: half of a release's, which is enough for its errors' size
 
 
 @dataclasses.dataclass(frozen=True)

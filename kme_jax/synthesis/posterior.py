@@ -362,8 +362,8 @@ def posterior_mean(
     proposal: NormalProposal,
     *,
     num_atoms: int = 100,
-    num_trajectories: int = 20,
-    num_leaps: int = 20,
+    num_trajectories: int = 8,
+    num_leaps: int = 50,
     num_chains: int = 4,
     progress: Progress | None = None,
 ) -> tuple[PosteriorMean, PosteriorReport]:
