@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kme_jax import gram
 from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress, check_points, in_float64
+
+
+@functools.partial(jax.jit, static_argnames="num_rows")
+def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
+    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], over ``num_rows`` i from ``start``."""
+    some = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]
+    block = gram.gram(kernel, some[0], points)
+    return jnp.sum(some[1] * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,8 +78,7 @@ class Reference:
         points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")
         columns = np.pad(weights.T, [(0, size - weights.shape[1]), (0, 0)])
         for start in range(0, size, 1024):
-            block = gram.gram(self.kernel, jnp.asarray(points[start : start + 1024]), jnp.asarray(points))
-            own += np.sum(columns[start : start + 1024] * (np.asarray(block) @ columns), axis=0)
+            own += np.asarray(_quadratic_form(self.kernel, points, columns, start, num_rows=min(1024, size)))
         squared = self.squared_norm - 2 * cross + own
         rounding = 1e-13 * self.kernel.diagonal_bound * np.square(1 + np.abs(weights).sum(axis=1))
         if np.any(squared < -rounding):
