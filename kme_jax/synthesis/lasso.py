@@ -382,6 +382,8 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
         joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
         if len(working) > (_MANY if problem.first_order_helps else _NEWTON_LIMIT):
             working = np.sort(np.concatenate([working, joining]))
+            if 2 * len(working) > count:
+                working = np.arange(count)
             solution, taken = problem.accelerated(weights[working], working, penalty, 0.3 * allowed)
             problem.first_order_helps &= taken < _MANY_STEPS
         else:
