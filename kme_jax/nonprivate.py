@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import gram, tiles
+from kme_jax import gram
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points
+from kme_jax.numerics import Progress, check_points, in_float64
+
+
+@functools.partial(jax.jit, static_argnames="num_rows")
+def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
+    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], over ``num_rows`` i from ``start``."""
+    some = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]
+    block = gram.gram(kernel, some[0], points)
+    return jnp.sum(some[1] * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +62,7 @@ class Reference:
         """
         return float(self.distances(points, np.asarray(weights)[None, :], kernel_mean)[0])
 
+    @in_float64
     def distances(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> np.ndarray:
         """:meth:`distance` for each of several weights [r, M] of the same points, [r]."""
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
@@ -59,9 +71,14 @@ class Reference:
         if not len(points):
             return np.full(len(weights), np.sqrt(self.squared_norm))
         cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
-        # By direct differences: weights of both signs may cancel, and expanded distances leave less of what remains.
-        values = gram.KernelValues(self.kernel, expand=False)
-        own = np.asarray([each @ tiles.pair_sums(values, points, points, each)[0] for each in weights])
+        own = np.zeros(len(weights))
+        # Filled up with weights of zero, so that few shapes are compiled.
+        size = len(points)
+        size = max(64, 1 << (size - 1).bit_length()) if size <= 1024 else -(-size // 1024) * 1024
+        points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")
+        columns = np.pad(weights.T, [(0, size - weights.shape[1]), (0, 0)])
+        for start in range(0, size, 1024):
+            own += np.asarray(_quadratic_form(self.kernel, points, columns, start, num_rows=min(1024, size)))
         squared = self.squared_norm - 2 * cross + own
         rounding = 1e-13 * self.kernel.diagonal_bound * np.square(1 + np.abs(weights).sum(axis=1))
         if np.any(squared < -rounding):

@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -9,7 +10,17 @@ from sklearn.linear_model import Lasso
 from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import float64
-from kme_jax.synthesis import greedy_preimages, joint, l1_ball_weights, lasso_path, lasso_weights
+from kme_jax.synthesis import (
+    greedy_preimages,
+    joint,
+    joint_of_sizes,
+    l1_ball_weights,
+    lasso,
+    lasso_path,
+    lasso_weights,
+    preimage_kernel,
+    reduced_set,
+)
 from tests import reference
 
 KERNEL = Gaussian(0.5)
@@ -72,6 +83,40 @@ def test_greedy_embeddings_do_not_influence_each_other(rows, rng):
     np.testing.assert_allclose(together[:, :3], prefix, atol=1e-3)
 
 
+@pytest.mark.parametrize("num_features", [400, 1024])
+def test_greedy_in_one_kernel(num_features, rows, rng):
+    """In Pallas' interpreter: the kernel is for GPUs."""
+    if jax.__version_info__ < (0, 11):
+        pytest.skip("JAX 0.11 or later is needed")
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    private = [_private(rows, seed, num_features=num_features) for seed in range(2)]
+    turns = np.stack([p.feature_map.turns for p in private])
+    residuals = np.stack([p.coordinates for p in private]).astype(np.float32).reshape(2, 2, -1)
+    starts, rates = rng.normal(0, 2, size=(3, 2)).astype(np.float32), np.float32([0.05, 0.2])
+    arguments = [jnp.asarray(array) for array in (turns, rates, residuals, starts)]
+    expected = reduced_set._all_at_once(*arguments, num_steps=4)
+    found = preimage_kernel.greedy_points(*arguments, num_steps=4, interpret=plgpu.InterpretGPUParams())
+    for array, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array, other, atol=1e-5)
+    one = reduced_set._one_at_a_time(*(array[1] for array in arguments[:3]), arguments[3], num_steps=4)
+    for array, other in zip(one, expected, strict=True):
+        np.testing.assert_allclose(array, other[1], atol=1e-5)
+
+
+def test_the_kernel_needs_a_gpu_that_it_fits():
+    assert not preimage_kernel.is_supported(jax.devices("cpu")[0], 5000, 2, np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_cosine_of_turns(dtype):
+    turns = np.linspace(-40, 40, 100_001).astype(dtype)
+    with float64():
+        found = np.asarray(reduced_set._cosine_turns(jnp.asarray(turns)), np.float64)
+    tolerance = 1e-6 if dtype == np.float32 else 1e-14
+    np.testing.assert_allclose(found, np.cos(2 * np.pi * np.remainder(turns.astype(float), 1)), atol=tolerance)
+
+
 @pytest.mark.parametrize("penalty", [3e-3, 1e-4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_lasso_agrees_with_scikit_learn(penalty, dtype):
@@ -132,6 +177,24 @@ def test_lasso_with_many_weights_uses_first_order_steps(monkeypatch):
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
 
 
+def test_feature_vectors_on_a_device_are_those_in_memory(monkeypatch):
+    features, target = _problem(6, 60, 80)
+    features = features.astype(np.float32)
+    expected = [weights for weights, _ in lasso_path(features, target, 1e-3, [20, 60], tolerance=1e-7)]
+    device, host = lasso._DeviceRows(jnp.asarray(features)), lasso._HostRows(features)
+    some, vector = np.asarray([3, 7, 50]), np.random.default_rng(0).normal(size=80)
+    np.testing.assert_allclose(device.inner(vector, 40), host.inner(vector, 40), atol=1e-6)
+    np.testing.assert_allclose(device.gram(some, some[:2]), host.gram(some, some[:2]), atol=1e-6)
+    weights = np.where(np.arange(60) % 2, 0.1, 0.0)
+    np.testing.assert_allclose(device.combination(weights), weights @ features.astype(np.float64), atol=1e-12)
+    monkeypatch.setattr(lasso, "_HostRows", lambda features: lasso._DeviceRows(jnp.asarray(features)))
+    for many in (1000, 5):
+        monkeypatch.setattr(lasso, "_MANY", many)
+        found = [weights for weights, _ in lasso_path(features, target, 1e-3, [20, 60], tolerance=1e-7)]
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours @ features[: len(ours)], theirs @ features[: len(ours)], atol=1e-3)
+
+
 def test_l1_ball_of_feature_vectors_larger_than_one():
     features, target = _problem(5, 30, 20)
     scaled, report = l1_ball_weights(100 * features, 100 * target, radius=0.3, tolerance=1e-6)
@@ -167,6 +230,38 @@ def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     exact = Reference.from_rows(KERNEL, rows)
     uniform = exact.distance(candidates[:20], np.full(20, 1 / 20))
     assert exact.distance(sample.points, sample.weights) < 0.25 * uniform
+
+
+def test_joint_of_sizes_is_joint(rows, rng):
+    private, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
+    keys = [jax.random.key(7), jax.random.key(8)]
+    together = joint_of_sizes(keys, private, candidates, [1, 6], num_steps=30)
+    for key, embedding, of_sizes in zip(keys, private, together, strict=True):
+        for size, (sample, report) in zip([1, 6], of_sizes, strict=True):
+            alone, other = joint(key, embedding, candidates, size, num_steps=30)
+            np.testing.assert_allclose(sample.points, alone.points, atol=1e-2)
+            assert report.objective[-1] == pytest.approx(other.objective[-1], rel=1e-3)
+
+
+def test_joint_steps_descend_along_the_gradient(rows, rng):
+    private = _private(rows)
+    points, weights = rng.normal(size=(2, 2)).astype(np.float32), np.float32([0.3, 0.2])
+    target = np.asarray(private.coordinates, np.float32)
+    turns, scale = private.feature_map.turns, np.float32(private.feature_map.scale)
+    waves = reduced_set._Waves.of(jnp.asarray(turns))
+    np.testing.assert_allclose(scale * waves(points), private.feature_map(points), atol=1e-6)
+    residual = target - weights @ private.feature_map(points)
+    products = waves(points) @ waves.with_gradient(residual).T
+
+    def objective(points, weights):
+        return 0.5 * jnp.sum(jnp.square(target - weights @ private.feature_map(points)))
+
+    by_points, by_weights = jax.grad(objective, (0, 1))(points, weights)
+    np.testing.assert_allclose(-scale * products[:, 0], by_weights, atol=1e-5)
+    np.testing.assert_allclose(-2 * np.pi * scale * weights[:, None] * products[:, 1:], by_points, atol=1e-5)
+    *_, trace = reduced_set._joint_steps(turns, scale, target, points, weights, 1.0, 1.0, 0.01, num_steps=50)
+    assert trace[0] == pytest.approx(float(objective(points, weights)), rel=1e-5)
+    assert trace[-1] < trace[0]
 
 
 def test_joint_is_a_function_of_its_key(rows, rng):

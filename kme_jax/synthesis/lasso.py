@@ -27,9 +27,12 @@ _MANY = 1000  # weights other than zero, from which on first-order steps on feat
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
 _MANY_STEPS = 400
-_SHORTEST, _LONGEST = 1.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
+_SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
 _MAX_NEWTON_STEPS = 40  # per proximal point step
 _MAX_STEPS = 5000  # per working set
+# Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite, unless their diagonal is this much
+# larger. As the gradient at the current weights is exact, that only shortens a step, like a proximal point step does.
+_SHIFT = {4: 1e-5}
 _ROWS_PER_PRODUCT = 1024
 _ROWS_PER_TRANSFER = 256
 # Thousands of small factorisations are several times slower with more than one BLAS thread on a machine that has other
@@ -175,7 +178,7 @@ class _LeastSquares:
         return scale * self._rows.inner(residual / scale, count), residual
 
     def gram(self, indices: np.ndarray) -> np.ndarray:
-        """a_iᵀa_j for i, j in ``indices``; inner products are computed once."""
+        """a_iᵀa_j for i, j in ``indices``, with a diagonal that is larger by a share of _SHIFT."""
         new = indices[self._position[indices] < 0]
         if len(new):
             old, size = len(self._known), len(self._known) + len(new)
@@ -189,6 +192,8 @@ class _LeastSquares:
             product = self._rows.gram(new, self._known)
             self._gram[old:size, :size] = product
             self._gram[:old, old:size] = product[:, :old].T
+            diagonal = np.arange(old, size)
+            self._gram[diagonal, diagonal] *= 1 + _SHIFT.get(self.dtype.itemsize, 0)
         position = self._position[indices]
         return self._gram[np.ix_(position, position)]
 
@@ -377,12 +382,14 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
         joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
         if len(working) > (_MANY if problem.first_order_helps else _NEWTON_LIMIT):
             working = np.sort(np.concatenate([working, joining]))
+            if 2 * len(working) > count:
+                working = np.arange(count)
             solution, taken = problem.accelerated(weights[working], working, penalty, 0.3 * allowed)
             problem.first_order_helps &= taken < _MANY_STEPS
         else:
             working = np.concatenate([working, joining[: max(100, len(working))]])
             gram = problem.gram(working)
-            # Such that the gradient at the weights is the one above: inner products are rounded like the features.
+            # Such that the gradient at these weights is the exact one, though the Gram matrix is rounded.
             inner = correlation[working] + gram @ weights[working]
             with _BLAS.limit(limits=1, user_api="blas"):
                 solution, taken = _solve_working_set(

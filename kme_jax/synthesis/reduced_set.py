@@ -78,15 +78,16 @@ class _Waves(NamedTuple):
 
     def __call__(self, points: Array) -> Array:
         """[..., d] -> [..., J]."""
-        angles = -self.phases
+        shape = (1,) * (points.ndim - 1) + self.phases.shape
+        angles = -self.phases.reshape(shape)
         for d, column in enumerate(self.columns):
-            angles = angles + points[..., d, None] * column
+            angles = angles + points[..., d, None] * column.reshape(shape)
         return _cosine_turns(angles)
 
     def with_gradient(self, vector: Array) -> Array:
         """Rows whose products with features are ⟨v, ψ(z)⟩ and its gradient / 2π, [1 + d, J], for v [J]."""
         cosines, sines = jnp.split(vector, 2)
-        return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines]) * self.columns])
+        return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines])[None] * self.columns])
 
 
 def _adam_factors(learning_rate, num_steps: int):
@@ -328,12 +329,12 @@ def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate,
         residuals = jnp.stack([target - w @ features(z) for (_, w), (z, _) in zip(alive, state, strict=True)])
         products = jax.lax.map(lambda batch: jnp.matmul(residuals, features(batch).T), batches)
         scores = jnp.square(jnp.moveaxis(products, 0, 1).reshape(len(sizes), -1)[:, :count])
+        # The first of a draw without replacement are a smaller draw.
+        draw = functools.partial(jax.random.choice, jax.random.fold_in(key, round_), count, (max(sizes),), False)
+        seeds = jax.vmap(draw)(scores / jnp.sum(scores, axis=1, keepdims=True))
         found, traces = [], []
-        for (points, _), (dead, weights), score in zip(state, alive, scores, strict=True):
-            seeds = jax.random.choice(
-                jax.random.fold_in(key, round_), count, weights.shape, replace=False, p=score / score.sum()
-            )
-            points = jnp.where(dead[:, None], candidates[seeds], points)
+        for (points, _), (dead, weights), drawn in zip(state, alive, seeds, strict=True):
+            points = jnp.where(dead[:, None], candidates[drawn[: len(weights)]], points)
             *moved, trace = _joint_steps(
                 turns, scale, target, points, weights, radius, length, rate, num_steps=num_steps
             )
