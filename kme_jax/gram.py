@@ -19,6 +19,7 @@ from kme_jax.numerics import (
     float64,
     is_on_accelerator,
     precision_of,
+    reproducible_jit,
 )
 from kme_jax.pytrees import pytree_dataclass
 
@@ -148,7 +149,7 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
     return pair_sum / len(rows) ** 2
 
 
-@jax.jit
+@reproducible_jit
 def _lower_row_sums(kernel, block, points, start):
     """2 Σ_{j < i} k(z_i, z_j) + k(z_i, z_i) for the rows i of a block that starts at ``start``."""
     i = start + jnp.arange(block.shape[0], dtype=jnp.int32)

@@ -11,10 +11,10 @@ import numpy as np
 
 from kme_jax import gram
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, in_float64
+from kme_jax.numerics import Progress, check_points, in_float64, reproducible_jit
 
 
-@functools.partial(jax.jit, static_argnames="num_rows")
+@functools.partial(reproducible_jit, static_argnames="num_rows")
 def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
     """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], over ``num_rows`` i from ``start``."""
     some = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]

@@ -58,16 +58,21 @@ def reproducible_jit(function: _F, platform: str | None = None, **options: Any) 
       function: what to compile.
       platform: of the devices it runs on; JAX's default one if None.
       options: of ``jax.jit``.
+
+    Returns:
+      The function, with ``num_programs()``: how many programs were compiled for it.
     """
 
-    @functools.cache
-    def compiled(platform: str):
-        return jax.jit(function, compiler_options=_REPRODUCIBLE.get(platform), **options)
+    compiled: dict[str, Any] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return compiled(platform or jax.default_backend())(*args, **kwargs)
+        on = platform or jax.default_backend()
+        if on not in compiled:
+            compiled[on] = jax.jit(function, compiler_options=_REPRODUCIBLE.get(on), **options)
+        return compiled[on](*args, **kwargs)
 
+    call.num_programs = lambda: sum(jitted._cache_size() for jitted in compiled.values())
     return call  # type: ignore[return-value]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, in_float64
+from kme_jax.numerics import Progress, check_points, in_float64, reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
@@ -62,38 +62,38 @@ def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, 
     return factor, kept
 
 
-@jax.jit
+@reproducible_jit
 def _to_pivots(kernel, points, pivot_points, num_pivots):
     """k(z_n, s) of points [n, d] and the first ``num_pivots`` of a tile's pivots [t, d]; 0 for the others: [n, t]."""
     is_pivot = jnp.arange(len(pivot_points), dtype=jnp.int32) < num_pivots
     return jnp.where(is_pivot[None, :], gram.gram(kernel, points, pivot_points), 0)
 
 
-@functools.partial(jax.jit, donate_argnames="total")
+@functools.partial(reproducible_jit, donate_argnames="total")
 def _add_product(total, left, tile):
     """total + left · tile."""
     return total + left @ tile
 
 
-@functools.partial(jax.jit, donate_argnames="total")
+@functools.partial(reproducible_jit, donate_argnames="total")
 def _add_transposed_product(total, left, tile):
     """total + left · tileᵀ."""
     return total + left @ tile.T
 
 
-@functools.partial(jax.jit, donate_argnames="total")
+@functools.partial(reproducible_jit, donate_argnames="total")
 def _add_product_of_transposed(total, tile, right):
     """total + tileᵀ · right."""
     return total + tile.T @ right
 
 
-@jax.jit
+@reproducible_jit
 def _explained(total, coordinates):
     """The part of the Gram matrix of a block's points, [b, b], that these coordinates [b, t] add to the total."""
     return total + coordinates @ coordinates.T
 
 
-@jax.jit
+@reproducible_jit
 def _factorise(kernel, block, num_valid, explained, tolerance):
     """Extends the basis by the points of one block.
 
@@ -120,7 +120,7 @@ def _factorise(kernel, block, num_valid, explained, tolerance):
     return jnp.where(both, inverse, 0), order, kept
 
 
-@jax.jit
+@reproducible_jit
 def _reordered(inverse, order, coordinates):
     """What the new rows of B take from the rows of one tile: − inverse · (coordinates in that order), [b, t]."""
     return -(inverse @ coordinates[order])
@@ -132,13 +132,13 @@ def _at(start, size):
     return jnp.where(index < 0, _TILE, index)
 
 
-@functools.partial(jax.jit, donate_argnames="tile")
+@functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_rows(tile, rows, start):
     """A tile with rows [b, ·] in the place of its own from ``start``, which may lie outside, on."""
     return tile.at[_at(start, len(rows))].set(rows, mode="drop")
 
 
-@functools.partial(jax.jit, donate_argnames="tile")
+@functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_corner(tile, corner, row_start, column_start):
     """A tile with a matrix [b, b] in the place of its own elements from there, which may lie outside, on."""
     rows, columns = _at(row_start, len(corner)), _at(column_start, len(corner))
@@ -251,7 +251,7 @@ def _norm_bound(power: int, products: np.ndarray) -> float:
     return (_PROBE_FACTOR * math.sqrt(2 / math.pi) * largest) ** (1 / power)
 
 
-@jax.jit
+@reproducible_jit
 def _features(kernel, points, pivot_points, basis):
     return gram.gram(kernel, points, pivot_points) @ basis.T
 

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax.numerics import reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.lasso import SolverReport
 
@@ -85,7 +86,7 @@ def _rows_times(rows: Array, matrix: Array) -> Array:
     return (rows.reshape(-1, rows.shape[2]) @ matrix).reshape(*rows.shape[:2], matrix.shape[1])
 
 
-@functools.partial(jax.jit, static_argnames="rotate")
+@functools.partial(reproducible_jit, static_argnames="rotate")
 def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, Array | None]:
     """The problem, in the eigenvectors of the features' covariance if ``rotate``; and those, as columns."""
     mean = prior @ features
@@ -99,7 +100,7 @@ def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, 
     return _Problem(features, features.T, jnp.log(prior), jnp.maximum(spectrum, 0)), rotation
 
 
-@jax.jit
+@reproducible_jit
 def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array) -> Array:
     """(I + C/τ)⁻¹ for the weights [P, M] of every active target, [P, F, F]; zeros for the others."""
     identity = jnp.eye(problem.features.shape[1], dtype=problem.features.dtype)
@@ -170,7 +171,7 @@ def _newton_equations(problem: _Problem, weights: Array, penalty: Array, inverse
     return product, precondition
 
 
-@functools.partial(jax.jit, static_argnames="max_steps")
+@functools.partial(reproducible_jit, static_argnames="max_steps")
 def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inverses, *, max_steps: int):
     """Newton's method on D for every active target [P, F], from ``duals`` [P, F].
 
@@ -234,7 +235,7 @@ def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inver
     return duals, weights, gradients - duals + targets, gaps, steps, trace
 
 
-@jax.jit
+@reproducible_jit
 def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inverses):
     """tr(C (τ I + C)⁻¹) of every active target, [P], and the steps made.
 
@@ -390,7 +391,7 @@ class EntropicBatch:
         return np.asarray(degrees)
 
 
-@jax.jit
+@reproducible_jit
 def _squared_distances(fitted: Array, targets: Array) -> Array:
     return jnp.sum(jnp.square(fitted - targets), axis=1)
 

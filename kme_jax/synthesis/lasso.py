@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 import threadpoolctl
 
-from kme_jax.numerics import float64
+from kme_jax.numerics import float64, reproducible_jit
 
 _MANY = 1000  # weights other than zero, from which on first-order steps on feature vectors are tried
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
@@ -93,17 +93,17 @@ class _HostRows:
         return lambda vector: rows @ vector, lambda weights: weights @ rows
 
 
-@jax.jit
+@reproducible_jit
 def _device_inner(features, vector):
     return jnp.matmul(features, vector, precision=jax.lax.Precision.HIGHEST)
 
 
-@jax.jit
+@reproducible_jit
 def _device_combination(features, weights):
     return jnp.matmul(weights, features.astype(weights.dtype), precision=jax.lax.Precision.HIGHEST)
 
 
-@jax.jit
+@reproducible_jit
 def _device_gram(features, left):
     return jnp.matmul(features[left], features.T, precision=jax.lax.Precision.HIGHEST)
 

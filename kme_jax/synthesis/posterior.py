@@ -48,7 +48,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from kme_jax.feature_maps.waves import SpectralMap, Waves
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, reproducible_jit
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.proposals import NormalProposal
 from kme_jax.pytrees import pytree_dataclass
@@ -189,7 +189,7 @@ class _Plan:
     choosing: Array
 
 
-@functools.partial(jax.jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
+@functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
 def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_widths: int):
     """From a model whose target is features [J]: the model, one of fewer frequencies, and chains that are draws of
     about the prior."""
@@ -213,7 +213,7 @@ def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_wi
     return dataclasses.replace(model, target=target), dataclasses.replace(model, waves=few, target=part), chains
 
 
-@functools.partial(jax.jit, static_argnames="num_leaps")
+@functools.partial(reproducible_jit, static_argnames="num_leaps")
 def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Plan, *, num_leaps: int):
     """Trajectories of HMC, of all chains at the same time: one round, of this number.
 

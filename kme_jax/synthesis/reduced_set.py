@@ -20,7 +20,7 @@ import optax
 import threadpoolctl
 
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.numerics import Progress, check_columns, check_points, precision_of
+from kme_jax.numerics import Progress, check_columns, check_points, precision_of, reproducible_jit
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.sincos import sincos_turns
 from kme_jax.synthesis import preimage_kernel
@@ -127,10 +127,10 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
     return jax.lax.scan(add_point, residual, starts)
 
 
-_one_at_a_time = jax.jit(_greedy_points, static_argnames="num_steps")
+_one_at_a_time = reproducible_jit(_greedy_points, static_argnames="num_steps")
 
 
-@functools.partial(jax.jit, static_argnames="num_steps")
+@functools.partial(reproducible_jit, static_argnames="num_steps")
 def _all_at_once(turns, learning_rates, residuals, starts, *, num_steps: int):
     """:func:`_greedy_points` of several embeddings in one program."""
     points = functools.partial(_greedy_points, num_steps=num_steps)
@@ -217,7 +217,7 @@ def greedy_preimages(
     return points.astype(np.float64)
 
 
-@jax.jit
+@reproducible_jit
 def _features(feature_map, points):
     return feature_map(points)
 
@@ -257,7 +257,7 @@ _CANDIDATES_AT_A_TIME = 500
 _NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 
 
-@functools.partial(jax.jit, static_argnames="num_steps")
+@functools.partial(reproducible_jit, static_argnames="num_steps")
 def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
@@ -348,10 +348,10 @@ def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate,
 
 
 _joint_static = ("sizes", "num_steps", "num_rounds")
-_joint_one_at_a_time = jax.jit(_joint_of_sizes, static_argnames=_joint_static)
+_joint_one_at_a_time = reproducible_jit(_joint_of_sizes, static_argnames=_joint_static)
 
 
-@functools.partial(jax.jit, static_argnames=_joint_static)
+@functools.partial(reproducible_jit, static_argnames=_joint_static)
 def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps, num_rounds):
     """:func:`_joint_of_sizes` of several embeddings in one program."""
     run = functools.partial(_joint_of_sizes, sizes=sizes, num_steps=num_steps, num_rounds=num_rounds)

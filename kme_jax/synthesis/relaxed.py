@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
 
 NUM_RELAXED = 400
@@ -65,7 +65,7 @@ def _probabilities(logits: jax.Array, offsets: tuple[int, ...]) -> jax.Array:
     return jnp.concatenate(columns, axis=-1)
 
 
-@functools.partial(jax.jit, static_argnames=("offsets",))
+@functools.partial(reproducible_jit, static_argnames=("offsets",))
 def _steps(state, data, first, num_steps, *, offsets):
     """Some steps of Adam on every fit, of which the last ones are small."""
     adam = optax.scale_by_adam()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from kme_jax.numerics import Progress, in_float64
+from kme_jax.numerics import Progress, in_float64, reproducible_jit
 from kme_jax.synthesis.entropic import EntropicLeastSquares, project_features
 from kme_jax.synthesis.lasso import SolverReport
 from kme_jax.synthesis.posterior import PosteriorMean
@@ -32,7 +32,7 @@ def _optimiser(num_steps: int) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(_LEARNING_RATE, num_steps))
 
 
-@functools.partial(jax.jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
+@functools.partial(reproducible_jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
 def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_steps: int, uniform: bool):
     """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in the unit of ``waves``, within a box [2, d]) and logits of the
     weights; fixed logits if ``uniform``."""

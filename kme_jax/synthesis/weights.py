@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.numerics import Progress, float64, in_float64
+from kme_jax.numerics import Progress, float64, in_float64, reproducible_jit
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
@@ -226,7 +226,7 @@ def adaptive_batch(
     ]
 
 
-@jax.jit
+@reproducible_jit
 def _moments(features: Array, num_points: Array) -> tuple[Array, Array]:
     """Σ a / M and Σ ‖a‖² / M of the first M points' features."""
     counted = jnp.arange(len(features), dtype=jnp.int32) < num_points
