@@ -126,23 +126,21 @@ def _reordered(inverse, order, coordinates):
     return -(inverse @ coordinates[order])
 
 
-def _at(start, size):
-    """Indices start, ..., start + size − 1 of a tile; those outside of it become ones that a scatter drops."""
-    index = start + jnp.arange(size, dtype=jnp.int32)
-    return jnp.where(index < 0, _TILE, index)
-
-
 @functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_rows(tile, rows, start):
-    """A tile with rows [b, ·] in the place of its own from ``start``, which may lie outside, on."""
-    return tile.at[_at(start, len(rows))].set(rows, mode="drop")
+    """A tile with rows [b, ·] in the place of its own from ``start`` on, as far as they are within it."""
+    size = len(rows)  # a slice that is updated is moved to where it fits: here, into the margins
+    margins = jnp.pad(tile, ((size, size), (0, 0)))
+    return jax.lax.dynamic_update_slice(margins, rows, (start + size, jnp.zeros_like(start)))[size:-size]
 
 
 @functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_corner(tile, corner, row_start, column_start):
-    """A tile with a matrix [b, b] in the place of its own elements from there, which may lie outside, on."""
-    rows, columns = _at(row_start, len(corner)), _at(column_start, len(corner))
-    return tile.at[rows[:, None], columns[None, :]].set(corner, mode="drop")
+    """A tile with a matrix [b, b] in the place of its own elements from there on, as far as it is within it."""
+    size = len(corner)
+    margins = jnp.pad(tile, size)
+    written = jax.lax.dynamic_update_slice(margins, corner, (row_start + size, column_start + size))
+    return written[size:-size, size:-size]
 
 
 class _Builder:
