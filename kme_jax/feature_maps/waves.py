@@ -245,7 +245,8 @@ class LatticeWaves(Waves):
 
     def table(self, features):
         empty = jnp.zeros((2, self.heights.size), features.dtype)
-        return empty.at[:, self.places].set(features.reshape(2, -1), unique_indices=True).reshape(2, *self.heights.shape)
+        table = empty.at[:, self.places].set(features.reshape(2, -1), unique_indices=True)
+        return table.reshape(2, *self.heights.shape)
 
     def features(self, table):
         return table.reshape(2, -1)[:, self.places].reshape(-1)
