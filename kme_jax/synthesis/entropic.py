@@ -52,8 +52,8 @@ _MAX_INVERSE_BYTES = 2**30  # for all targets
 
 def padded_sizes(num_weights: int, num_features: int) -> tuple[int, int]:
     """What M and F are filled up to."""
-    weights = 128 if num_weights <= 128 else 1024 if num_weights <= 1024 else -(-num_weights // 2048) * 2048
-    step = 128 if num_features <= 128 else 256 if num_features <= 1024 else 1024
+    weights = max(128, 1 << (num_weights - 1).bit_length()) if num_weights <= 1024 else -(-num_weights // 2048) * 2048
+    step = 128 if num_features <= 1024 else 1024
     return weights, -(-num_features // step) * step
 
 
