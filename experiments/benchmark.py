@@ -610,7 +610,8 @@ def _kernel_means(config: BenchmarkConfig) -> Iterator[Task]:
         @functools.cache
         def exact(num_rows, rows=rows, gamma=gamma, index=index):
             wide = rows[:num_rows].astype(np.float64)
-            return np.asarray([np.exp(-gamma * np.square(wide - point).sum(axis=1)).mean() for point in wide[index]])
+            points = rows[index].astype(np.float64)
+            return np.asarray([np.exp(-gamma * np.square(wide - point).sum(axis=1)).mean() for point in points])
 
         def error(_, values, num_rows, index=index, exact=exact):
             return np.max(np.abs(np.asarray(values)[index] - exact(num_rows)))
