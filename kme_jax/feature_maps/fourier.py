@@ -184,9 +184,9 @@ class FourierMap(SpectralMap):
 
     @property
     def row_bound(self) -> float:
-        """:attr:`radius` (about 6000 / d of the kernel's lengths), or half of what could overflow ωᵀx."""
+        """:attr:`radius` (about 6000 / d of the kernel's lengths), or a quarter of what could overflow ωᵀx."""
         largest = float(np.abs(np.asarray(self.turns)).max())
-        return min(self.radius, float(np.finfo(self.turns.dtype).max) / (2 * self.dim * max(largest, 1.0)))
+        return min(self.radius, float(np.finfo(self.turns.dtype).max) / (4 * self.dim * max(largest, 1.0)))
 
     def __call__(self, x: Array) -> Array:
         """ψ(x_n) in the map's precision: [n, d] -> [n, J]. A float64 map must be called within ``numerics.float64()``.
