@@ -63,7 +63,7 @@ class PairFunctions(Protocol):
     def is_elementwise(self, dim: int) -> bool:
         """Whether, for this many columns, values are computed from broadcast coordinates alone."""
 
-    # Functions that ``kme_jax.fused`` can compute also have columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
+    # What ``kme_jax.fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
 
 
 def pad(array: np.ndarray, multiple: int) -> np.ndarray:

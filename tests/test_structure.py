@@ -18,6 +18,7 @@ LAYERS = [
     "proposals",
     "bounds",
     "kernels",
+    "fused",
     "tiles",
     "gram",
     "feature_maps",
