@@ -281,7 +281,8 @@ def usable_cores() -> int:
 def environment() -> dict[str, Any]:
     """Device, versions, cores and commit that a result was made with.
 
-    Where the program runs in a copy without git's history, ``KME_JAX_COMMIT`` says which commit that is.
+    Where the program runs in a copy whose git history is missing or another one, ``KME_JAX_COMMIT`` says which commit
+    that is a copy of.
     """
 
     def git(*words: str) -> str | None:
@@ -292,6 +293,7 @@ def environment() -> dict[str, Any]:
         except (OSError, subprocess.CalledProcessError):
             return None
 
+    stated = os.environ.get("KME_JAX_COMMIT")
     device, processor = jax.devices()[0], _processor()
     kind = processor if device.platform == "cpu" else device.device_kind
     commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", "kme_jax", "experiments")
@@ -304,8 +306,8 @@ def environment() -> dict[str, Any]:
         "jax": jax.__version__,
         "numpy": np.__version__,
         "kme_jax": kme_jax.__version__,
-        "git_commit": commit or os.environ.get("KME_JAX_COMMIT"),
-        "git_changed_files": None if changed is None else len(changed.splitlines()),
+        "git_commit": stated or commit,
+        "git_changed_files": None if stated or changed is None else len(changed.splitlines()),
     }
 
 
