@@ -274,3 +274,21 @@ def test_both_ways_to_precondition_find_the_same(invert, rng, monkeypatch):
     np.testing.assert_allclose(residual, target - weights @ features, atol=1e-9)
     expected = np.exp(features @ residual / 0.01)
     np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6, atol=1e-12)
+
+
+def test_a_small_penalty_is_reached_from_afar(rng):
+    """Nearly parallel features, and a penalty at which Newton's method from uniform weights gets nowhere."""
+    points, rows = rng.normal(size=(100, 2)), 0.3 * rng.normal(size=(500, 2)) + rng.choice([-1, 0, 1], (500, 1))
+    frequencies = 1.5 * rng.normal(size=(2, 400))
+
+    def features(x):
+        return np.concatenate([np.cos(x @ frequencies), np.sin(x @ frequencies)], axis=1) / 20
+
+    projected = entropic.project_features(features(points), features(rows).mean(axis=0))
+    with float64():
+        problem = EntropicLeastSquares(*projected)
+        assert not problem.solve(1e-10, 1e-12).report.converged
+        fit = problem.solve_from_afar(1e-10, 1e-12)
+    assert fit.report.converged
+    assert fit.report.gap <= 1e-12
+    assert 0.5 * np.sum(np.square(fit.weights @ projected[0] - projected[1])) < 1e-4

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,7 @@ _ARMIJO = 1e-4
 _MAX_HALVINGS = 30
 _MAX_CG_STEPS = 1000
 _MAX_NEWTON_STEPS = 100
+_STAGE_RATIO = 8.0  # of one penalty to the next
 _NUM_PROBES = 16
 _PROBE_SEED = 20130614
 
@@ -436,6 +438,8 @@ class EntropicLeastSquares:
         if prior.shape != (num_weights,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
             raise ValueError(f"prior must be {num_weights} positive numbers that sum to 1")
         self.prior = prior
+        values = np.asarray(features)
+        self._spread = float(prior @ np.square(values).sum(axis=1) - np.square(prior @ values).sum())  # tr C at p
         self._batch = EntropicBatch(features, np.asarray(target)[None, :], prior, invert=True)
 
     def solve(
@@ -461,6 +465,25 @@ class EntropicLeastSquares:
         steps = int(fit.num_steps[0])
         report = SolverReport(fit.objectives[:, 0], float(fit.gaps[0]), bool(fit.converged[0]), steps)
         return EntropicFit(penalty, self._batch.weights(fit)[0], self._batch.residuals(fit)[0], report, fit)
+
+    def solve_from_afar(self, penalty: float, tolerance: float) -> EntropicFit:
+        """The solution for a small τ without one to start from.
+
+        Where Newton's method does not get there from uniform weights, it goes by way of larger penalties, each solution
+        the start of the next (as :func:`kme_jax.synthesis.adaptive` does).
+
+        Args:
+          penalty: τ > 0.
+          tolerance: of the duality gap.
+        """
+        fit = self.solve(penalty, tolerance)
+        if fit.report.converged:
+            return fit
+        num_stages = math.ceil(math.log(max(self._spread / penalty, _STAGE_RATIO), _STAGE_RATIO))
+        for stage in range(num_stages, -1, -1):
+            start = None if stage == num_stages else fit
+            fit = self.solve(penalty * _STAGE_RATIO**stage, tolerance, start=start)
+        return fit
 
     def degrees_of_freedom(self, fit: EntropicFit) -> float:
         """See :meth:`EntropicBatch.degrees_of_freedom`."""

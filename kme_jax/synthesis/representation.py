@@ -61,7 +61,7 @@ def _weigh(mean: PosteriorMean, points: np.ndarray) -> tuple[np.ndarray, SolverR
     features = np.asarray(mean.feature_map(jnp.asarray(points)), np.float64)
     variance = mean.mechanism.variance
     problem = EntropicLeastSquares(*project_features(features, mean.coordinates))
-    fit = problem.solve(_PENALTY * variance, _GAP * variance)
+    fit = problem.solve_from_afar(_PENALTY * variance, _GAP * variance)
     return fit.weights, fit.report
 
 
