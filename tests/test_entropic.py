@@ -291,4 +291,8 @@ def test_a_small_penalty_is_reached_from_afar(rng):
         fit = problem.solve_from_afar(1e-10, 1e-12)
     assert fit.report.converged
     assert fit.report.gap <= 1e-12
-    assert 0.5 * np.sum(np.square(fit.weights @ projected[0] - projected[1])) < 1e-4
+    # Of the convex hull, whose nearest point is a non-negative least-squares problem.
+    system = np.concatenate([(projected[0] - projected[1]).T, np.ones((1, 100))])
+    nearest = scipy.optimize.nnls(system, np.append(np.zeros(len(projected[1])), 1.0))[0]
+    best = np.linalg.norm((nearest / nearest.sum()) @ projected[0] - projected[1])
+    assert np.linalg.norm(fit.weights @ projected[0] - projected[1]) <= best + 1e-5
