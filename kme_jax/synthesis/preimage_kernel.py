@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from kme_jax import fused
+
 Array = jax.Array
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
@@ -25,7 +27,6 @@ SINE = (6.28318528, -41.3416978, 81.605046, -76.7018209, 42.0178586, -14.8737828
 
 _CHUNK = 512  # frequencies that are worked on at a time, four for each thread
 _SHARED_BYTES = 220 * 1024
-_LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
 
 
 def polynomial(coefficients: tuple[float, ...], y: Array) -> Array:
@@ -38,12 +39,8 @@ def polynomial(coefficients: tuple[float, ...], y: Array) -> Array:
 
 def is_supported(device: jax.Device, num_frequencies: int, dim: int, dtype: Any) -> bool:
     """Whether the kernel can run on a device, for so many frequencies and columns."""
-    capability = str(getattr(device, "compute_capability", ""))
-    if device.platform != "gpu" or jax.__version_info__ < _LEAST_JAX or not capability.replace(".", "").isdigit():
-        return False
-    if tuple(map(int, capability.split("."))) < _LEAST_CAPABILITY or dtype != jnp.float32:
-        return False
-    return (dim + 2) * 4 * _padded(num_frequencies) <= _SHARED_BYTES
+    fits = (dim + 2) * 4 * _padded(num_frequencies) <= _SHARED_BYTES
+    return fits and dtype == jnp.float32 and fused.is_supported(device)
 
 
 def _padded(num_frequencies: int) -> int:
