@@ -24,7 +24,7 @@ from tqdm import tqdm
 import kme_jax
 from experiments.mixture import mixture
 from kme_jax.compile_cache import temporary_compile_cache, use_compile_cache
-from kme_jax.numerics import Progress, check_columns, check_points
+from kme_jax.numerics import Progress, check_columns, check_points, hide_absent_devices
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -497,6 +497,7 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None], *, comp
         try:
             if len(argv) > 1:
                 raise InputError(f"unknown word {argv[1]!r}: every option is a flag, see --help")
+            hide_absent_devices()
             if compile_cache:
                 use_compile_cache()
             main()

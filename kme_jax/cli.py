@@ -27,7 +27,7 @@ from kme_jax.compile_cache import use_compile_cache
 from kme_jax.folders import check_folder
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.ledger import Ledger
-from kme_jax.numerics import Progress
+from kme_jax.numerics import Progress, hide_absent_devices
 from kme_jax.planning import plan
 from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
@@ -738,6 +738,7 @@ def run() -> None:
         return parsed[0] if parsed else sys.exit(status)
 
     def work(args):
+        hide_absent_devices()
         use_compile_cache()
         args.run(args)
 

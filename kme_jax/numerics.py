@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import numbers
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -19,6 +20,12 @@ Progress = Callable[[int, int], None]
 """Called as ``progress(done, total)`` between pieces of long work."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def hide_absent_devices() -> None:
+    """Has JAX not report which kinds of device are absent, as it does in a program of absl's. For the main function of a
+    program."""
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager
