@@ -23,8 +23,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def hide_absent_devices() -> None:
-    """Has JAX not report which kinds of device are absent, as it does in a program of absl's. For the main function of a
-    program."""
+    """Has JAX not report which kinds of device are absent, as it does in a program of absl's.
+
+    For the main function of a program: it changes the level of a logger.
+    """
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
 
 
