@@ -43,7 +43,8 @@ def exp2_by_polynomial(e: Array) -> Array:
 def exp2_nonpositive(e: Array) -> Array:
     """2^e for finite e ≤ 0 (and up to rounding above 0). Traceable, differentiable, elementwise.
 
-    Relative error: at most 3e-7 in float32, 6e-16 in float64, with and without fused multiply-adds. What would be subnormal is the smallest normal number.
+    Relative error: at most 3e-7 in float32, 6e-16 in float64, with and without fused multiply-adds. What would be
+    subnormal is the smallest normal number.
 
     Args:
       e: float32 or float64.
