@@ -121,7 +121,7 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
         zero = jnp.zeros_like(start)
         (point, _, _), _ = jax.lax.scan(step, (start, zero, zero), rates)
         found = waves(point)
-        component = (residual.reshape(-1) @ found) / num_frequencies
+        component = jnp.matmul(residual.reshape(-1), found, precision=jax.lax.Precision.HIGHEST) / num_frequencies
         return residual - component * found.reshape(2, -1), point
 
     return jax.lax.scan(add_point, residual, starts)
@@ -326,8 +326,10 @@ def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate,
         for _, weights in state:
             dead = (round_ == 0) | (jnp.abs(weights) < _NEGLIGIBLE * radius / weights.shape[0])
             alive.append((dead, jnp.where(dead, 0, weights)))
-        residuals = jnp.stack([target - w @ features(z) for (_, w), (z, _) in zip(alive, state, strict=True)])
-        products = jax.lax.map(lambda batch: jnp.matmul(residuals, features(batch).T), batches)
+        exact = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)  # not TF32
+        residuals = [target - exact(w, features(z)) for (_, w), (z, _) in zip(alive, state, strict=True)]
+        residuals = jnp.stack(residuals)
+        products = jax.lax.map(lambda batch: exact(residuals, features(batch).T), batches)
         scores = jnp.square(jnp.moveaxis(products, 0, 1).reshape(len(sizes), -1)[:, :count])
         # The first of a draw without replacement are a smaller draw.
         draw = functools.partial(jax.random.choice, jax.random.fold_in(key, round_), count, (max(sizes),), False)
