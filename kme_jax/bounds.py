@@ -51,6 +51,14 @@ class Bounds:
                 )
         return cls(lower, upper, names)
 
+    def validate(self) -> None:
+        """Refuses fields of bounds that were read from a file, as :meth:`create` does.
+
+        Raises:
+          ValueError: see :meth:`create`.
+        """
+        self.create(self.lower, self.upper, self.names)
+
     @property
     def dim(self) -> int:
         """d."""

@@ -1,24 +1,70 @@
-"""Folders that are written whole or not at all, and what is read from them."""
+"""Folders that are written whole or not at all, and how they are read.
+
+Every folder has a ``manifest.json``: its kind and version, and the size and SHA-256 digest of every file. A file is
+read once, in full, and its bytes are used only if they have this size and this digest. A digest finds damage and
+careless edits. It does not find a forger who also edits the manifest: that takes a signature of the whole folder, by a
+tool for signatures. What such a forger writes is still checked: see ``kme_jax.serialisation`` and
+``kme_jax.verification``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
+import io
 import json
+import math
 import os
 import pathlib
+import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 ROOM = 1 << 20  # bytes, for a statement and points
+MANIFEST = "manifest.json"
 _TEMPORARY = ".kme_jax-"
+_MAX_MANIFEST = 1 << 16  # bytes
+_TREE = "json"  # the array of a .npz file that holds a JSON document
 
 
 class ReleaseError(ValueError):
-    """A folder that cannot be written, or is no release."""
+    """A folder that cannot be written, or is no valid release."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of folder.
+
+    Attributes:
+      version: of its files. Other versions are refused.
+      files: their names.
+      about: what the folder holds, for people.
+    """
+
+    version: int
+    files: tuple[str, ...]
+    about: str
+
+
+_POINTS = ("release.npz", "privacy.json")
+_TABLE = ("measurements.npz", "schema.json", "privacy.json")
+KINDS = {
+    "measurement": Kind(3, _POINTS, "the measurement of a release of points"),
+    "release": Kind(3, ("points.npz", *_POINTS), "a release of points"),
+    "table measurement": Kind(2, _TABLE, "the measurement of a release of a table"),
+    "table release": Kind(2, ("rows.npz", "synthetic.parquet", "report.html", *_TABLE), "a release of a table"),
+    "generator measurement": Kind(2, ("measured.npz", "privacy.json"), "the measurement of a generator"),
+    "generator": Kind(4, ("generator.npz", "privacy.json"), "a generator"),
+}
+
+
+# -- writing
 
 
 def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
@@ -32,7 +78,7 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
       ReleaseError: it exists, or cannot be written.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() or folder.is_symlink():
+    if os.path.lexists(folder):
         raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
     try:
         with tempfile.TemporaryFile(dir=folder.parent) as file:
@@ -44,23 +90,36 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
     return folder
 
 
-def save_folder(folder: str | os.PathLike, writers: dict[str, Callable[[pathlib.Path], None]]) -> pathlib.Path:
-    """Writes a new folder with files, each by a function of its path: all of them, or nothing.
+def save_folder(
+    folder: str | os.PathLike, kind: str, writers: dict[str, Callable[[pathlib.Path], None]]
+) -> pathlib.Path:
+    """Writes a new folder with all files of its kind and a manifest: all of them, or nothing. Permissions follow the
+    umask.
+
+    Args:
+      folder: a new one.
+      kind: one of ``KINDS``.
+      writers: a function for each file, which writes to a path.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
     """
     folder = check_folder(folder)
+    if set(writers) != set(KINDS[kind].files):
+        raise AssertionError(f"{kind}: expected writers of {', '.join(KINDS[kind].files)}")
+    temporary = folder.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
     try:
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
+        temporary.mkdir()
     except OSError as error:
         raise ReleaseError(f"{folder.parent}: cannot be written ({error.strerror})") from error
     try:
+        entries = {}
         for name, write in writers.items():
             write(temporary / name)
-            os.chmod(temporary / name, 0o644)
             flush(temporary / name)
-        os.chmod(temporary, 0o755)
+            entries[name] = _entry((temporary / name).read_bytes())
+        json_writer({"kind": kind, "version": KINDS[kind].version, "files": entries})(temporary / MANIFEST)
+        flush(temporary / MANIFEST)
         flush(temporary)
         os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
     except OSError as error:
@@ -72,34 +131,34 @@ def save_folder(folder: str | os.PathLike, writers: dict[str, Callable[[pathlib.
     return folder
 
 
-def arrays_writer(arrays: dict[str, np.ndarray]) -> Callable[[pathlib.Path], None]:
-    """Writes arrays to a .npz file."""
-    return lambda path: np.savez_compressed(path, **arrays)
+def _entry(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path], None]:
+    """Writes arrays, and a JSON document if there is one, to a .npz file. It is not compressed, so that a small file
+    cannot become a large array."""
+    if tree is not None:
+        document = json.dumps(tree, allow_nan=False).encode()
+        arrays = arrays | {_TREE: np.frombuffer(document, np.uint8)}
+    return lambda path: np.savez(path, **arrays)
 
 
 def json_writer(value: Any) -> Callable[[pathlib.Path], None]:
     """Writes a .json file for people."""
-    return lambda path: path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    return lambda path: path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def check_files(folder: pathlib.Path, names: tuple[str, ...]) -> None:
-    """Raises ReleaseError unless the folder has these files."""
-    if not folder.is_dir():
-        raise ReleaseError(f"{folder}: no such folder")
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing and set(missing) <= {"points.npz", "rows.npz", "synthetic.parquet"}:
-        raise ReleaseError(
-            f"{folder}: has no {missing[0]} yet; kme-jax synthesise {folder} --output=... makes a release of it"
-        )
-    if missing:
-        raise ReleaseError(f"{folder}: is no release, it has no {missing[0]}")
+def flush(path: pathlib.Path) -> None:
+    """Has what was written to a file or folder on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def check_version(folder: pathlib.Path, found: Any, known: int) -> None:
-    """Raises ReleaseError unless a release has the version that this program writes."""
-    if found != known:
-        remedy = "update" if isinstance(found, int) and found > known else "read it with an earlier one"
-        raise ReleaseError(f"{folder}: is of version {found}, this is kme_jax for version {known}: {remedy}")
+# -- reading
 
 
 @contextlib.contextmanager
@@ -111,27 +170,210 @@ def damaged(path: pathlib.Path) -> Iterator[None]:
     """
     try:
         yield
+    except ReleaseError:
+        raise
     except Exception as error:  # whatever damaged bytes lead to
-        raise ReleaseError(f"{path}: is damaged ({error})") from error
+        said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise ReleaseError(f"{path}: is damaged, or was edited ({said})") from error
 
 
-def load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """All arrays of a .npz file.
+def parse_json(content: bytes) -> Any:
+    """A JSON document, strictly: UTF-8, every key once, no NaN and no infinity.
 
     Raises:
-      ReleaseError: it is damaged.
+      ValueError: anything else.
     """
+
+    def once(pairs):
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError("a key appears twice")
+        return dict(pairs)
+
+    def refuse(token):
+        raise ValueError(f"{token} is no JSON")
+
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}  # an AttributeError, if it is one array
-    except Exception as error:
-        raise ReleaseError(f"{path}: is damaged ({error})") from error
+        return json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
-def flush(path: pathlib.Path) -> None:
-    """Has what was written to a file or folder on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file that :func:`arrays_writer` has written, each read when it is asked for.
+
+    An array has numbers or text, and is finite. No more memory is taken than the file has bytes.
+
+    Raises:
+      ValueError: the file is compressed, has other members than arrays, or claims more bytes than it has.
+    """
+
+    def __init__(self, content: bytes):
+        self._file, self._asked = zipfile.ZipFile(io.BytesIO(content)), set()
+        members = self._file.infolist()
+        self._members = {member.filename.removesuffix(".npy"): member for member in members}
+        stored = all(m.compress_type == zipfile.ZIP_STORED and m.filename.endswith(".npy") for m in members)
+        total = sum(member.file_size for member in members)
+        if not stored or len(self._members) < len(members) or total > len(content):
+            raise ValueError("it is not made of arrays without compression")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self._asked.add(name)
+        return _array(self._file.read(self._members[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def tree(self) -> Any:
+        """The JSON document."""
+        return parse_json(self[_TREE].tobytes())
+
+    def check_all_read(self) -> None:
+        """Raises ValueError if there are arrays that nobody has asked for."""
+        if unknown := sorted(self._members.keys() - self._asked):
+            raise ValueError(f"it has an array that does not belong there, {unknown[0]!r:.50}")
+
+
+def _array(content: bytes) -> np.ndarray:
+    """A .npy file. Its header must say as many bytes as there are."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError("an array has an unknown version")
+    shape, fortran, dtype = read[version](stream)
+    if dtype.kind not in "fiuU" or not dtype.isnative or dtype.hasobject:
+        raise ValueError(f"an array has the type {dtype}")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+        raise ValueError("an array has another size than its header says")
+    array = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C").copy()
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("an array has numbers that are not finite")
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A folder with a valid manifest. Build it with :func:`open_folder`.
+
+    Attributes:
+      path: of the folder.
+      kind: one of ``KINDS``.
+      entries: the size and the digest of each file.
+    """
+
+    path: pathlib.Path
+    kind: str
+    entries: dict[str, tuple[int, str]]
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+          ReleaseError: there is no such file, or it is not the one of the manifest.
+        """
+        path, (size, digest) = self.path / name, self.entries[name]
+        if not path.exists():
+            raise ReleaseError(f"{self.path}: has no {name}, which {MANIFEST} lists")
+        with damaged(path):
+            content = _read(path, size)
+            if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
+                raise ValueError(f"it is not the file that {MANIFEST} describes")
+        return content
+
+    def json(self, name: str) -> Any:
+        """The document of a .json file.
+
+        Raises:
+          ReleaseError: as :meth:`read`; it is no JSON.
+        """
+        content = self.read(name)
+        with damaged(self.path / name):
+            return parse_json(content)
+
+    @contextlib.contextmanager
+    def arrays(self, name: str) -> Iterator[Arrays]:
+        """The arrays of a .npz file, all of which have to be read within the block.
+
+        Raises:
+          ReleaseError: as :meth:`read`; any error within the block; arrays that were not read.
+        """
+        content = self.read(name)
+        with damaged(self.path / name):
+            arrays = Arrays(content)
+            yield arrays
+            arrays.check_all_read()
+
+
+def _read(path: pathlib.Path, most: int) -> bytes:
+    """A file of at most so many bytes."""
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise ValueError(f"it has more than {most} bytes")
+        return file.read()
+
+
+def open_folder(folder: str | os.PathLike, kinds: Sequence[str] = tuple(KINDS)) -> Folder:
+    """Reads the manifest of a folder that :func:`save_folder` has written.
+
+    Args:
+      folder: its path.
+      kinds: the kinds that are expected.
+
+    Raises:
+      ReleaseError: no such folder; no valid manifest; another kind or version.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / MANIFEST
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        if not folder.is_dir():
+            raise ReleaseError(f"{folder}: no such folder")
+        if not path.exists():
+            raise ReleaseError(f"{folder}: has no {MANIFEST}; it is no release, or an earlier version wrote it")
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise ReleaseError(f"{folder}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    with damaged(path):
+        document = parse_json(_read(path, _MAX_MANIFEST))
+        if not isinstance(document, dict) or set(document) != {"kind", "version", "files"}:
+            raise ValueError("it has other fields than kind, version and files")
+        kind, version = document["kind"], document["version"]
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ValueError("its kind is not known")
+        if type(version) is not int:
+            raise ValueError("its version is no whole number")
+        known = KINDS[kind]
+        if version != known.version:
+            remedy = "update kme_jax" if version > known.version else "read it with the version that wrote it"
+            raise ReleaseError(f"{folder}: has version {version} of its format, expected {known.version}: {remedy}")
+        entries = document["files"]
+        if not isinstance(entries, dict) or set(entries) != set(known.files):
+            raise ValueError(f"it does not list the files of {known.about}")
+        files = {name: _checked_entry(entry) for name, entry in entries.items()}
+    if kind not in kinds:
+        raise ReleaseError(f"{folder}: holds {known.about}, not {KINDS[kinds[0]].about}{_remedy(folder, kind)}")
+    return Folder(folder, kind, files)
+
+
+def _remedy(folder: pathlib.Path, kind: str) -> str:
+    """What to do with a folder of another kind."""
+    if kind in ("measurement", "table measurement"):
+        return f"; kme-jax synthesise {folder} --output=... makes a release of it"
+    if kind == "generator":
+        return f"; kme_jax.generators.load_generator({str(folder)!r}).sample(1000) makes rows"
+    return ""
+
+
+def _checked_entry(entry: Any) -> tuple[int, str]:
+    if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
+        raise ValueError("a file has other fields than bytes and sha256")
+    size, digest = entry["bytes"], entry["sha256"]
+    if type(size) is not int or not 0 <= size < 2**50:
+        raise ValueError("a file has no valid size")
+    if not (isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")):
+        raise ValueError("a file has no valid digest")
+    return size, digest

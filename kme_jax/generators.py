@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
+import typing
 from typing import Any
 
 import numpy as np
@@ -24,24 +24,29 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.folders import (
     ROOM,
     arrays_writer,
-    check_files,
     check_folder,
-    check_version,
     damaged,
     json_writer,
-    load_arrays,
+    open_folder,
     save_folder,
 )
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
 from kme_jax.privacy.mechanisms import Composition, PrivateEmbedding, perturb_securely, secure_mechanism
-from kme_jax.privacy.statement import privacy_statement
-from kme_jax.serialisation import decode, encode
+from kme_jax.privacy.statement import privacy_statement, statement_of
+from kme_jax.serialisation import decode, decode_embedding, encode
 from kme_jax.synthesis.generator import Generator, digest
+from kme_jax.validation import require
+from kme_jax.verification import (
+    check_coordinates,
+    check_parts,
+    check_sensitivity,
+    check_statement,
+    described,
+)
 
-# A measurement stays readable where only generators have changed: its budget is spent.
-_VERSIONS = {"measurement_version": 1, "generator_version": 3}
+_STATE = "state "  # what the names of arrays of parameters begin with
 
 
 def measure_labelled_securely(
@@ -114,56 +119,61 @@ def measure_labelled_securely(
 
 
 def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -> pathlib.Path:
-    """Writes measured.npz (all that was measured) and privacy.json into a new folder: both of them, or nothing.
+    """Writes measured.npz (all that was measured), privacy.json and a manifest into a new folder: all of them, or
+    nothing.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
     tree = {
-        "measurement_version": _VERSIONS["measurement_version"],
         "embedding": _encode(measured.embedding, arrays, "embedding"),
         "counts": None if measured.counts is None else _encode(measured.counts, arrays, "counts"),
         "composition": encode(measured.composition, arrays, "composition"),
-        "total": measured.total,
     }
-    writers = {"measured.npz": arrays_writer(arrays | {"json": _bytes(tree)})}
-    return save_folder(folder, writers | {"privacy.json": json_writer(generator_statement(measured))})
+    writers = {"measured.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(generator_statement(measured))}
+    return save_folder(folder, "generator measurement", writers)
 
 
 def load_measurement(folder: str | os.PathLike) -> LabelledMeasurement:
-    """What :func:`save_measurement` has written.
+    """What :func:`save_measurement` has written. What does not follow from the mechanisms is refused, see
+    ``kme_jax.verification``.
 
     Raises:
-      ReleaseError: it is none, is damaged, or of another version.
+      ReleaseError: it is none, is damaged, or edited, or of another version.
     """
-    tree, arrays = _read(pathlib.Path(folder), "measured.npz", "measurement_version")
-    with damaged(pathlib.Path(folder) / "measured.npz"):
-        embedding, counts = (
-            None if tree[name] is None else PrivateEmbedding(**{k: decode(v, arrays) for k, v in tree[name].items()})
-            for name in ("embedding", "counts")
-        )
-        return LabelledMeasurement(embedding, counts, decode(tree["composition"], arrays), tree["total"])
+    opened = open_folder(folder, ("generator measurement",))
+    statement = opened.json("privacy.json")
+    with opened.arrays("measured.npz") as arrays:
+        tree = arrays.tree()
+        if not isinstance(tree, dict) or set(tree) != {"embedding", "counts", "composition"}:
+            raise ValueError("it has other fields")
+        embedding = decode_embedding(tree["embedding"], arrays)
+        counts = None if tree["counts"] is None else decode_embedding(tree["counts"], arrays)
+        measured = LabelledMeasurement(embedding, counts, decode(tree["composition"], arrays, Composition))
+        _check_measured(measured)
+    with damaged(opened.path / "privacy.json"):
+        check_statement(statement, lambda total: generator_statement(dataclasses.replace(measured, total=total)))
+    return dataclasses.replace(measured, total=statement["total"])
+
+
+def _check_measured(measured: LabelledMeasurement) -> None:
+    """Raises ValueError unless these can be the parts of one measurement."""
+    embedding, counts = measured.embedding, measured.counts
+    check_parts([embedding.mechanism] + [m.mechanism for m in filter(None, [counts])], measured.composition)
+    check_sensitivity(embedding.mechanism, embedding.feature_map)
+    check_coordinates(embedding)
+    if counts is not None:
+        labelled = isinstance(embedding.feature_map, LabelledMap) and isinstance(counts.feature_map, TableMap)
+        require(labelled, "counts of classes belong to rows with labels")
+        require(counts.feature_map.num_features == embedding.feature_map.num_labels, "there are other classes")
+        check_sensitivity(counts.mechanism, counts.feature_map)
+        check_coordinates(counts)
 
 
 def _encode(private: PrivateEmbedding, arrays: dict[str, np.ndarray], name: str) -> dict[str, Any]:
     parts = {field.name: getattr(private, field.name) for field in dataclasses.fields(private)}
     return {part: encode(value, arrays, f"{name}.{part}") for part, value in parts.items()}
-
-
-def _bytes(tree: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
-
-
-def _read(folder: pathlib.Path, name: str, version: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The tree and the arrays of a file."""
-    check_files(folder, (name, "privacy.json"))
-    arrays = load_arrays(folder / name)
-    with damaged(folder / name):
-        tree = json.loads(arrays["json"].tobytes())
-        found = tree.pop(version)
-    check_version(folder, found, _VERSIONS[version])
-    return tree, arrays
 
 
 def generator_statement(measured: LabelledMeasurement, public_inputs: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -181,7 +191,8 @@ def save_generator(
     *,
     public_inputs: tuple[str, ...] = (),
 ) -> pathlib.Path:
-    """Writes generator.npz (all it takes to sample) and privacy.json into a new folder: both of them, or nothing.
+    """Writes generator.npz (all it takes to sample), privacy.json and a manifest into a new folder: all of them, or
+    nothing.
 
     Args:
       folder: a new one.
@@ -196,33 +207,47 @@ def save_generator(
     if generator.measured != digest(measured.embedding):
         raise ValueError("the generator was not trained on this measurement")
     statement = generator_statement(measured, public_inputs)
-    arrays: dict[str, np.ndarray] = {f"state {name}": value for name, value in generator.state.items()}
-    tree = {
-        "generator_version": _VERSIONS["generator_version"],
-        "network": encode(generator.network, arrays, "network"),
-        "rows": encode(generator.rows, arrays, "rows"),
-        "shares": encode(generator.shares, arrays, "shares"),
-        "report": encode(generator.report, arrays, "report"),
-        "mechanisms": encode(generator.mechanisms, arrays, "mechanisms"),
-        "measured": generator.measured,
-        "statement": statement,
+    arrays: dict[str, np.ndarray] = {f"{_STATE}{name}": value for name, value in generator.state.items()}
+    names = [field.name for field in dataclasses.fields(generator) if field.name != "state"]
+    tree = {name: encode(getattr(generator, name), arrays, name) for name in names}
+    tree |= {
+        "composition": encode(measured.composition, arrays, "composition"),
+        "measurements": statement["measurements"],
+        "public_inputs": statement["public_inputs"],
     }
-    writers = {"generator.npz": arrays_writer(arrays | {"json": _bytes(tree)}), "privacy.json": json_writer(statement)}
-    return save_folder(folder, writers)
+    writers = {"generator.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(statement)}
+    return save_folder(folder, "generator", writers)
 
 
 def load_generator(folder: str | os.PathLike) -> Generator:
-    """What :func:`save_generator` has written.
+    """What :func:`save_generator` has written. What does not follow from the mechanisms is refused, see
+    ``kme_jax.verification``. Feature maps are not in the folder, so that their diameters are taken from it.
 
     Raises:
-      ReleaseError: it is none, is damaged, or of another version.
+      ReleaseError: it is none, is damaged, or edited, or of another version.
     """
-    folder = pathlib.Path(folder)
-    path = folder / "generator.npz"
-    tree, arrays = _read(folder, path.name, "generator_version")
-    with damaged(folder / "privacy.json"):
-        if json.loads((folder / "privacy.json").read_text()) != tree.pop("statement"):
-            raise ValueError("it is not the statement of this generator")
-    with damaged(path):
-        state = {name.removeprefix("state "): value for name, value in arrays.items() if name.startswith("state ")}
-        return Generator(state=state, **{name: decode(value, arrays) for name, value in tree.items()})
+    opened = open_folder(folder, ("generator",))
+    statement = opened.json("privacy.json")
+    hints = typing.get_type_hints(Generator)
+    names = [field.name for field in dataclasses.fields(Generator) if field.name != "state"]
+    with opened.arrays("generator.npz") as arrays:
+        tree = arrays.tree()
+        if not isinstance(tree, dict) or set(tree) != {*names, "composition", "measurements", "public_inputs"}:
+            raise ValueError("it has other fields")
+        state = {name.removeprefix(_STATE): arrays[name] for name in arrays if name.startswith(_STATE)}
+        generator = Generator(state=state, **{name: decode(tree[name], arrays, hints[name]) for name in names})
+        generator.validate()
+        composition = decode(tree["composition"], arrays, Composition)
+        check_parts(generator.mechanisms, composition)
+    with damaged(opened.path / "privacy.json"):
+        check_statement(
+            statement,
+            lambda total: statement_of(
+                described(tree["measurements"], generator.mechanisms),
+                generator.mechanisms,
+                composition=composition,
+                public_inputs=tree["public_inputs"],
+                total=total,
+            ),
+        )
+    return generator

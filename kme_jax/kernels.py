@@ -31,6 +31,7 @@ import numpy as np
 
 from kme_jax.exponential import exp2_nonpositive
 from kme_jax.pytrees import pytree_dataclass
+from kme_jax.validation import require
 
 Array = jax.Array
 NormalSampler = Callable[..., Array]
@@ -160,6 +161,19 @@ class Kernel(abc.ABC):
         """
         del x, y, expand
         return None
+
+    def validate(self) -> None:
+        """Refuses parameters of a kernel that was read from a file.
+
+        Raises:
+          ValueError: a number that is not positive and finite.
+        """
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not isinstance(value, Kernel):
+                numbers = np.asarray(value, np.float64)
+                positive = numbers.size > 0 and bool(np.isfinite(numbers).all() and (numbers > 0).all())
+                require(positive, f"{type(self).__name__}.{field.name}: expected positive numbers")
 
     def diagonal(self, x: Array) -> Array:
         """k(x_n, x_n): [n, d] -> [n]."""

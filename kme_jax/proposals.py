@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from kme_jax.pytrees import pytree_dataclass
+from kme_jax.validation import require
 
 
 @pytree_dataclass
@@ -48,6 +49,15 @@ class NormalProposal:
         if lower.shape != upper.shape or not (lower < upper).all():
             raise ValueError("every lower bound must be below its upper bound")
         return cls.create((lower + upper) / 2, (upper - lower) / 4)
+
+    def validate(self) -> None:
+        """Refuses fields of a proposal that was read from a file, as :meth:`create` does.
+
+        Raises:
+          ValueError: see :meth:`create`.
+        """
+        require(np.shape(self.mean) == np.shape(self.scale), "mean and scale: the shapes differ")
+        self.create(self.mean, self.scale)
 
     @property
     def dim(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -17,16 +16,15 @@ from kme_jax.bounds import Bounds
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
+from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.folders import (
     ROOM,
-    ReleaseError,
     arrays_writer,
-    check_files,
     check_folder,
-    check_version,
     damaged,
     json_writer,
-    load_arrays,
+    open_folder,
     save_folder,
 )
 from kme_jax.kernels import Kernel
@@ -38,12 +36,11 @@ from kme_jax.privacy.statement import privacy_statement
 from kme_jax.proposals import NormalProposal
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.sample import WeightedSample
+from kme_jax.validation import check_array, require
+from kme_jax.verification import check_embedding, check_statement
 
 if TYPE_CHECKING:
     from kme_jax.table.release import TableMeasurement, TableRelease
-
-RELEASE_VERSION = 2
-_FILES = ("points.npz", "release.npz", "privacy.json")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,59 +82,72 @@ class Measurement:
         return Release(self, sample, seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes release.npz (the embedding and what it takes to use it) and privacy.json into a new folder: both of
-        them, or nothing.
+        """Writes release.npz (the embedding and what it takes to use it), privacy.json and a manifest into a new
+        folder: all of them, or nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        return save_folder(folder, self._writers())
+        return save_folder(folder, "measurement", self._writers())
 
-    def _writers(self) -> dict[str, Any]:
-        return {"release.npz": arrays_writer(self._arrays()), "privacy.json": json_writer(self.statement)}
-
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def _encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays, and a JSON document that refers to them."""
         arrays = {"coordinates": self.private.coordinates}
         tree = {
-            "release_version": RELEASE_VERSION,
             "feature_map": encode(self.private.feature_map, arrays, "feature_map"),
             "mechanism": encode(self.private.mechanism, arrays, "mechanism"),
             "proposal": encode(self.proposal, arrays, "proposal"),
             "bounds": encode(self.bounds, arrays, "bounds"),
-            "statement": self.statement,
         }
-        return arrays | {"json": np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)}
+        return arrays, tree
+
+    def _writers(self) -> dict[str, Any]:
+        return {"release.npz": arrays_writer(*self._encoded()), "privacy.json": json_writer(self.statement)}
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Measurement | TableMeasurement:
-        """The measurement of a folder that it, or a release, was saved to.
+        """The measurement of a folder that it, or a release, was saved to. What does not follow from the mechanism is
+        refused, see ``kme_jax.verification``.
 
         Raises:
-          ReleaseError: there is none, or it is damaged, or of another version.
+          ReleaseError: there is none, or it is damaged, or edited, or of another version.
         """
-        folder = pathlib.Path(folder)
-        if _is_table(folder):
+        opened = open_folder(folder, ("measurement", "release", "table measurement", "table release"))
+        if opened.kind.startswith("table"):
             from kme_jax.table.release import TableMeasurement
 
             return TableMeasurement.load(folder)
-        check_files(folder, ("release.npz", "privacy.json"))
-        arrays = load_arrays(folder / "release.npz")
-        with damaged(folder / "release.npz"):
-            tree = json.loads(arrays["json"].tobytes())
-            version = tree["release_version"]
-        check_version(folder, version, RELEASE_VERSION)
-        with damaged(folder / "release.npz"):
+        with opened.arrays("release.npz") as arrays:
+            tree = arrays.tree()
+            if not isinstance(tree, dict) or set(tree) != {"feature_map", "mechanism", "proposal", "bounds"}:
+                raise ValueError("it has other fields")
             private = PrivateEmbedding(
-                decode(tree["feature_map"], arrays), arrays["coordinates"], decode(tree["mechanism"], arrays)
+                decode(tree["feature_map"], arrays, FeatureMap),
+                arrays["coordinates"],
+                decode(tree["mechanism"], arrays, Mechanism),
             )
-            if private.coordinates.shape != (private.feature_map.num_features,):
-                raise ValueError("another number of coordinates than of features")
-            proposal, bounds = decode(tree["proposal"], arrays), decode(tree["bounds"], arrays)
-            statement = tree["statement"]
-        with damaged(folder / "privacy.json"):
-            if json.loads((folder / "privacy.json").read_text()) != statement:
-                raise ValueError("it is not the statement of this release")
+            proposal = decode(tree["proposal"], arrays, NormalProposal | None)
+            bounds = decode(tree["bounds"], arrays, Bounds | None)
+            _check_measured(private, proposal, bounds)
+        statement = opened.json("privacy.json")
+        with damaged(opened.path / "privacy.json"):
+            check_statement(statement, lambda total: _statement(private, bounds, total))
         return cls(private, statement, proposal, bounds)
+
+
+def _check_measured(private: PrivateEmbedding, proposal: NormalProposal | None, bounds: Bounds | None) -> None:
+    """Raises ValueError unless these can be the parts of one measurement."""
+    mechanism, feature_map = private.mechanism, private.feature_map
+    check_embedding(private, PrivacyBudget(mechanism.epsilon, mechanism.delta))
+    require(isinstance(feature_map, SubspaceMap | SpectralMap), "the map is not one of points or of a proposal")
+    require(isinstance(feature_map, SubspaceMap) == (proposal is None), "a proposal belongs to frequencies")
+    for part in filter(None, (proposal, bounds)):
+        require(part.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
+
+
+def _statement(private: PrivateEmbedding, bounds: Bounds | None, total: dict[str, Any] | None) -> dict[str, Any]:
+    inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
+    return privacy_statement(private, public_inputs=inputs, total=total)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -182,7 +192,7 @@ class Release:
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes points.npz (points, weights, names of the columns), release.npz (the embedding and what it takes to
-        use it) and privacy.json into a new folder: all of it, or nothing.
+        use it), privacy.json and a manifest into a new folder: all of it, or nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
@@ -193,41 +203,42 @@ class Release:
             "columns": np.asarray(self.columns),
             "seed": np.asarray(self.seed),
         }
-        return save_folder(folder, self.measurement._writers() | {"points.npz": arrays_writer(points)})
+        return save_folder(folder, "release", self.measurement._writers() | {"points.npz": arrays_writer(points)})
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Release | TableRelease:
         """A release, of numbers or of a table, that ``save`` has written.
 
         Raises:
-          ReleaseError: it is none, is damaged, or of another version.
+          ReleaseError: it is none, is damaged, or edited, or of another version.
         """
-        folder = pathlib.Path(folder)
-        if _is_table(folder):
+        opened = open_folder(folder, ("release", "table release"))
+        if opened.kind == "table release":
             from kme_jax.table.release import TableRelease
 
             return TableRelease.load(folder)
-        if is_generator(folder):
-            raise ReleaseError(
-                f"{folder}: holds a generator: kme_jax.generators.load_generator({str(folder)!r}).sample(1000)"
-            )
-        check_files(folder, _FILES)
-        measurement, points = Measurement.load(folder), load_arrays(folder / "points.npz")
-        with damaged(folder / "points.npz"):
-            sample = WeightedSample(points["points"], points["weights"], measurement.private.mechanism)
-            if sample.points.shape != (len(sample.weights), measurement.private.feature_map.dim):
-                raise ValueError("points and weights do not fit")
-            seed = int(points["seed"])
-        return cls(measurement, sample, seed)
+        measurement = Measurement.load(folder)
+        with opened.arrays("points.npz") as arrays:
+            points, weights, columns, seed = (arrays[name] for name in ("points", "weights", "columns", "seed"))
+            check_array(points, "points", "f", (None, measurement.private.feature_map.dim))
+            check_array(weights, "weights", "f", (len(points),))
+            check_array(seed, "seed", "iu", ())
+            release = cls(measurement, WeightedSample(points, weights, measurement.private.mechanism), int(seed))
+            require(columns.dtype.kind == "U" and columns.shape == (len(release.columns),), "columns: expected names")
+            require(tuple(columns.tolist()) == release.columns, "columns: they are not those of the bounds")
+            if measurement.bounds is not None:
+                within = (points >= measurement.bounds.lower) & (points <= measurement.bounds.upper)
+                require(bool(within.all()), "points: one is beyond the bounds")
+        return release
 
 
-def is_generator(folder: pathlib.Path) -> bool:
-    """Whether ``kme_jax.generators.save_generator`` has written the folder."""
-    return (folder / "generator.npz").exists()
+def is_generator(folder: str | os.PathLike) -> bool:
+    """Whether ``kme_jax.generators.save_generator`` has written a folder.
 
-
-def _is_table(folder: pathlib.Path) -> bool:
-    return (folder / "measurements.npz").exists()
+    Raises:
+      ReleaseError: nothing of this library has.
+    """
+    return open_folder(folder).kind == "generator"
 
 
 def measure(
@@ -289,12 +300,11 @@ def measure(
     proposal = public if isinstance(public, NormalProposal) else None
 
     def result(private: PrivateEmbedding, total: dict[str, Any] | None) -> Measurement:
-        inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
-        return Measurement(private, privacy_statement(private, public_inputs=inputs, total=total), proposal, bounds)
+        return Measurement(private, _statement(private, bounds, total), proposal, bounds)
 
     # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
     draft = result(PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
-    num_bytes = sum(array.nbytes for array in draft._arrays().values())
+    num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
     if folder is not None:
         check_folder(folder, 2 * num_bytes + ROOM)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)

@@ -1,32 +1,43 @@
-"""Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle."""
+"""Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle.
+
+What is read is checked field by field against the types of the class, and then by the method ``validate`` of the class,
+if it has one. A class is found in the registry below, never by a name from the file.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from kme_jax.bounds import Bounds
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import Block, Grid, TableMap
 from kme_jax.kernels import Gaussian, GaussianSum, Laplacian, Matern32, Matern52, Product, Sum
-from kme_jax.privacy.mechanisms import Composition, Mechanism
+from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
 from kme_jax.proposals import NormalProposal
 from kme_jax.synthesis.generator import GeneratorReport, Rows
-from kme_jax.synthesis.networks import MLP, Convolutional, SmoothImages
+from kme_jax.synthesis.networks import MLP, Convolutional, Network, SmoothImages
 from kme_jax.synthesis.relaxed import Leaves, RelaxedRows
 
+_NETWORKS = (MLP, Convolutional, SmoothImages)
 _CLASSES = {
     cls.__name__: cls
     for cls in (
         Block,
         Bounds,
         Composition,
-        Convolutional,
         FourierMap,
         Gaussian,
         GaussianSum,
@@ -36,7 +47,6 @@ _CLASSES = {
         Laplacian,
         LatticeMap,
         Leaves,
-        MLP,
         Matern32,
         Matern52,
         Mechanism,
@@ -45,12 +55,14 @@ _CLASSES = {
         Product,
         RelaxedRows,
         Rows,
-        SmoothImages,
         SubspaceMap,
         Sum,
         TableMap,
+        *_NETWORKS,
     )
 }
+_MAX_TEXT = 100_000  # letters
+_MAX_INTEGER = 2**62
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
@@ -78,25 +90,116 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     return {"array": same}
 
 
-def decode(value: Any, arrays: Any) -> Any:
+def decode(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     """The inverse of :func:`encode`.
 
+    Args:
+      value: plain JSON.
+      arrays: by their names.
+      expected: the type, as in the annotation of a field.
+
     Raises:
-      ValueError: not what :func:`encode` makes.
+      ValueError: it is not what :func:`encode` makes of a valid value of this type.
     """
-    if value is None or isinstance(value, bool | int | str):
+    origin, parts = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(value, arrays, parts)
+    if origin is typing.Literal:
+        if not any(type(value) is type(part) and value == part for part in parts):
+            raise ValueError(f"expected one of {', '.join(map(str, parts))}")
         return value
-    if not isinstance(value, dict):
-        raise ValueError(f"unexpected {type(value).__name__}")
-    if set(value) == {"float"}:
-        return float.fromhex(value["float"])
-    if set(value) == {"tuple"}:
-        return tuple(decode(item, arrays) for item in value["tuple"])
-    if set(value) == {"array"}:
-        return arrays[value["array"]]
-    if set(value) != {"class", "fields"} or value["class"] not in _CLASSES:
-        raise ValueError(f"unknown kind of object: {value.get('class', sorted(value))}")
-    cls = _CLASSES[value["class"]]
-    if set(value["fields"]) != {field.name for field in dataclasses.fields(cls)}:
-        raise ValueError(f"{value['class']} has other fields")
-    return cls(**{name: decode(field, arrays) for name, field in value["fields"].items()})
+    if origin is tuple:
+        return _tuple(value, arrays, parts)
+    if expected in (np.ndarray, jax.Array):
+        return _array(value, arrays)
+    if expected is float:
+        return _float(value)
+    if expected in (bool, int, str, types.NoneType):
+        return _plain(value, expected)
+    return _object(value, arrays, expected)
+
+
+def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> PrivateEmbedding:
+    """A noisy embedding, of which each field was encoded by itself. It is not checked against a budget.
+
+    Raises:
+      ValueError: as :func:`decode`.
+    """
+    names = {"feature_map": FeatureMap, "coordinates": np.ndarray, "mechanism": Mechanism}
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise ValueError("expected a noisy embedding")
+    return PrivateEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in names.items()})
+
+
+def _one_of(value: Any, arrays: Mapping[str, np.ndarray], parts: tuple[Any, ...]) -> Any:
+    errors = []
+    for part in parts:
+        try:
+            return decode(value, arrays, part)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _tuple(value: Any, arrays: Mapping[str, np.ndarray], parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(value, dict) or set(value) != {"tuple"} or not isinstance(value["tuple"], list):
+        raise ValueError("expected a tuple")
+    items = value["tuple"]
+    parts = parts[:1] * len(items) if parts[-1] is ... else parts
+    if len(items) != len(parts):
+        raise ValueError(f"expected {len(parts)} items, got {len(items)}")
+    return tuple(decode(item, arrays, part) for item, part in zip(items, parts, strict=True))
+
+
+def _array(value: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    if not isinstance(value, dict) or set(value) != {"array"} or not isinstance(value["array"], str):
+        raise ValueError("expected an array")
+    array = arrays[value["array"]]
+    if array.dtype.kind not in "fiu":
+        raise ValueError("expected an array of numbers")
+    return array
+
+
+def _float(value: Any) -> float:
+    if type(value) is int and abs(value) < _MAX_INTEGER:
+        return value
+    if not isinstance(value, dict) or set(value) != {"float"} or not isinstance(value["float"], str):
+        raise ValueError("expected a number")
+    number = float.fromhex(value["float"])
+    if math.isnan(number):
+        raise ValueError("expected a number, got NaN")
+    return number
+
+
+def _plain(value: Any, expected: type) -> Any:
+    if type(value) is not expected:
+        raise ValueError(f"expected {expected.__name__}, got {type(value).__name__}")
+    if (expected is int and abs(value) >= _MAX_INTEGER) or (expected is str and len(value) > _MAX_TEXT):
+        raise ValueError("a number or a text is too long")
+    return value
+
+
+def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
+    if not isinstance(value, dict) or set(value) != {"class", "fields"} or not isinstance(value["class"], str):
+        raise ValueError(f"expected a {expected.__name__}")
+    cls = _CLASSES.get(value["class"])
+    if cls is None or not issubclass(cls, _NETWORKS if expected is Network else expected):
+        raise ValueError(f"expected a {expected.__name__}, got {value['class']!r:.50}")
+    hints, fields = _hints(cls), value["fields"]
+    if not isinstance(fields, dict) or set(fields) != {field.name for field in dataclasses.fields(cls)}:
+        raise ValueError(f"{cls.__name__} has other fields")
+    decoded = {}
+    for name, field in fields.items():
+        try:
+            decoded[name] = decode(field, arrays, hints[name])
+        except ValueError as error:
+            raise ValueError(f"{cls.__name__}.{name}: {error}") from error
+    made = cls(**decoded)
+    if hasattr(made, "validate"):
+        made.validate()
+    return made
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)

@@ -630,7 +630,7 @@ class TestPrivacy:
             save_generator(tmp_path / "other", made, _measured(rows))
         text = (folder / "privacy.json").read_text()
         (folder / "privacy.json").write_text(text.replace('"epsilon": 2.0', '"epsilon": 1.0', 1))
-        with pytest.raises(ReleaseError, match="not the statement"):
+        with pytest.raises(ReleaseError, match="not the file that manifest"):
             load_generator(folder)
         (folder / "privacy.json").write_text(text)
         (folder / "generator.npz").write_bytes(b"no")

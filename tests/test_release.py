@@ -30,6 +30,7 @@ from kme_jax import algorithms as algorithms_module
 from kme_jax.folders import ReleaseError
 from kme_jax.ledger import LedgerError
 from kme_jax.privacy import secure_mechanism, statement, zcdp_delta, zcdp_epsilon
+from tests import artifacts
 
 ROWS = np.random.default_rng(0).normal([1.0, -2.0], [1.0, 0.5], (2000, 2))
 KERNEL = Gaussian(0.5)
@@ -68,7 +69,12 @@ def test_a_release_is_useful(made):
 
 def test_it_is_saved_and_loaded(made):
     result, folder, _ = made
-    assert sorted(path.name for path in folder.iterdir()) == ["points.npz", "privacy.json", "release.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
+        "points.npz",
+        "privacy.json",
+        "release.npz",
+    ]
     again = Release.load(folder)
     np.testing.assert_array_equal(again.sample.points, result.sample.points)
     np.testing.assert_array_equal(again.sample.weights, result.sample.weights)
@@ -354,26 +360,37 @@ def test_what_is_no_release(made, tmp_path):
         Release.load(tmp_path / "none")
     folder = _copy(made[1], tmp_path / "copy")
     (folder / "points.npz").unlink()
-    with pytest.raises(ReleaseError, match="kme-jax synthesise"):
+    with pytest.raises(ReleaseError, match=r"has no points.npz, which manifest.json lists"):
         Release.load(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ReleaseError, match=r"has no manifest.json; it is no release, or an earlier version wrote it"):
+        Release.load(folder)
+
+
+def test_a_measurement_is_no_release(made, tmp_path):
+    made[0].measurement.save(tmp_path / "measured")
+    with pytest.raises(ReleaseError, match="holds the measurement of a release of points.*kme-jax synthesise"):
+        Release.load(tmp_path / "measured")
 
 
 def test_a_later_version_is_refused(made, tmp_path):
     folder = _copy(made[1], tmp_path / "copy")
-    with np.load(folder / "release.npz") as file:
-        arrays = dict(file)
-    tree = json.loads(arrays["json"].tobytes()) | {"release_version": 3}
-    arrays["json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
-    np.savez(folder / "release.npz", **arrays)
-    with pytest.raises(ReleaseError, match=r"version 3.*update"):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(ReleaseError, match=r"version 99 of its format.*update"):
         Release.load(folder)
 
 
-def test_an_altered_statement_is_refused(made, tmp_path):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_altered_statement_is_refused(made, tmp_path, sealed):
     folder = _copy(made[1], tmp_path / "copy")
     text = (folder / "privacy.json").read_text()
     (folder / "privacy.json").write_text(text.replace('"epsilon": 1.0', '"epsilon": 0.1', 1))
-    with pytest.raises(ReleaseError, match="not the statement of this release"):
+    if sealed:
+        artifacts.seal(folder)
+    with pytest.raises(
+        ReleaseError, match="does not follow" if sealed else "not the file that manifest.json describes"
+    ):
         Release.load(folder)
 
 

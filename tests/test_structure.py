@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kme_jax"
 # Each layer may import itself and the layers before it.
 LAYERS = [
+    "validation",
     "pytrees",
     "numerics",
     "sincos",
@@ -28,6 +29,7 @@ LAYERS = [
     "algorithms",
     "serialisation",
     "ledger",
+    "verification",
     "folders",
     "files",
     "table",

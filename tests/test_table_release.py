@@ -19,6 +19,7 @@ from kme_jax.table.files import open_table
 from kme_jax.table.marginals import means, total_variation
 from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
 from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
+from tests import artifacts
 
 JOBS = ("baker", "clerk", "nurse", "smith", "tailor")
 SCHEMA = Schema(
@@ -106,6 +107,7 @@ def test_atoms_survive(made):
 def test_saved_and_loaded(made):
     released, folder = made
     assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
         "measurements.npz",
         "privacy.json",
         "report.html",
@@ -228,7 +230,10 @@ def test_a_statement_that_was_changed_is_refused(tmp_path, change):
     TableMeasurement.load(tmp_path / "measured")
     path = tmp_path / "measured" / "privacy.json"
     path.write_text(json.dumps(measured.statement | change))
-    with pytest.raises(ReleaseError, match="statement of another release"):
+    with pytest.raises(ReleaseError, match="not the file that manifest"):
+        TableMeasurement.load(tmp_path / "measured")
+    artifacts.seal(tmp_path / "measured")
+    with pytest.raises(ReleaseError, match=r"privacy.json: is damaged, or was edited"):
         TableMeasurement.load(tmp_path / "measured")
 
 

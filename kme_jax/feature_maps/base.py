@@ -78,6 +78,13 @@ class FeatureMap(abc.ABC):
     def row_bound(self) -> float:
         """Entries up to this size give finite features."""
 
+    def validate(self) -> None:  # noqa: B027
+        """Refuses fields of a map that was read from a file.
+
+        Raises:
+          ValueError: they do not fit together.
+        """
+
     def covers(self, rows: np.ndarray) -> np.ndarray:
         """Which rows [n, d] have features, [n]: here those without an entry that is missing or beyond
         :attr:`row_bound`. Any other counts as the zero vector in every mean: a fixed rule for each row by itself, so

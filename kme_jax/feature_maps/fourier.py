@@ -15,6 +15,7 @@ from kme_jax.kernels import Kernel, orthogonal_normal
 from kme_jax.numerics import float64
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
+from kme_jax.validation import check_array, require
 
 Array = jax.Array
 
@@ -131,6 +132,12 @@ class FourierMap(SpectralMap):
             return cls(kernel, turns)
         roundoff = float(np.finfo(dtype).eps) / 2
         return cls(kernel, turns, *_least_cosine(frequencies, dim if orthogonal else 1, roundoff))
+
+    def validate(self):
+        check_array(self.turns, "turns", "f", (None, None))
+        require(bool(np.any(self.turns)), "turns: all are zero")
+        require(-1 <= self.least_cosine < 1, "least_cosine: expected a number from -1 to 1")
+        require(self.radius > 0, "radius: expected a positive number")
 
     @property
     def num_features(self) -> int:

@@ -15,6 +15,7 @@ from kme_jax.feature_maps.waves import LatticeWaves, SpectralMap
 from kme_jax.kernels import Gaussian
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.sincos import sincos_turns
+from kme_jax.validation import check_array, check_positive, require
 
 Array = jax.Array
 
@@ -147,6 +148,16 @@ class LatticeMap(SpectralMap):
         _check(kernel, num_features)
         widths = np.asarray(upper, np.float64) - np.asarray(lower, np.float64)
         return bool((widths > 0).all()) and _heaviest(kernel, widths, num_features)[1] is not None
+
+    def validate(self):
+        check_array(self.indices, "indices", "i", (None, None))
+        for name in ("centre", "half_widths", "periods"):
+            check_array(getattr(self, name), name, "f", (self.dim,))
+        check_array(self.amplitudes, "amplitudes", "f", (len(self.indices),))
+        for name in ("half_widths", "periods", "amplitudes"):
+            check_positive(name, float(np.min(getattr(self, name))))
+        mass = float(np.sum(np.square(self.amplitudes, dtype=np.float64)))
+        require(mass <= self.total_mass * (1 + 1e-5) < math.inf, "total_mass: the amplitudes have more")
 
     @property
     def num_features(self) -> int:

@@ -22,6 +22,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.numerics import Progress, check_points, in_float64, reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
+from kme_jax.validation import check_array, check_positive, require
 
 Array = jax.Array
 
@@ -332,6 +333,19 @@ class SubspaceMap(FeatureMap):
             basis_norm=math.sqrt(_norm_bound(4, power)),
             tolerance=tolerance,
         )
+
+    def validate(self):
+        check_array(self.points, "points", "f", (None, None))
+        check_array(self.pivots, "pivots", "i", (None,))
+        increasing = (
+            self.pivots[0] >= 0 and self.pivots[-1] < self.num_points and bool((np.diff(self.pivots) > 0).all())
+        )
+        require(increasing, "pivots: expected increasing places of points")
+        check_array(self.basis, "basis", "f", (self.num_features, self.num_features))
+        require(1 <= self.lambda_max <= 1 + _MAX_DEVIATION, f"lambda_max: expected 1 to {1 + _MAX_DEVIATION}")
+        largest = float(np.sqrt(np.max(np.sum(np.square(self.basis), axis=1))))
+        require(largest <= self.basis_norm < math.inf, "basis_norm: a row of the basis is longer")
+        check_positive("tolerance", self.tolerance)
 
     @property
     def num_features(self) -> int:

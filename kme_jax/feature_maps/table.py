@@ -12,6 +12,7 @@ import numpy as np
 from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.kernels import Kernel
 from kme_jax.pytrees import pytree_dataclass
+from kme_jax.validation import check_array, require
 
 MAX_CELLS = 1024
 
@@ -33,6 +34,16 @@ class Grid:
     ordered: bool = dataclasses.field(metadata={"static": True})
     missing: bool = dataclasses.field(metadata={"static": True})
     width: int = dataclasses.field(metadata={"static": True})
+
+    def validate(self) -> None:
+        """Refuses fields of a grid that was read from a file.
+
+        Raises:
+          ValueError: no values; cells of no codes.
+        """
+        require(
+            1 + self.missing <= self.num_codes < 2**53 and 1 <= self.width <= self.num_codes, "a grid has no values"
+        )
 
     @classmethod
     def create(cls, num_codes: int, *, ordered: bool, missing: bool) -> Grid:
@@ -85,6 +96,21 @@ class Block:
     bins: tuple[np.ndarray, ...]
     weight: int = dataclasses.field(default=1, metadata={"static": True})
     zoom: int = dataclasses.field(default=0, metadata={"static": True})
+
+    def validate(self) -> None:
+        """Refuses fields of a block that was read from a file.
+
+        Raises:
+          ValueError: they do not fit together.
+        """
+        different = 0 < len(self.columns) == len(set(self.columns)) == len(self.bins)
+        require(different, "a block has no columns, or one of them twice")
+        least = -1 if len(self.columns) == 1 else 0
+        for bins in self.bins:
+            check_array(bins, "bins", "i", (None,))
+            require(least <= bins.min() and 0 <= bins.max() < len(bins), "bins: a number is beyond the bins")
+        require(1 <= self.weight < 2**40, "a block has no positive weight")
+        require(0 <= self.zoom <= 2**20 * (len(self.columns) == 1), "a block of several columns has parts of bins")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -158,6 +184,13 @@ class TableMap(FeatureMap):
         """How many rows have each of the codes of a single column without order."""
         grid = Grid.create(num_codes, ordered=False, missing=False)
         return cls((grid,), (Block((0,), (np.arange(num_codes),)),))
+
+    def validate(self):
+        require(len(self.blocks) > 0, "a map has no blocks")
+        for block in self.blocks:
+            for j, bins in zip(block.columns, block.bins, strict=True):
+                require(0 <= j < len(self.grids), "a block has a column that the map has not")
+                require(len(bins) == self.grids[j].num_cells, "bins: expected one for each cell")
 
     @property
     def kernel(self) -> TableKernel:

@@ -53,8 +53,23 @@ def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any
     if isinstance(feature_map, TableMap):
         noise = [mechanism.scale * mechanism.num_rows * feature_map.norm / block.weight for block in feature_map.blocks]
         cells = [min(noise), max(noise)]
-    return {
+    return noise_statement(mechanism) | {
         "name": name,
+        "feature_map": {
+            "name": map_name,
+            "kernel": repr(feature_map.kernel),
+            "num_features": feature_map.num_features,
+            "diameter": mechanism.sensitivity * mechanism.num_rows,
+            "proof": f"kme_jax.{map_name}.diameter"
+            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.private,
+        },
+        "cell_noise": cells,
+    }
+
+
+def noise_statement(mechanism: Mechanism) -> dict[str, Any]:
+    """What the statement says of a mechanism."""
+    return {
         "noise": mechanism.noise,
         "discrete": mechanism.private,
         "source": mechanism.noise_source,
@@ -65,15 +80,6 @@ def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any
         "rho": mechanism.rho,
         "grid": mechanism.grid,
         "failure_probability": mechanism.failure_probability,
-        "feature_map": {
-            "name": map_name,
-            "kernel": repr(feature_map.kernel),
-            "num_features": feature_map.num_features,
-            "diameter": mechanism.sensitivity * mechanism.num_rows,
-            "proof": f"kme_jax.{map_name}.diameter"
-            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.private,
-        },
-        "cell_noise": cells,
     }
 
 
@@ -100,25 +106,50 @@ def privacy_statement(
       total: of all releases of the same rows, as ``Ledger.spend`` gives it.
     """
     several = {"embedding": measured} if isinstance(measured, PrivateEmbedding) else measured
-    last = list(several.values())[-1]
-    whole = last.mechanism if composition is None else composition
+    mechanisms = [private.mechanism for private in several.values()]
     maps = [_innermost(private.feature_map) for private in several.values()]
-    points = any(isinstance(found, SubspaceMap) for found in maps)
     inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}
     inputs = dict.fromkeys(name for found in maps for name in inputs.get(type(found), ["kernel", "frequencies"]))
+    return statement_of(
+        [measurement_statement(name, private) for name, private in several.items()],
+        mechanisms,
+        composition=composition,
+        public_inputs=[*inputs, *public_inputs],
+        total=total,
+    )
+
+
+def statement_of(
+    measurements: list[dict[str, Any]],
+    mechanisms: Sequence[Mechanism],
+    *,
+    composition: Composition | None = None,
+    public_inputs: Sequence[str] = (),
+    total: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The statement of measurements that are described already.
+
+    Args:
+      measurements: see :func:`measurement_statement`.
+      mechanisms: theirs.
+      composition: what several measurements are together.
+      public_inputs: all that is public knowledge, and was used.
+      total: see :func:`privacy_statement`.
+    """
+    whole = mechanisms[-1] if composition is None else composition
     return {
         "statement_version": STATEMENT_VERSION,
-        "private": all(private.mechanism.private for private in several.values()),
+        "private": all(mechanism.private for mechanism in mechanisms),
         "epsilon": whole.epsilon,
         "delta": whole.delta,
         "relation": "replace one row; the number of rows is public",
         "unit": "one row",
-        "num_rows": last.mechanism.num_rows,
+        "num_rows": mechanisms[-1].num_rows,
         "groups": [{"rows": k, "epsilon": group_epsilon(whole, k)} for k in GROUPS],
         "rho": whole.rho,
-        "measurements": [measurement_statement(name, private) for name, private in several.items()],
-        "public_inputs": [*inputs, *public_inputs],
-        "not_covered": [*_NOT_COVERED, *([_PUBLIC_ROWS] if points else [])],
+        "measurements": measurements,
+        "public_inputs": list(public_inputs),
+        "not_covered": [*_NOT_COVERED, *[_PUBLIC_ROWS] * ("public points" in public_inputs)],
         "total": total,
         "versions": {"kme_jax": __version__}
         | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")},

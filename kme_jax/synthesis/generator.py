@@ -32,6 +32,7 @@ from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.synthesis.checkpoints import Checkpoints
 from kme_jax.synthesis.networks import Convolutional, Network
+from kme_jax.validation import check_array, require
 
 Array = jax.Array
 
@@ -162,6 +163,21 @@ class Rows:
             raise ValueError("bounds: every lower bound must be finite and below its upper bound")
         return cls(lower, upper, dim, categories, levels)
 
+    def validate(self) -> None:
+        """Refuses fields of rows that were read from a file.
+
+        Raises:
+          ValueError: they do not fit together.
+        """
+        sizes = all(size >= 1 for size in self.categories)
+        require(self.dim >= 1 and sizes and 0 <= self.levels < 2**31, "rows: a number is out of range")
+        require((self.lower is None) == (self.upper is None), "rows: expected both bounds, or none")
+        require(self.lower is not None or self.levels == 0, "rows: levels are those between bounds")
+        if self.lower is not None:
+            check_array(self.lower, "lower", "f", (self.dim,))
+            check_array(self.upper, "upper", "f", (self.dim,))
+            require(bool((self.lower < self.upper).all()), "rows: a lower bound is not below its upper bound")
+
     @property
     def num_outputs(self) -> int:
         """Of the network."""
@@ -221,6 +237,18 @@ class GeneratorReport:
     expected: float
     converged: bool
 
+    def validate(self) -> None:
+        """Refuses fields of a report that was read from a file.
+
+        Raises:
+          ValueError: numbers that are not finite; steps that are not those of the objective.
+        """
+        numbers = (*self.objective, self.fit, self.standard_error, self.expected)
+        require(all(math.isfinite(number) for number in numbers), "report: a number is not finite")
+        increasing = all(0 <= i < j for i, j in itertools.pairwise((0, *self.steps)))
+        require(len(self.objective) == len(self.steps) and increasing, "report: expected the steps of the objective")
+        require(self.standard_error >= 0 and self.expected >= 0, "report: an error is negative")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator:
@@ -243,6 +271,32 @@ class Generator:
     report: GeneratorReport
     mechanisms: tuple[Mechanism, ...]
     measured: str
+
+    def validate(self) -> None:
+        """Refuses fields of a generator that was read from a file.
+
+        Raises:
+          ValueError: shares that are none; parameters that are not those of the network.
+        """
+        num_labels = 0
+        if self.shares is not None:
+            check_array(self.shares, "shares", "f", (None,))
+            valid = bool((self.shares >= 0).all()) and abs(float(self.shares.sum()) - 1) < 1e-3
+            require(valid, "shares: expected a probability vector")
+            num_labels = len(self.shares)
+        _, parameters, statistics = _split(
+            nnx.eval_shape(lambda: self.network.build(num_labels, self.rows.num_outputs, nnx.Rngs(0))),
+            self.network,
+            num_labels,
+        )
+        leaves = {}
+        for tree in (parameters, statistics):
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+                leaves[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
+        require(leaves.keys() == self.state.keys(), "the parameters are not those of the network")
+        for name, leaf in leaves.items():
+            require(self.state[name].dtype == leaf.dtype, f"{name}: has the type {self.state[name].dtype}")
+            check_array(self.state[name], name, "fiu", leaf.shape)
 
     def sample(
         self,

@@ -14,6 +14,7 @@ import optax
 
 from kme_jax.numerics import Progress, reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
+from kme_jax.validation import check_array, require
 
 NUM_RELAXED = 400
 _NUM_FITS = 4
@@ -178,6 +179,19 @@ class Leaves:
     bins: np.ndarray
     shares: np.ndarray
 
+    def validate(self) -> None:
+        """Refuses fields of leaves that were read from a file.
+
+        Raises:
+          ValueError: shapes that differ; ranges without codes; shares that are negative.
+        """
+        check_array(self.first, "first", "i", (None,))
+        for name in ("last", "bins"):
+            check_array(getattr(self, name), name, "i", self.first.shape)
+        check_array(self.shares, "shares", "f", (None, len(self.first)))
+        require(bool((self.first >= 0).all() and (self.first < self.last).all()), "a range has no codes")
+        require(bool((self.bins >= 0).all() and (self.shares >= 0).all()), "a bin or a share is negative")
+
     def within(self, ranges: Sequence[tuple[int, int]]) -> Leaves:
         """What is left of the leaves within some disjoint ranges of codes [first, last); shares sum to less than 1."""
         pieces = [Leaves(self.first[:0], self.last[:0], self.bins[:0], self.shares[:, :0])]
@@ -212,6 +226,38 @@ class RelaxedRows:
     offsets: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     leaves: tuple[Leaves, ...]
     split: int = dataclasses.field(metadata={"static": True})
+
+    def validate(self) -> None:
+        """Refuses fields of rows that were read from a file.
+
+        Raises:
+          ValueError: shapes that differ; weights or probabilities that are none.
+        """
+        check_array(self.weights, "weights", "f", (None, None))
+        check_array(self.probabilities, "probabilities", "f", (*self.weights.shape, None))
+        ends = self.probabilities.shape[2]
+        increasing = all(i < j for i, j in itertools.pairwise(self.offsets))
+        valid = len(self.offsets) == len(self.leaves) + 1 and self.offsets[0] == 0 and self.offsets[-1] == ends
+        require(bool(self.leaves) and increasing and valid, "offsets: expected the bins of every column")
+        require(-1 <= self.split < self.dim, "split: there is no such column")
+        sizes = [j - i for i, j in itertools.pairwise(self.offsets)]
+        for leaves, size in zip(self.leaves, sizes, strict=True):
+            require(len(leaves.shares) == len(self.weights), "leaves: expected shares for every class")
+            require(int(leaves.bins.max()) < size, "leaves: there is no such bin")
+        nonnegative = bool((self.weights >= 0).all() and (self.probabilities >= 0).all())
+        require(nonnegative and abs(float(self.weights.sum()) - 1) < 1e-6, "weights or probabilities are none")
+
+    def check_codes(self, num_codes: Sequence[int]) -> None:
+        """Refuses rows that are not of columns with so many codes each.
+
+        Raises:
+          ValueError: another number of columns; classes or codes that a column has not.
+        """
+        require(len(num_codes) == self.dim, "the rows have another number of columns")
+        require(self.split < 0 or len(self.weights) == num_codes[self.split], "the rows have other classes")
+        require(self.split >= 0 or len(self.weights) == 1, "the rows have classes without a column of them")
+        for j, leaves in zip(self.others, self.leaves, strict=True):
+            require(int(leaves.last.max()) <= num_codes[j], "the rows have codes that a column has not")
 
     @property
     def dim(self) -> int:

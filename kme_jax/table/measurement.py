@@ -22,6 +22,7 @@ import numpy as np
 from kme_jax.feature_maps.table import Block, Grid, TableMap
 from kme_jax.privacy.mechanisms import PrivateEmbedding
 from kme_jax.synthesis.histogram import project_to_simplex, smooth
+from kme_jax.validation import check_array, require
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ
 _FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all tables are split by
@@ -258,6 +259,20 @@ class Plan:
             unions.append(choose_bins(Grid(len(sums), grid.ordered, grid.missing, 1), sums, num_unions, least))
         return cls(bins, unions)
 
+    def check(self, layout: Layout) -> None:
+        """Refuses a plan that was read from a file and is not one for a layout.
+
+        Raises:
+          ValueError: bins of other columns or cells; numbers of bins that are left out.
+        """
+        require(len(self.bins) == len(self.unions) == len(layout.columns), "the plan is for other columns")
+        for j, bins, unions in zip(layout.columns, self.bins, self.unions, strict=True):
+            for name, numbers, size in (("bins", bins, layout.grids[j].num_cells), ("unions", unions, None)):
+                check_array(numbers, name, "i", (size,))
+                complete = numbers.min() == 0 and numbers.max() < len(numbers) and np.bincount(numbers).all()
+                require(bool(complete), f"{name}: a number is left out")
+            require(len(unions) == int(bins.max()) + 1, "unions: expected one for each bin")
+
     @property
     def merged(self) -> list[np.ndarray]:
         """The union of every cell of every column."""
@@ -346,3 +361,48 @@ def pairs_map(layout: Layout, plan: Plan, chosen: Sequence[int], zooms: Sequence
     tables = [[(layout.columns[a], plan.bins[a]) for a in some] for some in several]
     blocks = (*layout.blocks(tables), *zooms)
     return TableMap(layout.grids, blocks) if blocks else None
+
+
+def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> None:
+    """Refuses the maps of three measurements that were read from a file and are not of one plan.
+
+    Args:
+      layout: the columns.
+      plan: bins.
+      maps: of the three measurements; None for one that was not made.
+
+    Raises:
+      ValueError: a map that the plan does not have.
+    """
+    require(_same(maps[0], singles_map(layout)), "the first measurement is not of single columns")
+    require(_same(maps[1], coarse_map(layout, plan)), "the second measurement is not of all pairs")
+    if maps[2] is None:
+        return
+    own = [j for j in range(len(layout.grids)) if j == layout.split]
+    places = {j: a for a, j in enumerate(layout.columns)}
+    tables = [tuple(places.get(j, -1) for j in block.columns[len(own) :]) for block in maps[2].blocks if not block.zoom]
+    pairs = {pair: i for i, pair in enumerate(layout.pairs())}
+    chosen = [pairs[table] for table in tables if table in pairs]
+    zooms = [block for block in maps[2].blocks if block.zoom]
+    for block in zooms:
+        width = layout.grids[block.columns[0]].width
+        parts = min(width, _MAX_PARTS)
+        valid = width > 1 and block.zoom == parts and block.weight == round(_WEIGHT_UNIT * parts ** (1 / 3))
+        require(valid, "a cell is cut into other parts than it has")
+    require(len(set(chosen)) == len(chosen), "a pair is measured twice")
+    require(_same(maps[2], pairs_map(layout, plan, chosen, zooms)), "the third measurement is not of pairs of the plan")
+
+
+def _same(one: TableMap | None, other: TableMap | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (
+        one.grids == other.grids
+        and len(one.blocks) == len(other.blocks)
+        and all(map(_same_block, one.blocks, other.blocks))
+    )
+
+
+def _same_block(one: Block, other: Block) -> bool:
+    same = (one.columns, one.weight, one.zoom) == (other.columns, other.weight, other.zoom)
+    return same and all(map(np.array_equal, one.bins, other.bins))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import functools
 import os
 import pathlib
 import re
@@ -21,12 +21,10 @@ from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.table import Grid, TableMap
 from kme_jax.folders import (
     arrays_writer,
-    check_files,
     check_folder,
-    check_version,
     damaged,
     json_writer,
-    load_arrays,
+    open_folder,
     save_folder,
 )
 from kme_jax.ledger import Ledger
@@ -39,16 +37,17 @@ from kme_jax.privacy.mechanisms import (
     perturb_securely,
     secure_mechanism,
 )
-from kme_jax.privacy.statement import measurement_statement, privacy_statement
-from kme_jax.serialisation import decode, encode
+from kme_jax.privacy.statement import privacy_statement
+from kme_jax.serialisation import decode, decode_embedding, encode
 from kme_jax.synthesis.relaxed import RelaxedRows
 from kme_jax.table import measurement as plans
 from kme_jax.table.files import TableSource, open_table, write_table
 from kme_jax.table.report import report
 from kme_jax.table.schema import MISSING, Schema
 from kme_jax.table.synthesis import synthesise
+from kme_jax.validation import require
+from kme_jax.verification import check_embedding, check_statement
 
-TABLE_VERSION = 1
 MAX_COLUMNS = 200
 _NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 _ROOM = 1 << 26  # bytes that have to be there
@@ -109,60 +108,103 @@ class TableMeasurement:
         return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes measurements.npz, schema.json and privacy.json into a new folder: all of them, or nothing.
+        """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        return save_folder(folder, self._writers())
+        return save_folder(folder, "table measurement", self._writers())
 
     def _writers(self) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
         tree = {
-            "table_version": TABLE_VERSION,
             "target": self.target,
-            "plan": encode((tuple(self.plan.bins), tuple(self.plan.unions)), arrays, "plan"),
-            "measured": {
-                name: encode((p.feature_map, p.coordinates, p.mechanism), arrays, name)
-                for name, p in self.measured.items()
-            },
+            "bins": encode(tuple(self.plan.bins), arrays, "bins"),
+            "unions": encode(tuple(self.plan.unions), arrays, "unions"),
+            "measured": {name: self._encoded(name, arrays) for name in self.measured},
         }
-        arrays["json"] = np.frombuffer(json.dumps(tree, allow_nan=False).encode(), np.uint8)
         return {
-            "measurements.npz": arrays_writer(arrays),
+            "measurements.npz": arrays_writer(arrays, tree),
             "schema.json": self.schema.write,
             "privacy.json": json_writer(self.statement),
         }
 
+    def _encoded(self, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        private = self.measured[name]
+        parts = {field.name: getattr(private, field.name) for field in dataclasses.fields(private)}
+        return {part: encode(value, arrays, f"{name}.{part}") for part, value in parts.items()}
+
     @classmethod
     def load(cls, folder: str | os.PathLike) -> TableMeasurement:
-        """The measurement of a folder that it, or a release, was saved to.
+        """The measurement of a folder that it, or a release, was saved to. What does not follow from the mechanisms is
+        refused, see ``kme_jax.verification``.
 
         Raises:
-          ReleaseError: there is none, or it is damaged, or of another version.
+          ReleaseError: there is none, or it is damaged, or edited, or of another version.
         """
-        folder = pathlib.Path(folder)
-        check_files(folder, ("measurements.npz", "schema.json", "privacy.json"))
-        arrays = load_arrays(folder / "measurements.npz")
-        with damaged(folder / "measurements.npz"):
-            tree = json.loads(arrays["json"].tobytes())
-            version = tree["table_version"]
-        check_version(folder, version, TABLE_VERSION)
-        with damaged(folder / "schema.json"):
-            schema = Schema.read(folder / "schema.json")
-        with damaged(folder / "privacy.json"):
-            statement = json.loads((folder / "privacy.json").read_text())
-        with damaged(folder / "measurements.npz"):
-            measured = {name: PrivateEmbedding(*decode(value, arrays)) for name, value in tree["measured"].items()}
-            several = [measurement_statement(name, private) for name, private in measured.items()]
-            private = all(p.mechanism.private for p in measured.values())
-            if json.loads(json.dumps(several)) != statement["measurements"] or private != statement["private"]:
-                raise ValueError("privacy.json is the statement of another release")
-            for private in measured.values():
-                if private.coordinates.shape != (private.feature_map.num_features,):
-                    raise ValueError("another number of coordinates than of features")
-            bins, unions = decode(tree["plan"], arrays)
-        return cls(schema, tree["target"], plans.Plan(list(bins), list(unions)), measured, statement)
+        opened = open_folder(folder, ("table measurement", "table release"))
+        document, statement = opened.json("schema.json"), opened.json("privacy.json")
+        with damaged(opened.path / "schema.json"):
+            schema = Schema.from_json(document)
+        with opened.arrays("measurements.npz") as arrays:
+            tree = arrays.tree()
+            if not isinstance(tree, dict) or set(tree) != {"target", "bins", "unions", "measured"}:
+                raise ValueError("it has other fields")
+            target = decode(tree["target"], arrays, str | None)
+            check_columns(schema, target)
+            bins, unions = (decode(tree[name], arrays, tuple[np.ndarray, ...]) for name in ("bins", "unions"))
+            if not isinstance(tree["measured"], dict):
+                raise ValueError("it has no measurements")
+            measured = {name: decode_embedding(value, arrays) for name, value in tree["measured"].items()}
+            plan = plans.Plan(list(bins), list(unions))
+        with damaged(opened.path / "privacy.json"):
+            check_statement(statement, functools.partial(_checked_statement, schema, target, plan, measured, statement))
+        return cls(schema, target, plan, measured, statement)
+
+
+def _statement(
+    schema: Schema,
+    target: str | None,
+    measured: dict[str, PrivateEmbedding],
+    budget: PrivacyBudget,
+    total: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The privacy statement of measurements that spend no more than a budget."""
+    composition = Composition.of([private.mechanism for private in measured.values()], budget)
+    filled = ", filled in from rows that were said to be public" * schema.filled_from_data
+    inputs = [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
+    return privacy_statement(measured, composition=composition, public_inputs=inputs, total=total)
+
+
+def _checked_statement(
+    schema: Schema,
+    target: str | None,
+    plan: plans.Plan,
+    measured: dict[str, PrivateEmbedding],
+    statement: dict[str, Any],
+    total: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """The statement that follows from measurements that were read from a file.
+
+    Raises:
+      ValueError: measurements that :func:`measure_table` cannot have made, for this schema and the statement's ε and δ.
+    """
+    budget = PrivacyBudget(statement["epsilon"], statement["delta"])
+    grids, index = _grids(schema, target)
+    layout = plans.Layout.of_plan(grids, index, plan)
+    plan.check(layout)
+    require(set(measured) <= set(_NAMES), "a measurement has an unknown name")
+    plans.check_maps(layout, plan, [m and m.feature_map for m in map(measured.get, _NAMES)])
+    for name, share in zip(_NAMES, plans.shares(layout), strict=True):
+        if name in measured:
+            check_embedding(measured[name], budget, share)
+            require(measured[name].mechanism.num_rows == statement["num_rows"], "the measurements have different N")
+    relaxed = PrivacyBudget(budget.epsilon * (1 + 1e-6), budget.delta)  # rounding by other versions of libraries
+    expected = _statement(schema, target, {n: measured[n] for n in _NAMES if n in measured}, relaxed, total)
+    return expected | {
+        "epsilon": budget.epsilon,
+        "groups": [{"rows": 1, "epsilon": budget.epsilon}, *expected["groups"][1:]],
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,38 +275,45 @@ class TableRelease:
         return self.schema.decode(codes).append_column("weight", pa.array(weights))
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings) and
-        rows.npz (what other rows are drawn from) into a new folder: all of them, or nothing.
+        """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings),
+        rows.npz (what other rows are drawn from) and a manifest into a new folder: all of them, or nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        arrays: dict[str, np.ndarray] = {"seed": np.asarray(self.seed)}
-        arrays["json"] = np.frombuffer(json.dumps(encode(self.rows, arrays, "rows")).encode(), np.uint8)
+        arrays: dict[str, np.ndarray] = {}
+        tree = {"rows": encode(self.rows, arrays, "rows"), "seed": self.seed, "num_rows": self.table.num_rows}
         text = report(self)
         added = {
-            "rows.npz": arrays_writer(arrays),
+            "rows.npz": arrays_writer(arrays, tree),
             "synthetic.parquet": lambda path: write_table(path, self.table),
             "report.html": lambda path: path.write_text(text, encoding="utf-8"),
         }
-        return save_folder(folder, self.measurement._writers() | added)
+        return save_folder(folder, "table release", self.measurement._writers() | added)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> TableRelease:
         """A release that :meth:`save` has written.
 
         Raises:
-          ReleaseError: it is none, is damaged, or of another version.
+          ReleaseError: it is none, is damaged, or edited, or of another version.
         """
-        folder = pathlib.Path(folder)
-        check_files(folder, ("rows.npz", "synthetic.parquet", "measurements.npz", "schema.json", "privacy.json"))
-        measurement, arrays = TableMeasurement.load(folder), load_arrays(folder / "rows.npz")
-        with damaged(folder / "rows.npz"):
-            rows, seed = decode(json.loads(arrays["json"].tobytes()), arrays), int(arrays["seed"])
-            if rows.dim != len(measurement.schema.columns):
-                raise ValueError("rows and schema do not fit")
-        with damaged(folder / "synthetic.parquet"):
-            table = pyarrow.parquet.read_table(folder / "synthetic.parquet")
+        opened = open_folder(folder, ("table release",))
+        measurement = TableMeasurement.load(folder)
+        opened.read("report.html")
+        with opened.arrays("rows.npz") as arrays:
+            tree = arrays.tree()
+            if not isinstance(tree, dict) or set(tree) != {"rows", "seed", "num_rows"}:
+                raise ValueError("it has other fields")
+            rows, seed = decode(tree["rows"], arrays, RelaxedRows), decode(tree["seed"], arrays, int)
+            rows.check_codes([column.num_codes for column in measurement.schema.columns])
+            num_rows = decode(tree["num_rows"], arrays, int)
+            require(seed >= 0, "seed: is negative")
+        content = opened.read("synthetic.parquet")
+        with damaged(opened.path / "synthetic.parquet"):
+            with pyarrow.parquet.ParquetFile(pa.BufferReader(content)) as file:
+                require(file.metadata.num_rows == num_rows, "it has another number of rows")
+                table = file.read()
             measurement.schema.check(table)
         return cls(measurement, rows, table, seed)
 
@@ -415,10 +464,7 @@ def _measure_table(
     last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles))
     if last is not None:
         measured[_NAMES[2]] = session.measure(2, last, shares[2])
-    composition = Composition.of([private.mechanism for private in measured.values()], budget)
-    filled = ", filled in from rows that were said to be public" * schema.filled_from_data
-    inputs = [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
-    statement = privacy_statement(measured, composition=composition, public_inputs=inputs, total=total)
+    statement = _statement(schema, target, measured, budget, total)
     result = TableMeasurement(schema, target, plan, measured, statement)
     if folder is not None:
         result.save(folder)

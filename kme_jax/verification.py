@@ -1,0 +1,227 @@
+"""Whether a privacy statement follows from the mechanisms it is about: what is checked when a release is loaded.
+
+Every number of a statement is computed again from the feature maps and the mechanisms. What cannot be computed again is
+bounded by the JSON schema of statements. A mechanism is checked against the diameter of its feature map and the budget.
+Numbers may differ by 1e-6 of their size, since other versions of the libraries round otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.integer import integer_map
+from kme_jax.privacy import statement as statements
+from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding, _proved
+from kme_jax.validation import check_array, require
+
+_TOLERANCE = 1e-6
+_SECURE = re.compile(r"OpenDP \d+(\.\d+)+ \(discrete, cryptographic\)")
+_MAX_INTEGER = 2.0**63
+
+
+def _close(found: float, expected: float) -> bool:
+    return math.isclose(found, expected, rel_tol=_TOLERANCE)
+
+
+def _follows(name: str, found: float | None, expected: float | None) -> None:
+    same = found == expected if found is None or expected is None else _close(found, expected)
+    require(same, f"{name} does not follow from the mechanism")
+
+
+def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0) -> None:
+    """Refuses a mechanism whose noise is not that of a share of a budget, for the sensitivity that it states.
+
+    Args:
+      mechanism: any.
+      budget: (ε, δ) of all measurements.
+      share: the part of ρ, or of μ², that this one has.
+
+    Raises:
+      ValueError: numbers out of range, or that do not follow from the budget.
+    """
+    m = mechanism
+    numbers = (m.scale, m.sensitivity, m.epsilon, *(v for v in (m.rho, m.grid) if v is not None))
+    require(all(0 < number < math.inf for number in numbers), "a number of the mechanism is not positive")
+    require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
+    require(m.delta == budget.delta, "δ does not follow from the budget")
+    discrete = m.grid is not None
+    require(not m.private or (discrete and m.num_rows >= 2), "the noise is said to be secure, and cannot be")
+    source_is_known = bool(_SECURE.fullmatch(m.noise_source)) if m.private else m.noise_source == Mechanism.noise_source
+    require(source_is_known, "the source of the noise is not known")
+    if m.noise == "laplace":
+        require(m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None, "this is no Laplace noise")
+        _follows("scale", m.scale, m.sensitivity / m.epsilon)
+        _follows("ε", m.epsilon, budget.epsilon)
+        return
+    left = PrivacyBudget(budget.epsilon, m.delta - m.failure_probability)
+    if discrete:
+        require(m.calibration == "zcdp" and m.rho is not None, "this is no discrete Gaussian noise")
+        _follows("ρ", m.rho, share * zcdp_rho(left))
+        _follows("scale", m.scale, m.sensitivity / math.sqrt(2 * m.rho))
+        own = zcdp_epsilon(m.rho, left.delta)
+    else:
+        require(m.calibration in ("analytic", "classical") and m.rho is None, "this is no Gaussian noise")
+        multiplier = gaussian_noise_multiplier(left, m.calibration) / math.sqrt(share)
+        _follows("scale", m.scale, m.sensitivity * multiplier)
+        own = gaussian_epsilon(multiplier, left.delta)
+    _follows("ε", m.epsilon, budget.epsilon if share == 1 else own)
+
+
+def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
+    """Refuses a mechanism whose sensitivity is not that of the mean of a feature map.
+
+    Raises:
+      ValueError: the sensitivity, the grid or the failure probability does not follow from the map.
+    """
+    m = mechanism
+    if m.grid is None:  # simulated noise, which may be for a published diameter
+        largest, left = _proved(feature_map, m.delta)
+        failure = feature_map.failure_probability if left < m.delta else 0.0
+        choices = [(largest, failure), (feature_map.published_diameter, 0.0)]
+        root = math.sqrt(feature_map.num_features) if m.noise == "laplace" else 1.0
+        found = any(_close(m.sensitivity, root * d / m.num_rows) and m.failure_probability == f for d, f in choices)
+        require(found, "the sensitivity does not follow from the feature map")
+        return
+    integers = integer_map(feature_map, m.num_rows)
+    largest, left = _proved(integers, m.delta)
+    _follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
+    if m.noise == "laplace":
+        largest = math.ceil(math.sqrt(feature_map.num_features) * largest)
+    _follows("the sensitivity", m.sensitivity, largest * m.grid)
+    failure = integers.failure_probability if left < m.delta else 0.0
+    require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
+
+
+def check_coordinates(private: PrivateEmbedding) -> None:
+    """Refuses coordinates of another number than features, and those that are not on the grid of the noise.
+
+    Raises:
+      ValueError: such coordinates.
+    """
+    grid, coordinates = private.mechanism.grid, private.coordinates
+    check_array(coordinates, "coordinates", "f", (private.feature_map.num_features,))
+    if grid is not None:
+        integers = np.rint(coordinates / grid)
+        on_grid = bool((integers * grid == coordinates).all()) and float(np.abs(integers).max()) <= _MAX_INTEGER
+        require(on_grid, "coordinates are not on the grid of the noise")
+
+
+def check_embedding(private: PrivateEmbedding, budget: PrivacyBudget, share: float = 1.0) -> None:
+    """Refuses a noisy embedding that a measurement with a share of a budget cannot have made.
+
+    Raises:
+      ValueError: as :func:`check_coordinates`, :func:`check_noise` and :func:`check_sensitivity`.
+    """
+    check_noise(private.mechanism, budget, share)
+    check_sensitivity(private.mechanism, private.feature_map)
+    check_coordinates(private)
+
+
+def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
+    """The share of a budget that Gaussian noise has."""
+    left = PrivacyBudget(budget.epsilon, mechanism.delta - mechanism.failure_probability)
+    if mechanism.rho is not None:
+        share = mechanism.rho / zcdp_rho(left)
+    else:
+        share = (mechanism.sensitivity / mechanism.scale * gaussian_noise_multiplier(left, mechanism.calibration)) ** 2
+    return 1.0 if _close(share, 1.0) else share
+
+
+def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> None:
+    """Refuses a composition that is not that of an embedding, and of counts of classes if there are any, which
+    together spend all of a budget.
+
+    Raises:
+      ValueError: such mechanisms, or such a composition.
+    """
+    c = composition
+    require(0 < c.epsilon < math.inf and 0 < c.delta < 1, "ε or δ is out of range")
+    require(1 <= len(mechanisms) <= 2, "expected an embedding, and counts of classes if there are any")
+    require(len({m.num_rows for m in mechanisms}) == 1, "the measurements have different N")
+    delta = c.delta
+    for mechanism in mechanisms:
+        require(mechanism.noise == "gaussian" and 0 < mechanism.delta == delta, "δ does not follow from the budget")
+        require(0 <= mechanism.failure_probability < delta and mechanism.scale > 0, "a number is out of range")
+        budget = PrivacyBudget(c.epsilon, delta)
+        check_noise(mechanism, budget, 1.0 if len(mechanisms) == 1 else _share(mechanism, budget))
+        delta -= mechanism.failure_probability
+    known = Composition.of(mechanisms, PrivacyBudget(c.epsilon * (1 + _TOLERANCE), c.delta))
+    for name in ("rho", "mu"):
+        _follows(name, getattr(c, name), getattr(known, name))
+    same = c.private == known.private and c.failure_probability == known.failure_probability
+    require(same, "the composition does not follow from the mechanisms")
+    left = c.delta - c.failure_probability
+    if all(mechanism.calibration != "classical" for mechanism in mechanisms):  # which has more noise than it needs
+        _follows("ε", c.epsilon, zcdp_epsilon(c.rho, left) if c.mu is None else gaussian_epsilon(1 / c.mu, left))
+
+
+def described(measurements: Any, mechanisms: Sequence[Mechanism]) -> list[dict[str, Any]]:
+    """Descriptions of measurements, as in a statement, with the numbers that follow from their mechanisms.
+
+    Args:
+      measurements: what was read; the map of each is taken as it is.
+      mechanisms: of each.
+
+    Raises:
+      ValueError: they are no such descriptions.
+    """
+    for error in _validator("measurements").iter_errors(measurements):
+        raise ValueError(f"a measurement is not described as it should be ({error.validator})")
+    require(len(measurements) == len(mechanisms), "expected one description for each measurement")
+    expected = []
+    for said, m in zip(measurements, mechanisms, strict=True):
+        feature_map = said["feature_map"] | {"diameter": m.sensitivity * m.num_rows}
+        counts = None if said["cell_noise"] is None else [m.scale * m.num_rows] * 2
+        expected.append(said | statements.noise_statement(m) | {"feature_map": feature_map, "cell_noise": counts})
+    return expected
+
+
+@functools.cache
+def _validator(part: str | None = None):
+    """Of statements, or of one field of them."""
+    import jsonschema  # here: it takes a while to import
+
+    schema = statements.schema()
+    return jsonschema.Draft202012Validator(schema if part is None else schema["properties"][part])
+
+
+def check_statement(statement: Any, follows: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+    """Refuses a privacy statement that does not say what follows from the mechanisms.
+
+    Args:
+      statement: what was read.
+      follows: the statement that follows from the mechanisms, as a function of the total of all releases, which comes
+        from a ledger. The versions of libraries are those at the time of the release, and may differ.
+
+    Raises:
+      ValueError: it is no statement, or another one.
+    """
+    for error in _validator().iter_errors(statement):
+        raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is not what a statement may have there")
+    _compare(statement | {"versions": None}, follows(statement["total"]) | {"versions": None}, "")
+
+
+def _compare(found: Any, expected: Any, place: str) -> None:
+    numbers = (int, float)
+    if type(found) in numbers and type(expected) in numbers:
+        same = _close(found, expected) if float in (type(found), type(expected)) else found == expected
+    elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        for name in expected:
+            _compare(found[name], expected[name], f"{place}.{name}" if place else name)
+        same = True
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for number, pair in enumerate(zip(found, expected, strict=True)):
+            _compare(*pair, f"{place}.{number}")
+        same = True
+    else:
+        same = type(found) is type(expected) and not isinstance(found, dict | list) and found == expected
+    require(same, f"{place}: does not follow from the mechanisms")
