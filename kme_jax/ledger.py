@@ -15,13 +15,16 @@ import math
 import os
 import pathlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kme_jax.privacy.calibration import zcdp_epsilon
 from kme_jax.privacy.mechanisms import Composition, Mechanism
+from kme_jax.privacy.statement import describe_total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
+
+_LARGEST = 1e100  # of any number in a ledger
 
 _BEGINNING = b'{"database": "'
 _UNFINISHED = b" # not finished\n"
@@ -52,17 +55,160 @@ class Spending:
     failure_probability: float
 
 
+_TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
+_ROUNDING = 2.0**-50  # relative; above that of a few sums and products in float64
+_TOLERANCE = 1e-6  # relative; of a total that is computed again, which another version of SciPy may round otherwise
+
+
 def total(spendings: list[Spending]) -> dict[str, Any]:
-    """Of several releases of the same rows, as the privacy statement has it: ρ adds up (Bun & Steinke 2016, lemma 1.7),
-    pure ε too, and so do failure probabilities. δ is the largest of any release."""
-    rho, delta = math.fsum(s.rho for s in spendings), max(s.delta for s in spendings)
-    failure = math.fsum(s.failure_probability for s in spendings)
-    if delta == 0:
-        epsilon = math.fsum(s.epsilon for s in spendings)
+    """The budget of several releases of the same rows, as the privacy statement has it.
+
+    Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and so they are for the
+    ε and δ of ``at_delta``. ρ adds up (Bun & Steinke 2016, lemma 1.7), a pure ε being ε²/2 (proposition 1.4). Failure
+    probabilities add up, too (a union bound). Where no sensitivity fails, the releases are ε-differentially private at
+    what δ leaves of them, see :func:`composed_epsilon`. All is rounded up.
+
+    Args:
+      spendings: of the same rows, oldest first; at least one.
+
+    Returns:
+      A dictionary of plain JSON values. "releases": how many. "rho": their ρ. "epsilon" and "delta": of all of them; δ
+      is the largest of any release, and the failure probabilities are added to it where they are more than half of it.
+      "failure_probability": the sum. "pure_epsilons": ε of the releases with δ = 0. "at_delta": the "epsilon" of all
+      releases at the "delta" of the last one, or None where there is no finite one: after releases with δ > 0, the last
+      one has δ = 0 or less than the failure probabilities.
+
+    Raises:
+      ValueError: the total δ is 1 or more, which protects nobody.
+    """
+    last = spendings[-1]
+    rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
+    pure = [s.epsilon for s in spendings if s.delta == 0]
+    delta = max(s.delta for s in spendings)
+    delta = delta if delta >= 2 * failure else delta + failure
+    if not delta < 1:
+        raise ValueError(f"the total delta of all releases is {delta:g}: it must be below 1")
+    if len(spendings) == 1:
+        epsilon, there = last.epsilon, last.epsilon
     else:
-        delta = delta if delta >= 2 * failure else delta + failure
-        epsilon = min(s.epsilon for s in spendings) if len(spendings) == 1 else zcdp_epsilon(rho, delta - failure)
-    return {"releases": len(spendings), "rho": rho, "epsilon": epsilon, "delta": delta}
+        epsilon, there = (composed_epsilon(len(spendings), rho, pure, failure, d) for d in (delta, last.delta))
+    return {
+        "releases": len(spendings),
+        "rho": rho,
+        "epsilon": epsilon,
+        "delta": delta,
+        "failure_probability": failure,
+        "pure_epsilons": pure,
+        "at_delta": {"epsilon": there, "delta": last.delta} if math.isfinite(there) else None,
+    }
+
+
+def composed_epsilon(
+    releases: int, rho: float, pure_epsilons: Sequence[float], failure_probability: float, delta: float
+) -> float:
+    """ε of several releases of the same rows at a δ, rounded up; inf where there is none.
+
+    Formal guarantee: the least of those that are valid.
+
+    * Σ ε of the pure ones, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
+    * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12).
+    * Σ ε of the pure ones, and ε of the other releases' ρ at δ less the failure probabilities: basic composition of
+      (Σ ε, 0) and (ε, δ). ρ of the others is what Σ ε²/2 leaves of all of it, with the rounding of the difference
+      added.
+
+    Args:
+      releases: how many.
+      rho: ρ of all of them.
+      pure_epsilons: ε of those with δ = 0.
+      failure_probability: of the sensitivities, in all.
+      delta: δ.
+    """
+    pure = math.fsum(pure_epsilons) * (1 + _ROUNDING) if len(pure_epsilons) > 1 else math.fsum(pure_epsilons)
+    left = delta - failure_probability * (1 + _ROUNDING)
+    valid = [pure] if len(pure_epsilons) == releases else []
+    if left > 0:
+        valid.append(zcdp_epsilon(rho, left))
+    if left > 0 and 0 < len(pure_epsilons) < releases:
+        others = rho * (1 + _ROUNDING) - math.fsum(epsilon**2 / 2 for epsilon in pure_epsilons)
+        valid.append((pure + zcdp_epsilon(max(others, rho * _ROUNDING), left)) * (1 + _ROUNDING))
+    return min(valid, default=math.inf)
+
+
+def check_total(
+    total: Mapping[str, Any], epsilon: float, delta: float, rho: float | None, failure_probability: float
+) -> None:
+    """Checks a total against the statement that it is in: for what is read from a file.
+
+    Args:
+      total: as :func:`total` made it.
+      epsilon: ε of the statement, the last release's.
+      delta: δ of the statement.
+      rho: ρ of the statement; None for Laplace noise. The ledger has what was set aside, which may be more.
+      failure_probability: the sum of those of the statement's measurements.
+
+    Raises:
+      ValueError: something in it does not follow from the rest, up to a relative error of 1e-6, or is less than the
+        last release alone.
+    """
+    if not isinstance(total, Mapping) or set(total) != set(_TOTAL_FIELDS):
+        raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
+    releases, pure, there = total["releases"], total["pure_epsilons"], total["at_delta"]
+    if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
+        raise ValueError("total: releases must be a whole number, at least 1")
+    if not isinstance(pure, list) or len(pure) > releases:
+        raise ValueError("total: pure_epsilons must be a list of at most as many numbers as there are releases")
+    if there is not None and not (isinstance(there, Mapping) and set(there) == {"epsilon", "delta"}):
+        raise ValueError("total: at_delta must have epsilon and delta, or be null")
+    numbers = {name: total[name] for name in ("rho", "epsilon", "delta", "failure_probability")}
+    numbers |= {f"pure_epsilons {i}": value for i, value in enumerate(pure)}
+    numbers |= {} if there is None else {f"at_delta {name}": value for name, value in there.items()}
+    for name, value in numbers.items():
+        positive = "epsilon" in name or name == "rho"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if positive else value >= 0):
+            raise ValueError(f"total: {name} must be a number{' above 0' if positive else ', at least 0'}")
+        if not value < (1 if "delta" in name and "epsilon" not in name else _LARGEST):
+            raise ValueError(f"total: {name} is too large")
+
+    def follows(name: str, found: float, expected: float) -> None:
+        if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=0.0):
+            raise ValueError(f"total: {name} is {found:.9g}, and {expected:.9g} follows from the rest")
+
+    def at_least(name: str, least: float) -> None:
+        if not numbers[name] >= least * (1 - _TOLERANCE):
+            raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than {least:.9g} of the last release")
+
+    own_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
+    pure_rho = math.fsum(value**2 / 2 for value in pure)
+    if delta == 0:
+        if not pure:
+            raise ValueError("total: pure_epsilons is empty, and the last release has δ = 0")
+        follows("the last of pure_epsilons", pure[-1], epsilon)
+    elif all_pure:
+        raise ValueError("total: all releases are pure, and the last one has δ > 0")
+    at_least("rho", pure_rho + (own_rho if delta else 0.0))
+    at_least("delta", delta)
+    at_least("failure_probability", failure_probability)
+    if all_pure:
+        for name, expected in {"rho": pure_rho, "delta": 0.0, "failure_probability": 0.0}.items():
+            follows(name, numbers[name], expected)
+    elif numbers["delta"] == 0 or numbers["delta"] < numbers["failure_probability"]:
+        raise ValueError("total: delta leaves no room for the failure probabilities")
+    if releases == 1:
+        follows("epsilon", numbers["epsilon"], epsilon)
+        follows("delta", numbers["delta"], delta)
+        expected, least = epsilon, composed_epsilon(1, numbers["rho"], pure, numbers["failure_probability"], delta)
+        if not least <= epsilon * (1 + _TOLERANCE):
+            raise ValueError(f"total: rho is {numbers['rho']:.9g}, which is more than epsilon and delta allow")
+    else:
+        known = releases, numbers["rho"], pure, numbers["failure_probability"]
+        follows("epsilon", numbers["epsilon"], composed_epsilon(*known, numbers["delta"]))
+        expected = composed_epsilon(*known, delta)
+    if (there is None) != math.isinf(expected):
+        raise ValueError("total: at_delta must be null where the last δ leaves no finite ε, and nowhere else")
+    if there is not None:
+        follows("epsilon of at_delta", there["epsilon"], expected)
+        follows("delta of at_delta", there["delta"], delta)
+        at_least("at_delta epsilon", epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +272,18 @@ class Ledger:
             earlier = [s for s in entries if s.database == database]
             if earlier and not again:
                 raise LedgerError(
-                    f'{self.path}: "{database}" was released before, at ε = {total(earlier)["epsilon"]:.4g} in all; '
+                    f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in all; '
                     "to release it once more, and add to what is spent, say so: again=True, or --again"
                 )
+            try:
+                added_up = total([*earlier, new])
+            except ValueError as error:
+                raise LedgerError(f"{self.path}: {error}") from error
             line = json.dumps(dataclasses.asdict(new), allow_nan=False).encode() + b"\n"
             # What an interrupted run left of a line is closed off; its noise was never drawn.
             self._append(file, (_UNFINISHED if rest else b"") + line)
             self._flush_folder()
-        return total([*earlier, new])
+        return added_up
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
@@ -201,6 +351,7 @@ def _entry(line: bytes) -> Spending | None:
         if marked and isinstance(record, dict) and set(record) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             kinds = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
-            if kinds and all(math.isfinite(number) and number >= 0 for number in numbers):
-                return Spending(**record)
+            if kinds and all(0 <= number < _LARGEST for number in numbers):
+                entry = Spending(**record)
+                return entry if entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 else None
     return None

@@ -14,6 +14,8 @@ from kme_jax.privacy import (
     gaussian_mechanism,
     gaussian_noise_multiplier,
     laplace_mechanism,
+    zcdp_epsilon,
+    zcdp_rho,
 )
 
 
@@ -69,11 +71,51 @@ def test_classical_noise_suffices_wherever_it_is_accepted():
         (1, -1e-6, r"delta must be in \[0, 1\)"),
         (1, 1, r"delta must be in \[0, 1\)"),
         (1, math.nan, r"delta must be in \[0, 1\)"),
+        (1e-300, 1e-6, "ask for a larger epsilon"),
+        (5e-324, 1e-6, "ask for a larger epsilon"),
+        (1e308, 1e-6, "more protects nobody"),
+        (1, 5e-324, "delta must be 0 or at least 1e-300"),
+        (1, 5.6e-309, "delta must be 0 or at least 1e-300"),
+        (10**400, 1e-6, "float64 has room for"),
+        (True, 1e-6, "epsilon must be a number, got True"),
+        (1, False, "delta must be a number, got False"),
+        ("1", 1e-6, "epsilon must be a number, got '1'"),
+        (1, "1e-6", "delta must be a number"),
+        (1 + 0j, 1e-6, "epsilon must be a number"),
+        (None, 1e-6, "epsilon must be a number, got None"),
+        (np.array([1.0]), 1e-6, "epsilon must be a number, got ndarray"),
     ],
 )
 def test_impossible_budgets(epsilon, delta, message):
     with pytest.raises(ValueError, match=message):
         PrivacyBudget(epsilon, delta)
+
+
+def test_a_budget_is_of_floats():
+    budget = PrivacyBudget(np.float32(0.5), -0.0)
+    assert (type(budget.epsilon), budget.epsilon) == (float, 0.5)
+    assert math.copysign(1, budget.delta) == 1
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-7, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-9, 0.4])
+def test_extreme_budgets_are_calibrated_to_on_the_safe_side(epsilon, delta):
+    """With 50 digits, where δ in float64 is the difference of two numbers that are nearly equal."""
+    multiplier, rho = gaussian_noise_multiplier(PrivacyBudget(epsilon, delta)), zcdp_rho(PrivacyBudget(epsilon, delta))
+    assert exact_delta(multiplier, epsilon) <= delta
+    assert exact_delta(multiplier * (1 - 1e-2), epsilon) > delta
+    with mpmath.workdps(50):
+
+        def log_delta(excess):
+            return (
+                excess * ((1 + excess) * rho - epsilon) - (1 + excess) * mpmath.log1p(1 / excess) - mpmath.log(excess)
+            )
+
+        best = mpmath.mpf(min(np.geomspace(1e-6, 2 + epsilon / rho, 500).tolist(), key=log_delta))
+        fine = [best * (1 + mpmath.mpf(i) / 3000) for i in range(-200, 201)]
+        assert min(map(log_delta, fine)) <= mpmath.log(delta) + 1e-4
+    assert zcdp_epsilon(rho, delta) == pytest.approx(epsilon, rel=1e-5) or delta == 0.4
+    assert 1 / math.sqrt(2 * rho) > multiplier
 
 
 def test_calibration_refuses_what_is_not_proved():

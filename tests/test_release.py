@@ -157,6 +157,9 @@ def test_rows_used_as_points_are_said_to_be_unprotected(made):
         "rho": result.private.mechanism.rho,
         "epsilon": 1.0,
         "delta": 1e-6,
+        "failure_probability": result.private.mechanism.failure_probability,
+        "pure_epsilons": [],
+        "at_delta": {"epsilon": 1.0, "delta": 1e-6},
     }
 
 
@@ -175,7 +178,7 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
     first = ledger.spend("people", mechanism)
     assert first["releases"] == 1
     assert first["epsilon"] == 1
-    with pytest.raises(LedgerError, match='"people" was released before, at ε = 1 in all'):
+    with pytest.raises(LedgerError, match=r'"people" was released before, with \(ε, δ\) = \(1, 1e-06\) in all'):
         ledger.spend("people", mechanism)
     assert len(ledger.spent("people")) == 1
     second = ledger.spend("people", mechanism, again=True)
@@ -207,7 +210,15 @@ def test_pure_epsilons_add_up(tmp_path):
     pure = secure_mechanism(embedding.integer_map, len(ROWS), PrivacyBudget(0.5, 0.0))
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.spend("people", pure)
-    assert ledger.spend("people", pure, again=True) == {"releases": 2, "rho": 0.25, "epsilon": 1.0, "delta": 0.0}
+    assert ledger.spend("people", pure, again=True) == {
+        "releases": 2,
+        "rho": 0.25,
+        "epsilon": pytest.approx(1.0, rel=1e-12),
+        "delta": 0.0,
+        "failure_probability": 0.0,
+        "pure_epsilons": [0.5, 0.5],
+        "at_delta": {"epsilon": pytest.approx(1.0, rel=1e-12), "delta": 0.0},
+    }
 
 
 def test_what_an_interrupted_run_left_of_a_line_is_closed_off(mechanism, tmp_path):

@@ -162,12 +162,14 @@ def test_the_banner(release, private):
 
 
 def test_the_statement_in_words(release):
-    release.statement = _statement(total={"releases": 3, "epsilon": 2.345})
+    release.statement = _statement(
+        total={"releases": 3, "epsilon": 2.345, "delta": 9e-3, "at_delta": {"epsilon": 3.4561, "delta": 1e-6}}
+    )
     page = _Page(report(release))
     words = " ".join(page.texts["p"] + page.texts["strong"])
     assert "73.2\xa0%" in words  # (e + δ) / (1 + e), rounded up
     assert "one in 1,000,000" in words
-    assert "ε is 2.345" in words
+    assert "have (ε, δ) = (2.345, 0.009), or ε = 3.457 at δ = 1e-06" in words
     cells = page.texts["td"]
     for cell in ("5.678", "1,234", "21 to 43", "20.0\xa0%", "80.0\xa0%"):
         assert cell in cells
@@ -179,7 +181,7 @@ def test_a_schema_that_was_filled_from_a_file(release):
     assert "The schema was filled" in report(release)
 
 
-@pytest.mark.parametrize("delta", [1e-5, 0.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-300, 1e-320, 0.0])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0, 1e4])
 def test_any_budget(release, epsilon, delta):
     release.statement = _statement(epsilon=epsilon, delta=delta)

@@ -24,7 +24,9 @@ from kme_jax import (
     represent,
 )
 from kme_jax.feature_maps import integer_map
+from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy import (
+    gaussian_mechanism,
     gaussian_noise_multiplier,
     secure,
     secure_mechanism,
@@ -32,6 +34,7 @@ from kme_jax.privacy import (
     zcdp_epsilon,
     zcdp_rho,
 )
+from kme_jax.privacy.mechanisms import Composition, perturb_integers
 from kme_jax.synthesis import joint
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
@@ -183,7 +186,37 @@ def test_what_the_mechanism_refuses(embedding):
     with pytest.raises(ValueError, match="num_rows must be at least 1"):
         secure_mechanism(integers, 0, BUDGET)
     with pytest.raises(ValueError, match="64-bit"):
-        secure_mechanism(integers, 2000, PrivacyBudget(1e-13, 0.0))
+        secure_mechanism(integers, 2000, PrivacyBudget(1e-9, 0.0))
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 5.0, 1.0000001, math.nan, math.inf, True, "1", None, 1j])
+def test_a_share_is_a_part_of_the_budget(embedding, rows, share):
+    """In one place for noise of both kinds. A share of 5 once gave noise for ε = 2.58 of a budget of 1."""
+    integers, feature_map = embedding.integer_map, embedding.integer_map.feature_map
+    for draw in (
+        lambda: secure_mechanism(integers, 2000, BUDGET, share=share),
+        lambda: perturb_securely(embedding, BUDGET, share=share),
+        lambda: perturb_integers(jax.random.key(0), embedding, BUDGET, share=share),
+        lambda: gaussian_mechanism(feature_map, 2000, BUDGET, share=share),
+        lambda: perturb(jax.random.key(0), mean_embedding(feature_map, rows), BUDGET, share=share),
+        lambda: perturb(
+            jax.random.key(0), mean_embedding(feature_map, rows), PrivacyBudget(1, 0), noise="laplace", share=share
+        ),
+    ):
+        with pytest.raises(ValueError, match="share"):
+            draw()
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-3])
+def test_shares_that_add_up_to_one_spend_the_budget_and_never_more(epsilon, delta):
+    """A refusal would come when the budget is spent."""
+    integers, budget = integer_map(TableMap.of_codes(7), 100), PrivacyBudget(epsilon, delta)
+    for shares in [(0.5, 0.15, 0.35), (0.9, 0.1), (1.0,), (0.1,) * 10, (1 / 3,) * 3]:
+        whole = Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in shares], budget)
+        assert whole.rho == pytest.approx(zcdp_rho(budget), rel=1e-6)
+    with pytest.raises(ValueError, match="spend more"):
+        Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in (0.5, 0.6)], budget)
 
 
 def test_without_opendp_the_extra_is_named():

@@ -1,9 +1,15 @@
-"""The privacy budget (ε, δ) and its checks."""
+"""The privacy budget (ε, δ), and checks of what a caller asks for."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import numbers
+import operator
+from typing import Any
+
+# Calibration in float64 is on the safe side within these limits. Whoever needs others protects nobody, or learns
+# nothing.
+MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-9, 1e6, 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,23 +18,87 @@ class PrivacyBudget:
     one row ([B] definition 1).
 
     Attributes:
-      epsilon: ε > 0.
-      delta: δ in [0, 1). 0 asks for pure ε-differential privacy, which needs the Laplace mechanism. A sensible δ is
-        well below 1/N.
+      epsilon: ε, from 1e-9 to 1e6.
+      delta: δ, from 1e-300 and below 1; or 0, which asks for pure ε-differential privacy and needs the Laplace
+        mechanism. A sensible δ is well below 1/N.
+
+    Raises:
+      ValueError: another ε or δ, or what is no real number, such as a bool or text.
     """
 
     epsilon: float
     delta: float
 
     def __post_init__(self):
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}")
-        if not 0 <= self.delta < 1:
-            raise ValueError(f"delta must be in [0, 1), got {self.delta}")
+        epsilon, delta = check_number("epsilon", self.epsilon), check_number("delta", self.delta)
+        if not 0 < epsilon < float("inf"):
+            raise ValueError(f"epsilon must be positive and finite, got {epsilon}")
+        if epsilon < MIN_EPSILON:
+            raise ValueError(f"epsilon must be at least {MIN_EPSILON:g}, got {epsilon}: ask for a larger epsilon")
+        if epsilon > MAX_EPSILON:
+            raise ValueError(f"epsilon must be at most {MAX_EPSILON:g}, got {epsilon:g}: more protects nobody")
+        if not 0 <= delta < 1:
+            raise ValueError(f"delta must be in [0, 1), got {delta}")
+        if 0 < delta < MIN_DELTA:
+            raise ValueError(f"delta must be 0 or at least {MIN_DELTA:g}, got {delta}")
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta + 0.0)  # not −0
+
+
+def check_number(name: str, value: Any) -> float:
+    """The value as a float.
+
+    Raises:
+      ValueError: no real number: a bool, text, a complex number, None, an array.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a number, got {_shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a number that float64 has room for") from None
+
+
+def check_integer(name: str, value: Any, least: int, most: int) -> int:
+    """The value as an int.
+
+    Raises:
+      ValueError: no whole number (a bool and a float are none), or one that is not from ``least`` to ``most``.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise ValueError(f"{name} must be a whole number, got {_shown(value)}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number if number > -(10**30) else 'less'}")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most}, got {number if number < 10**30 else 'more'}")
+    return number
+
+
+def check_share(share: Any) -> float:
+    """The part of a budget that one measurement of a sequence has.
+
+    Raises:
+      ValueError: no number that is above 0 and at most 1.
+    """
+    share = check_number("share", share)
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    return share
+
+
+def _shown(value: Any) -> str:
+    """A public argument, shortened."""
+    text = repr(value) if isinstance(value, bool | int | float | complex | str | None) else type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
     """Raises ValueError for N < 2 and for δ ≥ 1/N."""
+    num_rows = check_integer("num_rows", num_rows, 0, 2**62)
     if num_rows < 2:
         raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")
     if budget.delta >= 1 / num_rows:

@@ -14,6 +14,11 @@ from kme_jax.privacy.budget import PrivacyBudget
 Calibration = Literal["analytic", "classical"]
 
 _ENLARGEMENT = 1e-9  # relative; far above the root finder's error, far below anything that matters
+# Of σ, for each unit of a noise multiplier. With t = ε/μ, at most 37 for δ ≥ 1e-300, δ is 1 − e^(−x) of Φ(−t), x about
+# μ/t for large t. Logarithms of Φ, up to t²/2 + 5, are rounded to a few 2^-53 of themselves, which is a relative error
+# of δ of about 2^-52 t³/μ; and δ falls with σ^(t²). So 4e-14 covers 2^-52 · 37 four times. Below multipliers of 25 000
+# the enlargement of 1e-9 is the larger one.
+_CANCELLATION = 4e-14
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -37,7 +42,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
-    sigma, enlargement = dp_accounting.get_sigma_gaussian(epsilon, delta), _ENLARGEMENT
+    sigma = dp_accounting.get_sigma_gaussian(epsilon, delta)
+    enlargement = max(_ENLARGEMENT, _CANCELLATION * sigma)
     while not gaussian_delta(sigma * (1 + enlargement), epsilon) <= delta:  # rounding, at extreme budgets
         enlargement *= 10
         if enlargement > 1e-3:
@@ -50,7 +56,7 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
 
     Formal guarantee:
       * ``"analytic"``: the smallest σ with δ(ε) ≤ δ (Balle & Wang 2018, theorem 8, an equivalence), enlarged by 1e-9
-        (more, should rounding ask for it) and checked against :func:`gaussian_delta`.
+        (more above 25 000, and should rounding ask for it) and checked against :func:`gaussian_delta`.
       * ``"classical"``: σ = √(2 ln(1.25/δ)) / ε (Dwork & Roth 2014, theorem A.1; [B] algorithm 1, line 7), whose
         proof needs ε ≤ 1 here; also checked to be no smaller than the analytic one.
 

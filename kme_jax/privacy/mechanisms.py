@@ -21,7 +21,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap
 from kme_jax.numerics import in_float64
 from kme_jax.privacy import secure
-from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
 from kme_jax.privacy.calibration import (
     Calibration,
     gaussian_delta,
@@ -35,6 +35,9 @@ from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 Diameter = Literal["proved", "published"]
+
+_MOST_ROWS = 2**62
+_SUM = 1e-12  # relative: above the rounding of a sum of a few shares, and far below that of ``zcdp_rho``
 
 
 def _static():
@@ -110,12 +113,16 @@ class Composition:
     @classmethod
     def planned(cls, budget: PrivacyBudget, failure_probability: float = 0.0) -> Composition:
         """What may be spent in all, by secure measurements of maps whose diameters fail with this probability."""
-        rho = zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - failure_probability))
+        rho = _planned_rho(budget, failure_probability)
         return cls(budget.epsilon, budget.delta, rho, failure_probability, True)
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:
         """What was spent.
+
+        Formal guarantee: no more than the budget. For discrete noise, Σ ρ is at most the ρ that was to be shared, whose
+        rounding down by 1e-9 (``zcdp_rho``) covers that of a sum of shares; or δ of Σ ρ is small enough. So shares that
+        add up to 1 or less never fail here, after they are spent.
 
         Raises:
           ValueError: more than the budget; noise of different kinds, or that is not Gaussian.
@@ -124,7 +131,8 @@ class Composition:
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
         if all(mechanism.rho is not None for mechanism in mechanisms):
             rho = math.fsum(mechanism.rho for mechanism in mechanisms)
-            delta = zcdp_delta(rho, budget.epsilon)
+            within = rho <= _planned_rho(budget, failure) * (1 + _SUM)
+            delta = 0.0 if within else zcdp_delta(rho, budget.epsilon)
         elif all(mechanism.mu is not None for mechanism in mechanisms):
             mu = math.sqrt(math.fsum(mechanism.mu**2 for mechanism in mechanisms))
             delta = gaussian_delta(1 / mu, budget.epsilon)
@@ -133,6 +141,10 @@ class Composition:
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than ε = {budget.epsilon:g}")
         return cls(budget.epsilon, budget.delta, rho, failure, all(m.private for m in mechanisms), mu)
+
+
+def _planned_rho(budget: PrivacyBudget, failure_probability: float) -> float:
+    return zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - failure_probability))
 
 
 @pytree_dataclass
@@ -199,10 +211,7 @@ def gaussian_mechanism(
     Raises:
       ValueError: as ``gaussian_noise_multiplier``; N < 1; a share that is not in (0, 1].
     """
-    if num_rows < 1:
-        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     largest, delta = _diameter(feature_map, diameter, budget.delta)
     sensitivity = largest / num_rows
     multiplier = gaussian_noise_multiplier(PrivacyBudget(budget.epsilon, delta), calibration) / math.sqrt(share)
@@ -237,8 +246,7 @@ def laplace_mechanism(
     Raises:
       ValueError: δ > 0 (the Gaussian mechanism is then the better one); N < 1.
     """
-    if num_rows < 1:
-        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    num_rows = check_integer("num_rows", num_rows, 1, _MOST_ROWS)
     if budget.delta != 0:
         raise ValueError(f"the Laplace mechanism gives delta = 0, got {budget.delta}: ask for 0 or use Gaussian noise")
     sensitivity = math.sqrt(feature_map.num_features) * _diameter(feature_map, diameter, 0.0)[0] / num_rows
@@ -294,7 +302,7 @@ def perturb(
     """
     if not isinstance(embedding, MeanEmbedding):
         raise TypeError(f"simulated noise is for the mean of mean_embedding, got {type(embedding).__name__}")
-    feature_map, num_rows = embedding.feature_map, embedding.num_rows
+    feature_map, num_rows, share = embedding.feature_map, embedding.num_rows, check_share(share)
     if noise == "gaussian":
         mechanism = gaussian_mechanism(
             feature_map, num_rows, budget, calibration=calibration, diameter=diameter, share=share
@@ -323,10 +331,9 @@ def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudg
       share: the part of the budget's ρ that this one has; its own ε is then smaller.
 
     Raises:
-      ValueError: N < 1; noise that integers have no room for; a share of Laplace noise.
+      ValueError: N < 1; noise that integers have no room for; a share that is not in (0, 1], or one of Laplace noise.
     """
-    if num_rows < 1:
-        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     largest, delta = _proved(integer_map, budget.delta)
     grid = 1 / (integer_map.units * num_rows)
     failure = integer_map.failure_probability if delta < budget.delta else 0.0

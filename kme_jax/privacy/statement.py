@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib.metadata
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kme_jax._version import __version__
@@ -16,7 +17,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
 
-STATEMENT_VERSION = 2
+STATEMENT_VERSION = 3
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
 
 _NOT_COVERED = (
@@ -32,6 +33,24 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a statement."""
     path = pathlib.Path(__file__).parent.parent / "schemas" / f"privacy-{STATEMENT_VERSION}.schema.json"
     return json.loads(path.read_text())
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A positive number for people, no smaller than it is, with so many digits."""
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
+
+
+def describe_total(total: Mapping[str, Any]) -> str:
+    """(ε, δ) of all releases of the same rows, rounded up, and their ε at the last release's δ where that is another
+    one."""
+    text = f"(ε, δ) = ({rounded_up(total['epsilon'])}, {rounded_up(total['delta']) if total['delta'] else 0})"
+    there = total["at_delta"]
+    if there is None:
+        return f"{text}, and no finite ε at the δ of the last one"
+    if there["delta"] == total["delta"]:
+        return text
+    return f"{text}, or ε = {rounded_up(there['epsilon'])} at δ = {rounded_up(there['delta'])}"
 
 
 def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
@@ -95,7 +114,7 @@ def privacy_statement(
     *,
     composition: Composition | None = None,
     public_inputs: Sequence[str] = (),
-    total: dict[str, float] | None = None,
+    total: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The statement, of plain JSON values; see ``schema``.
 
@@ -178,7 +197,10 @@ def describe(statement: dict[str, Any]) -> str:
         lines.append(f"ρ = {statement['rho']:.6g} of zero-concentrated differential privacy.")
     lines += [f"For a person with {g['rows']} rows ε is {g['epsilon']:.4g}." for g in statement["groups"][1:]]
     if statement["total"] and statement["total"]["releases"] > 1:
-        total = statement["total"]
-        lines.append(f"With {total['releases'] - 1} earlier releases of these rows ε is {total['epsilon']:.4g} in all.")
+        earlier = statement["total"]["releases"] - 1
+        lines.append(
+            f"With {earlier} earlier release{'s' * (earlier > 1)} of these rows the total is "
+            f"{describe_total(statement['total'])}."
+        )
     lines.append("Not covered: " + "; ".join(statement["not_covered"]) + ".")
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from kme_jax.privacy.statement import describe_total, rounded_up
 from kme_jax.table.schema import Column
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ def _power(value: float, digits: int = 6) -> str:
     if not exponent:
         return text
     return f"{'' if text == '1' else text + ' × '}10<sup>{int(exponent)}</sup>".replace("-", "−")
+
+
+def _one_in(delta: float) -> str:
+    """1/δ, as HTML."""
+    return f"{round(1 / delta):,}" if delta > 1e-15 else _power(1 / delta, 4)
 
 
 def _percent(share: float) -> str:
@@ -292,8 +298,8 @@ def _privacy(statement: dict[str, Any], filled_from_data: bool) -> str:
         )
     if total and total["releases"] > 1:
         notes.append(
-            f"<strong>This is not the only release of these rows.</strong> There are {total['releases']:,}. For all of "
-            f"them together ε is {total['epsilon']:.4g}."
+            f"<strong>This is not the only release of these rows.</strong> There are {total['releases']:,}. All of "
+            f"them together have {_text(describe_total(total))}."
         )
     groups = ((group["rows"], group["epsilon"]) for group in statement["groups"])
     measurements = statement["measurements"]
@@ -312,7 +318,7 @@ def _privacy(statement: dict[str, Any], filled_from_data: bool) -> str:
         f"({_text(statement['relation'])}). If one row is replaced by any other, the probability of any outcome "
         f"changes by a factor of at most e<sup>ε</sup>&nbsp;=&nbsp;{_factor(epsilon)}, apart from a probability of "
         f"δ = {_power(delta)}"
-        + (f", one in {round(1 / delta):,}" if delta else "")
+        + (f", one in {_one_in(delta)}" if delta else "")
         + ". This holds whatever else someone knows, and however the folder is used.</p>"
         "<p>It is no promise that nothing can be learnt about people. What holds for people in general can be learnt "
         "from the table, and it holds for those in it as for others. Whether the table is anonymous in law is for "
@@ -322,7 +328,7 @@ def _privacy(statement: dict[str, Any], filled_from_data: bool) -> str:
         "<p>One row is protected. Protection is weaker for a person with more.</p>"
         + _table(
             ("Rows", "ε", "Factor e<sup>ε</sup>", "Right at most"),
-            ((f"{k}", f"{e:.4g}", _factor(e), _best_guess(e, delta)) for k, e in groups),
+            ((f"{k}", rounded_up(e), _factor(e), _best_guess(e, delta)) for k, e in groups),
             "numbers",
         )
         + "<h3>What was measured</h3><p>Noise was added to each number that was computed from the private rows. All "

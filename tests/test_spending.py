@@ -1,0 +1,213 @@
+"""What is spent is told as it is, is refused before the ledger is written, and is never lost after that."""
+
+import copy
+import itertools
+import json
+import math
+
+import jsonschema
+import numpy as np
+import pytest
+
+from kme_jax import Ledger
+from kme_jax.ledger import LedgerError, Spending, check_total, composed_epsilon, total
+from kme_jax.privacy import PrivacyBudget, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+
+
+def _gaussian(epsilon, delta, failure=0.0):
+    return Spending("rows", "now", epsilon, delta, zcdp_rho(PrivacyBudget(epsilon, delta - failure)), failure)
+
+
+def _pure(epsilon):
+    return Spending("rows", "now", epsilon, 0.0, epsilon**2 / 2, 0.0)
+
+
+def _checked(found, last):
+    """A total after JSON, as a loader has it."""
+    found = json.loads(json.dumps(found, allow_nan=False))
+    rho = None if last.delta == 0 else last.rho
+    check_total(found, last.epsilon, last.delta, rho, last.failure_probability)
+    return found
+
+
+# -- totals
+
+
+def test_a_total_is_told_with_its_delta():
+    """At the δ of the second release, ε of both is 2.93; that of 1.093 holds at the δ of the first."""
+    several = [_gaussian(1.0, 9e-3), _gaussian(1.0, 1e-9)]
+    found = _checked(total(several), several[-1])
+    assert (found["epsilon"], found["delta"]) == (pytest.approx(1.0925, rel=1e-3), 9e-3)
+    assert found["at_delta"] == {"epsilon": pytest.approx(2.93, rel=1e-3), "delta": 1e-9}
+    for pair in (found, found["at_delta"]):
+        assert zcdp_delta(math.fsum(s.rho for s in several), pair["epsilon"]) <= pair["delta"]
+    words = statement.describe_total(found)
+    assert words == "(ε, δ) = (1.093, 0.009), or ε = 2.928 at δ = 1e-09"
+
+
+def test_pure_releases_add_up_by_epsilon_where_that_is_less():
+    few = [_pure(0.5), _pure(0.25)]
+    found = _checked(total(few), few[-1])
+    assert found["epsilon"] == pytest.approx(0.75, rel=1e-12)
+    assert found["epsilon"] >= 0.75
+    assert found["delta"] == 0
+    assert found["at_delta"] == {"epsilon": found["epsilon"], "delta": 0}
+    (alone,) = [_pure(0.5)]
+    assert _checked(total([alone]), alone)["epsilon"] == 0.5
+
+
+def test_pure_and_gaussian_releases_together():
+    """ε by ρ alone, or pure ones by their ε: the less one; and nothing finite at δ = 0."""
+    strong, weak, other = _pure(10.0), _pure(0.01), _gaussian(1.0, 1e-6)
+    found = _checked(total([strong, other]), other)
+    assert found["epsilon"] == pytest.approx(11.0, rel=1e-6)
+    many = [weak] * 400 + [other]
+    found = _checked(total(many), other)
+    assert found["epsilon"] == pytest.approx(zcdp_epsilon(math.fsum(s.rho for s in many), 1e-6), rel=1e-9)
+    assert found["epsilon"] < 1.6 < 5.0
+    found = _checked(total([other, weak]), weak)
+    assert found["delta"] == 1e-6
+    assert found["at_delta"] is None
+    assert "no finite ε" in statement.describe_total(found)
+
+
+def test_a_total_at_a_delta_without_room_for_failures():
+    first, last = _gaussian(1.0, 1e-5, 1e-7), _gaussian(1.0, 5e-8)
+    found = _checked(total([first, last]), last)
+    assert found["at_delta"] is None
+    assert found["delta"] == 1e-5
+    many = [_gaussian(1.0, 1e-6, 1e-7)] * 12
+    found = _checked(total(many), many[-1])
+    assert found["delta"] == pytest.approx(1e-6 + 12e-7)
+    assert found["at_delta"] is None
+    assert zcdp_delta(found["rho"], found["epsilon"]) + found["failure_probability"] <= found["delta"]
+
+
+def test_a_total_of_a_mechanism_that_was_set_aside_more_for(rng):
+    """The ledger has the budget's ρ; a statement the sum of what was used."""
+    one = _gaussian(1.0, 1e-6)
+    check_total(total([one]), 1.0, 1e-6, 0.9 * one.rho, 0.0)
+    with pytest.raises(ValueError, match="less than"):
+        check_total(total([one]), 1.0, 1e-6, 1.1 * one.rho, 0.0)
+
+
+HISTORIES = {
+    "one": [_gaussian(1.0, 1e-6)],
+    "one that may fail": [_gaussian(1.0, 1e-6, 1e-10)],
+    "one pure": [_pure(0.7)],
+    "two": [_gaussian(1.0, 9e-3), _gaussian(1.0, 1e-9, 1e-11)],
+    "three pure": [_pure(0.7), _pure(0.1), _pure(3.0)],
+    "mixed": [_pure(0.7), _gaussian(0.2, 1e-5), _gaussian(0.3, 1e-7)],
+    "mixed, pure at last": [_gaussian(0.2, 1e-5), _pure(0.7)],
+    "without room": [_gaussian(1.0, 1e-5, 1e-7), _gaussian(1.0, 5e-8)],
+}
+
+
+def _leaves(value, path=()):
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from _leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def _changed(value, path, change):
+    value = copy.deepcopy(value)
+    *places, last = path
+    inner = value
+    for place in places:
+        inner = inner[place]
+    inner[last] = change(inner[last])
+    return value
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_number_of_a_total_follows_from_the_rest(name):
+    """Each number changed by itself is refused, but for what earlier releases may have been: then ε does not follow."""
+    last, found = HISTORIES[name][-1], total(HISTORIES[name])
+    _checked(found, last)
+    changes = [
+        lambda v: None, lambda v: "1", lambda v: True, lambda v: math.nan, lambda v: math.inf, lambda v: -1.0,
+        lambda v: [v], lambda v: 1e200,
+    ]  # fmt: skip
+    if len(HISTORIES[name]) > 1:
+        changes += [lambda v: 1.01 * v if v else 1e-3, lambda v: 0.99 * v if v else 0.01]
+    for path, change in itertools.product(_leaves(found), changes):
+        changed = _changed(found, path, change)
+        if changed == found or path == ("releases",):
+            continue
+        with pytest.raises(ValueError, match="total: "):
+            _checked_raw(changed, last)
+    for missing in found:
+        with pytest.raises(ValueError, match="total: expected"):
+            _checked_raw({key: value for key, value in found.items() if key != missing}, last)
+    for other in (None, [], found | {"more": 1}, found | {"releases": 0}, found | {"at_delta": {}}):
+        with pytest.raises(ValueError, match="total: "):
+            _checked_raw(other, last)
+    for epsilon, delta in ((9 * last.epsilon, last.delta), (last.epsilon, min(0.9, 2 * last.delta + 0.1))):
+        if found["at_delta"] is None and delta == last.delta and delta > 0:
+            continue  # nothing in it says what the last release had
+        with pytest.raises(ValueError, match="total: "):
+            check_total(found, epsilon, delta, last.rho if last.delta else None, last.failure_probability)
+
+
+def _checked_raw(found, last):
+    check_total(found, last.epsilon, last.delta, last.rho if last.delta else None, last.failure_probability)
+
+
+def test_totals_fit_the_schema():
+    checker = jsonschema.Draft202012Validator(statement.schema())
+    jsonschema.Draft202012Validator.check_schema(checker.schema)
+    inner = checker.evolve(schema=checker.schema["properties"]["total"])
+    for several in HISTORIES.values():
+        found = json.loads(json.dumps(total(several)))
+        inner.validate(found)
+        for path in _leaves(found):
+            for change in (lambda v: "1", lambda v: -1.0, lambda v: None):
+                if not inner.is_valid(_changed(found, path, change)):
+                    continue
+                assert path == ("at_delta",)
+        with pytest.raises(jsonschema.ValidationError):
+            inner.validate(found | {"more": 1})
+
+
+def test_a_ledger_without_a_total(tmp_path):
+    """Large δ, which add up to nothing, are refused before they are written."""
+    path = tmp_path / "ledger"
+    lines = [Spending("rows", "t", 1.0, 0.9, 0.1, 0.0)] + [Spending("rows", "t", 1.0, 0.9, 0.1, 0.06)] * 9
+    path.write_text("".join(json.dumps(vars(s)) + "\n" for s in lines))
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="total delta of all releases is"):
+        Ledger(path).spend("rows", _Planned(), again=True)
+    assert path.read_bytes() == before
+
+
+class _Planned:
+    """As much of a mechanism as a ledger asks for."""
+
+    private, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
+
+
+@pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"rho": 0.0}, {"delta": 1.0}, {"rho": 1e300}, {"epsilon": 1e300}])
+def test_numbers_that_no_release_has_are_no_entry(tmp_path, change):
+    path = tmp_path / "ledger"
+    path.write_text(json.dumps(vars(_gaussian(1.0, 1e-6)) | change) + "\n")
+    with pytest.raises(LedgerError, match="line 1 is not a ledger's"):
+        Ledger(path).spent("rows")
+
+
+def test_composed_epsilon_is_never_below_the_last_release():
+    for epsilon, delta in itertools.product([1e-3, 1.0, 30.0], [1e-12, 1e-6]):
+        one = _gaussian(epsilon, delta)
+        for count in (2, 5, 50):
+            found = composed_epsilon(count, count * one.rho, [], 0.0, delta)
+            assert epsilon < found <= count * epsilon * (1 + 1e-6)
+
+
+def test_numbers_are_rounded_up_for_people():
+    assert statement.rounded_up(1.0932) == "1.094"
+    assert statement.rounded_up(1e-9) == "1e-09"
+    assert statement.rounded_up(0.009) == "0.009"
+    assert statement.rounded_up(2.0) == "2"
+    for value in np.random.default_rng(0).lognormal(0, 9, 50):
+        assert float(statement.rounded_up(value)) >= value
