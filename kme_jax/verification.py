@@ -17,6 +17,7 @@ import numpy as np
 
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
+from kme_jax.ledger import check_total
 from kme_jax.privacy import statement as statements
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
@@ -208,6 +209,9 @@ def check_statement(statement: Any, follows: Callable[[dict[str, Any] | None], d
     for error in _validator().iter_errors(statement):
         raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is not what a statement may have there")
     _compare(statement | {"versions": None}, follows(statement["total"]) | {"versions": None}, "")
+    if statement["total"] is not None:
+        failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
+        check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)
 
 
 def _compare(found: Any, expected: Any, place: str) -> None:

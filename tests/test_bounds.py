@@ -121,11 +121,8 @@ def test_a_measurement_is_a_release_without_points(tmp_path, rng):
     np.testing.assert_allclose(made.sample.points, points, rtol=1e-12)
     assert made.sample.weights.min() >= 0
     np.testing.assert_allclose(made.sample.expectation(lambda z: z), rows.mean(axis=0), rtol=0.3, atol=0.3)
-    assert sorted(path.name for path in (tmp_path / "measured").iterdir()) == [
-        "manifest.json",
-        "privacy.json",
-        "release.npz",
-    ]
+    names = sorted(path.name for path in (tmp_path / "measured").iterdir())
+    assert names == ["manifest.json", "privacy.json", "release.npz"]
     with pytest.raises(ReleaseError, match="exists"):
         measure(rows, KERNEL, points, **options, folder=tmp_path / "measured")
 
