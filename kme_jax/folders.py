@@ -30,6 +30,7 @@ ROOM = 1 << 20  # bytes, for a statement and points
 MANIFEST = "manifest.json"
 _TEMPORARY = ".kme_jax-"
 _MAX_MANIFEST = 1 << 16  # bytes
+_MAX_SAID = 200  # letters of an error
 _TREE = "json"  # the array of a .npz file that holds a JSON document
 
 
@@ -174,6 +175,8 @@ def damaged(path: pathlib.Path) -> Iterator[None]:
         raise
     except Exception as error:  # whatever damaged bytes lead to
         said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        said = " ".join(said.split())
+        said = said if len(said) <= _MAX_SAID else f"{said[:_MAX_SAID]}, and so on"
         raise ReleaseError(f"{path}: is damaged, or was edited ({said})") from error
 
 
@@ -214,7 +217,8 @@ class Arrays(Mapping[str, np.ndarray]):
         self._members = {member.filename.removesuffix(".npy"): member for member in members}
         stored = all(m.compress_type == zipfile.ZIP_STORED and m.filename.endswith(".npy") for m in members)
         total = sum(member.file_size for member in members)
-        if not stored or len(self._members) < len(members) or total > len(content):
+        whole = min((m.header_offset for m in members), default=0) == 0 and content[-22:-18] == b"PK\x05\x06"
+        if not (stored and whole) or len(self._members) < len(members) or total > len(content):
             raise ValueError("it is not made of arrays without compression")
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -245,7 +249,7 @@ def _array(content: bytes) -> np.ndarray:
     if version not in read:
         raise ValueError("an array has an unknown version")
     shape, fortran, dtype = read[version](stream)
-    if dtype.kind not in "fiuU" or not dtype.isnative or dtype.hasobject:
+    if dtype.kind not in "fiuU" or not dtype.isnative or dtype.hasobject or dtype == np.float16:
         raise ValueError(f"an array has the type {dtype}")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
         raise ValueError("an array has another size than its header says")

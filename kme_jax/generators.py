@@ -40,10 +40,10 @@ from kme_jax.synthesis.generator import Generator, digest
 from kme_jax.validation import require
 from kme_jax.verification import (
     check_coordinates,
+    check_described,
     check_parts,
     check_sensitivity,
     check_statement,
-    described,
 )
 
 _STATE = "state "  # what the names of arrays of parameters begin with
@@ -130,6 +130,7 @@ def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -
         "embedding": _encode(measured.embedding, arrays, "embedding"),
         "counts": None if measured.counts is None else _encode(measured.counts, arrays, "counts"),
         "composition": encode(measured.composition, arrays, "composition"),
+        "total": measured.total,
     }
     writers = {"measured.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(generator_statement(measured))}
     return save_folder(folder, "generator measurement", writers)
@@ -146,15 +147,16 @@ def load_measurement(folder: str | os.PathLike) -> LabelledMeasurement:
     statement = opened.json("privacy.json")
     with opened.arrays("measured.npz") as arrays:
         tree = arrays.tree()
-        if not isinstance(tree, dict) or set(tree) != {"embedding", "counts", "composition"}:
+        if not isinstance(tree, dict) or set(tree) != {"embedding", "counts", "composition", "total"}:
             raise ValueError("it has other fields")
         embedding = decode_embedding(tree["embedding"], arrays)
         counts = None if tree["counts"] is None else decode_embedding(tree["counts"], arrays)
         measured = LabelledMeasurement(embedding, counts, decode(tree["composition"], arrays, Composition))
         _check_measured(measured)
     with damaged(opened.path / "privacy.json"):
-        check_statement(statement, lambda total: generator_statement(dataclasses.replace(measured, total=total)))
-    return dataclasses.replace(measured, total=statement["total"])
+        measured = dataclasses.replace(measured, total=tree["total"])
+        check_statement(statement, measured.total, lambda _: generator_statement(measured))
+    return measured
 
 
 def _check_measured(measured: LabelledMeasurement) -> None:
@@ -214,6 +216,7 @@ def save_generator(
         "composition": encode(measured.composition, arrays, "composition"),
         "measurements": statement["measurements"],
         "public_inputs": statement["public_inputs"],
+        "total": measured.total,
     }
     writers = {"generator.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(statement)}
     return save_folder(folder, "generator", writers)
@@ -232,18 +235,20 @@ def load_generator(folder: str | os.PathLike) -> Generator:
     names = [field.name for field in dataclasses.fields(Generator) if field.name != "state"]
     with opened.arrays("generator.npz") as arrays:
         tree = arrays.tree()
-        if not isinstance(tree, dict) or set(tree) != {*names, "composition", "measurements", "public_inputs"}:
+        if not isinstance(tree, dict) or set(tree) != {*names, "composition", "measurements", "public_inputs", "total"}:
             raise ValueError("it has other fields")
         state = {name.removeprefix(_STATE): arrays[name] for name in arrays if name.startswith(_STATE)}
         generator = Generator(state=state, **{name: decode(tree[name], arrays, hints[name]) for name in names})
         generator.validate()
         composition = decode(tree["composition"], arrays, Composition)
         check_parts(generator.mechanisms, composition)
+        check_described(tree["measurements"], generator.mechanisms)
     with damaged(opened.path / "privacy.json"):
         check_statement(
             statement,
+            tree["total"],
             lambda total: statement_of(
-                described(tree["measurements"], generator.mechanisms),
+                tree["measurements"],
                 generator.mechanisms,
                 composition=composition,
                 public_inputs=tree["public_inputs"],

@@ -98,6 +98,7 @@ class Measurement:
             "mechanism": encode(self.private.mechanism, arrays, "mechanism"),
             "proposal": encode(self.proposal, arrays, "proposal"),
             "bounds": encode(self.bounds, arrays, "bounds"),
+            "total": self.statement["total"],
         }
         return arrays, tree
 
@@ -119,7 +120,7 @@ class Measurement:
             return TableMeasurement.load(folder)
         with opened.arrays("release.npz") as arrays:
             tree = arrays.tree()
-            if not isinstance(tree, dict) or set(tree) != {"feature_map", "mechanism", "proposal", "bounds"}:
+            if not isinstance(tree, dict) or set(tree) != {"feature_map", "mechanism", "proposal", "bounds", "total"}:
                 raise ValueError("it has other fields")
             private = PrivateEmbedding(
                 decode(tree["feature_map"], arrays, FeatureMap),
@@ -131,7 +132,7 @@ class Measurement:
             _check_measured(private, proposal, bounds)
         statement = opened.json("privacy.json")
         with damaged(opened.path / "privacy.json"):
-            check_statement(statement, lambda total: _statement(private, bounds, total))
+            check_statement(statement, tree["total"], lambda total: _statement(private, bounds, total))
         return cls(private, statement, proposal, bounds)
 
 
@@ -223,6 +224,9 @@ class Release:
             check_array(points, "points", "f", (None, measurement.private.feature_map.dim))
             check_array(weights, "weights", "f", (len(points),))
             check_array(seed, "seed", "iu", ())
+            require(int(seed) >= 0, "seed: is negative")
+            total = float(weights.sum())
+            require(bool((weights >= 0).all()) and abs(total - 1) <= 1e-6, "weights: expected a probability vector")
             release = cls(measurement, WeightedSample(points, weights, measurement.private.mechanism), int(seed))
             require(columns.dtype.kind == "U" and columns.shape == (len(release.columns),), "columns: expected names")
             require(tuple(columns.tolist()) == release.columns, "columns: they are not those of the bounds")

@@ -166,8 +166,8 @@ def _float(value: Any) -> float:
     if not isinstance(value, dict) or set(value) != {"float"} or not isinstance(value["float"], str):
         raise ValueError("expected a number")
     number = float.fromhex(value["float"])
-    if math.isnan(number):
-        raise ValueError("expected a number, got NaN")
+    if math.isnan(number) or number.hex() != value["float"]:
+        raise ValueError("expected a number")
     return number
 
 

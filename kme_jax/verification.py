@@ -165,11 +165,11 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
         _follows("ε", c.epsilon, zcdp_epsilon(c.rho, left) if c.mu is None else gaussian_epsilon(1 / c.mu, left))
 
 
-def described(measurements: Any, mechanisms: Sequence[Mechanism]) -> list[dict[str, Any]]:
-    """Descriptions of measurements, as in a statement, with the numbers that follow from their mechanisms.
+def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
+    """Refuses descriptions of measurements, as in a statement, with numbers that do not follow from their mechanisms.
 
     Args:
-      measurements: what was read; the map of each is taken as it is.
+      measurements: what was read; what it says of each map is not checked.
       mechanisms: of each.
 
     Raises:
@@ -178,12 +178,11 @@ def described(measurements: Any, mechanisms: Sequence[Mechanism]) -> list[dict[s
     for error in _validator("measurements").iter_errors(measurements):
         raise ValueError(f"a measurement is not described as it should be ({error.validator})")
     require(len(measurements) == len(mechanisms), "expected one description for each measurement")
-    expected = []
-    for said, m in zip(measurements, mechanisms, strict=True):
+    for number, (said, m) in enumerate(zip(measurements, mechanisms, strict=True)):
         feature_map = said["feature_map"] | {"diameter": m.sensitivity * m.num_rows}
         counts = None if said["cell_noise"] is None else [m.scale * m.num_rows] * 2
-        expected.append(said | statements.noise_statement(m) | {"feature_map": feature_map, "cell_noise": counts})
-    return expected
+        expected = said | statements.noise_statement(m) | {"feature_map": feature_map, "cell_noise": counts}
+        _compare(said, expected, f"measurements.{number}")
 
 
 @functools.cache
@@ -195,21 +194,23 @@ def _validator(part: str | None = None):
     return jsonschema.Draft202012Validator(schema if part is None else schema["properties"][part])
 
 
-def check_statement(statement: Any, follows: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
     """Refuses a privacy statement that does not say what follows from the mechanisms.
 
     Args:
       statement: what was read.
-      follows: the statement that follows from the mechanisms, as a function of the total of all releases, which comes
-        from a ledger. The versions of libraries are those at the time of the release, and may differ.
+      total: of all releases, as it was read beside the mechanisms. It comes from a ledger.
+      follows: the statement that follows from the mechanisms, as a function of a valid total. The versions of libraries
+        are those at the time of the release, and may differ.
 
     Raises:
       ValueError: it is no statement, or another one.
     """
     for error in _validator().iter_errors(statement):
         raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is not what a statement may have there")
-    _compare(statement | {"versions": None}, follows(statement["total"]) | {"versions": None}, "")
-    if statement["total"] is not None:
+    require(total == statement["total"], "total: is not the one that was recorded with the measurements")
+    _compare(statement | {"versions": None}, follows(total) | {"versions": None}, "")
+    if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import math
+import re
 import warnings
 from typing import Any, Literal
 
@@ -297,6 +298,8 @@ class Generator:
         for name, leaf in leaves.items():
             require(self.state[name].dtype == leaf.dtype, f"{name}: has the type {self.state[name].dtype}")
             check_array(self.state[name], name, "fiu", leaf.shape)
+            require("var" not in name.split(".") or bool((self.state[name] >= 0).all()), f"{name}: is negative")
+        require(bool(re.fullmatch("[0-9a-f]{64}", self.measured)), "measured: expected a digest")
 
     def sample(
         self,

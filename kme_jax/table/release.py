@@ -119,6 +119,7 @@ class TableMeasurement:
         arrays: dict[str, np.ndarray] = {}
         tree = {
             "target": self.target,
+            "total": self.statement["total"],
             "bins": encode(tuple(self.plan.bins), arrays, "bins"),
             "unions": encode(tuple(self.plan.unions), arrays, "unions"),
             "measured": {name: self._encoded(name, arrays) for name in self.measured},
@@ -148,7 +149,7 @@ class TableMeasurement:
             schema = Schema.from_json(document)
         with opened.arrays("measurements.npz") as arrays:
             tree = arrays.tree()
-            if not isinstance(tree, dict) or set(tree) != {"target", "bins", "unions", "measured"}:
+            if not isinstance(tree, dict) or set(tree) != {"target", "total", "bins", "unions", "measured"}:
                 raise ValueError("it has other fields")
             target = decode(tree["target"], arrays, str | None)
             check_columns(schema, target)
@@ -158,7 +159,8 @@ class TableMeasurement:
             measured = {name: decode_embedding(value, arrays) for name, value in tree["measured"].items()}
             plan = plans.Plan(list(bins), list(unions))
         with damaged(opened.path / "privacy.json"):
-            check_statement(statement, functools.partial(_checked_statement, schema, target, plan, measured, statement))
+            follows = functools.partial(_checked_statement, schema, target, plan, measured, statement)
+            check_statement(statement, tree["total"], follows)
         return cls(schema, target, plan, measured, statement)
 
 
