@@ -168,7 +168,8 @@ def _check_measured(measured: LabelledMeasurement) -> None:
     if counts is not None:
         labelled = isinstance(embedding.feature_map, LabelledMap) and isinstance(counts.feature_map, TableMap)
         require(labelled, "counts of classes belong to rows with labels")
-        require(counts.feature_map.num_features == embedding.feature_map.num_labels, "there are other classes")
+        expected = TableMap.of_codes(embedding.feature_map.num_labels)
+        require(counts.feature_map.equals(expected), "the counts are not those of the classes")
         check_sensitivity(counts.mechanism, counts.feature_map)
         check_coordinates(counts)
 

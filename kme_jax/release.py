@@ -16,6 +16,7 @@ from kme_jax.bounds import Bounds
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
+from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.folders import (
@@ -144,6 +145,9 @@ def _check_measured(private: PrivateEmbedding, proposal: NormalProposal | None, 
     require(isinstance(feature_map, SubspaceMap) == (proposal is None), "a proposal belongs to frequencies")
     for part in filter(None, (proposal, bounds)):
         require(part.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
+    if bounds is not None and isinstance(feature_map, LatticeMap):
+        halves = np.concatenate([feature_map.centre, feature_map.half_widths])
+        require(bool((np.abs(halves - 0.5) <= 1e-4).all()), "the lattice is not one of rows from 0 to 1")
 
 
 def _statement(private: PrivateEmbedding, bounds: Bounds | None, total: dict[str, Any] | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from kme_jax.validation import check_array, require
 
 _TOLERANCE = 1e-6
 _SECURE = re.compile(r"OpenDP \d+(\.\d+)+ \(discrete, cryptographic\)")
-_MAX_INTEGER = 2.0**63
+_MAX_NOISE = 100  # times its scale
 
 
 def _close(found: float, expected: float) -> bool:
@@ -103,17 +103,19 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
 
 
 def check_coordinates(private: PrivateEmbedding) -> None:
-    """Refuses coordinates of another number than features, and those that are not on the grid of the noise.
+    """Refuses coordinates of another number than features, off the grid of the noise, or too far for features and
+    noise: an entry of Gaussian or Laplace noise is beyond 100 of its scale with probability 1e-43 or less.
 
     Raises:
       ValueError: such coordinates.
     """
-    grid, coordinates = private.mechanism.grid, private.coordinates
+    mechanism, coordinates = private.mechanism, private.coordinates
     check_array(coordinates, "coordinates", "f", (private.feature_map.num_features,))
-    if grid is not None:
-        integers = np.rint(coordinates / grid)
-        on_grid = bool((integers * grid == coordinates).all()) and float(np.abs(integers).max()) <= _MAX_INTEGER
-        require(on_grid, "coordinates are not on the grid of the noise")
+    most = private.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
+    require(float(np.abs(coordinates).max()) <= most, "a coordinate is beyond the features and the noise")
+    if mechanism.grid is not None:
+        on_grid = np.rint(coordinates / mechanism.grid) * mechanism.grid == coordinates
+        require(bool(on_grid.all()), "coordinates are not on the grid of the noise")
 
 
 def check_embedding(private: PrivateEmbedding, budget: PrivacyBudget, share: float = 1.0) -> None:

@@ -168,7 +168,8 @@ def _other_arrays(array: np.ndarray) -> dict[str, np.ndarray]:
             place = 0 if name == "first" else -1
             for number in (np.nan, np.inf, 1e300) if array.dtype.kind == "f" else (-5, 2**31 - 1):
                 other = array.copy()
-                other.reshape(-1)[place] = number
+                with np.errstate(over="ignore"):
+                    other.reshape(-1)[place] = number
                 found[f"{name} {number}"] = other
     return found
 

@@ -156,6 +156,7 @@ class LatticeMap(SpectralMap):
         check_array(self.amplitudes, "amplitudes", "f", (len(self.indices),))
         for name in ("half_widths", "periods", "amplitudes"):
             check_positive(name, float(np.min(getattr(self, name))))
+        require(bool((self.periods >= self.half_widths).all()), "periods: the box is larger than a period")
         mass = float(np.sum(np.square(self.amplitudes, dtype=np.float64)))
         require(mass <= self.total_mass * (1 + 1e-5) < math.inf, "total_mass: the amplitudes have more")
 

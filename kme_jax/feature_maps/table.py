@@ -123,6 +123,11 @@ class Block:
         """Cells of the table."""
         return math.prod(self.shape)
 
+    def equals(self, other: Block) -> bool:
+        """Whether two blocks have the same fields."""
+        same = (self.columns, self.weight, self.zoom) == (other.columns, other.weight, other.zoom)
+        return same and all(map(np.array_equal, self.bins, other.bins))
+
     @property
     def may_miss(self) -> bool:
         """Whether there are rows that it does not count."""
@@ -191,6 +196,11 @@ class TableMap(FeatureMap):
             for j, bins in zip(block.columns, block.bins, strict=True):
                 require(0 <= j < len(self.grids), "a block has a column that the map has not")
                 require(len(bins) == self.grids[j].num_cells, "bins: expected one for each cell")
+
+    def equals(self, other: TableMap) -> bool:
+        """Whether two maps have the same fields."""
+        same = self.grids == other.grids and len(self.blocks) == len(other.blocks)
+        return same and all(mine.equals(yours) for mine, yours in zip(self.blocks, other.blocks, strict=True))
 
     @property
     def kernel(self) -> TableKernel:

@@ -394,15 +394,4 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
 
 
 def _same(one: TableMap | None, other: TableMap | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return (
-        one.grids == other.grids
-        and len(one.blocks) == len(other.blocks)
-        and all(map(_same_block, one.blocks, other.blocks))
-    )
-
-
-def _same_block(one: Block, other: Block) -> bool:
-    same = (one.columns, one.weight, one.zoom) == (other.columns, other.weight, other.zoom)
-    return same and all(map(np.array_equal, one.bins, other.bins))
+    return one is other if one is None or other is None else one.equals(other)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 import os
 import pathlib
 import re
@@ -119,6 +121,7 @@ class TableMeasurement:
         arrays: dict[str, np.ndarray] = {}
         tree = {
             "target": self.target,
+            "schema": _digest(self.schema),
             "total": self.statement["total"],
             "bins": encode(tuple(self.plan.bins), arrays, "bins"),
             "unions": encode(tuple(self.plan.unions), arrays, "unions"),
@@ -149,8 +152,9 @@ class TableMeasurement:
             schema = Schema.from_json(document)
         with opened.arrays("measurements.npz") as arrays:
             tree = arrays.tree()
-            if not isinstance(tree, dict) or set(tree) != {"target", "total", "bins", "unions", "measured"}:
+            if not isinstance(tree, dict) or set(tree) != {"target", "schema", "total", "bins", "unions", "measured"}:
                 raise ValueError("it has other fields")
+            require(tree["schema"] == _digest(schema), "it is of another schema")
             target = decode(tree["target"], arrays, str | None)
             check_columns(schema, target)
             bins, unions = (decode(tree[name], arrays, tuple[np.ndarray, ...]) for name in ("bins", "unions"))
@@ -162,6 +166,10 @@ class TableMeasurement:
             follows = functools.partial(_checked_statement, schema, target, plan, measured, statement)
             check_statement(statement, tree["total"], follows)
         return cls(schema, target, plan, measured, statement)
+
+
+def _digest(schema: Schema) -> str:
+    return hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 def _statement(

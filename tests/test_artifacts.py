@@ -1,0 +1,284 @@
+"""Every field of every file of a release is changed: what does not follow from the mechanisms is refused."""
+
+import json
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax import (
+    Bounds,
+    FourierMap,
+    Gaussian,
+    LabelledMap,
+    Ledger,
+    Matern32,
+    Measurement,
+    Release,
+    cli,
+    folders,
+    measure,
+    release,
+)
+from kme_jax.folders import ReleaseError
+from kme_jax.generators import load_generator, load_measurement, measure_labelled_securely, save_generator
+from kme_jax.synthesis.generator import Training, train_generator
+from kme_jax.synthesis.networks import MLP
+from kme_jax.table.release import measure_table, release_table
+from kme_jax.table.schema import Categorical, Numeric, Ordinal, Schema
+from tests import artifacts
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+BOUNDS = Bounds.create([-3, -3], [3, 3], ["age", "income"])
+LOADERS = {
+    "release": Release.load,
+    "measurement of frequencies": Measurement.load,
+    "measurement on a lattice": Measurement.load,
+    "table release": Release.load,
+    "table measurement": Measurement.load,
+    "generator": load_generator,
+    "generator measurement": load_measurement,
+}
+# Of all mutants one in so many is tried. `python -m tests.test_artifacts` tries all of them.
+STRIDES = {
+    "release": 2,
+    "measurement of frequencies": 6,
+    "measurement on a lattice": 6,
+    "table release": 9,
+    "table measurement": 19,
+    "generator": 5,
+    "generator measurement": 5,
+}
+# Changes after which a folder is still a release with the same privacy statement: of the synthetic data, of what the
+# data were made for, of versions, and of how a file is written.
+HARMLESS = re.compile(
+    r"report\.html"
+    r"|points\.npz (points|weights|columns|seed)"
+    r"|rows\.npz (rows\.|json\.(rows\.fields\.(weights|probabilities|leaves)|seed|num_rows))"
+    r"|schema\.json columns\.\d+\.(name|unit|categories|default|lower|upper)"
+    r"|privacy\.json versions\."
+    r"|release\.npz (bounds\.(lower|upper)|feature_map\.(points|turns)|proposal\.(mean|scale))"
+    r"|release\.npz json\.(feature_map\.fields\.(tolerance|basis_norm|radius|least_cosine)|proposal)"
+    r"|measured\.npz (embedding\.feature_map\.features\.turns|json\.embedding\.feature_map)"
+    r"|generator\.npz (state |shares|rows\.|json\.(report|measured|network|rows))"
+    r"|[a-z.]*npz flipped"
+)
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """A small folder of each kind."""
+    root, rng = tmp_path_factory.mktemp("folders"), np.random.default_rng(0)
+    rows, points = rng.normal(size=(300, 2)), rng.uniform(-3, 3, (12, 2))
+    ledger = Ledger(root / "ledger")
+    for again in (False, True):
+        made = release(
+            rows, Gaussian(8.0), points, **BUDGET, bounds=BOUNDS, ledger=ledger, database="rows", again=again
+        )
+    made.save(root / "release")
+    folder = root / "measurement on a lattice"
+    measure(rows, Gaussian(8.0), **BUDGET, bounds=BOUNDS, num_features=200, folder=folder)
+    folder = root / "measurement of frequencies"
+    measure(rows, Matern32(0.5), **BUDGET, bounds=BOUNDS, num_features=20, folder=folder)
+    columns = (
+        Numeric("age", 0, 5000, integer=True, nullable=True),
+        Categorical("sex", ("f", "m")),
+        Ordinal("level", ("a", "b", "c", "d")),
+    )
+    age = np.where(rng.random(4000) < 0.3, 40, rng.integers(0, 5000, 4000))
+    table = pa.table({"age": age, "sex": rng.choice(["f", "m"], 4000), "level": rng.choice(list("abcd"), 4000)})
+    budget = {"epsilon": 3.0, "delta": 1e-6}
+    release_table(table, Schema(columns), **budget, target="sex", num_rows=50).save(root / "table release")
+    measure_table(table, Schema(columns), **budget, folder=root / "table measurement")
+    labelled = np.concatenate([rng.normal(size=(500, 2)), rng.integers(0, 3, (500, 1))], axis=1)
+    features = LabelledMap(FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20, 2), 3)
+    folder = root / "generator measurement"
+    measured = measure_labelled_securely(labelled, features, epsilon=1.0, delta=1e-5, folder=folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training = Training(num_steps=50)
+        made = train_generator(jax.random.key(1), measured.embedding, MLP((4,), 2), training, counts=measured.counts)
+    save_generator(root / "generator", made, measured, public_inputs=("bounds",))
+    return root.joinpath
+
+
+def _load(load, folder: pathlib.Path) -> str | None:
+    """The error, if there is one. It is one line, and nothing else is raised, not even a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            load(folder)
+        except ReleaseError as error:
+            text = str(error)
+            assert "\n" not in text
+            assert len(text) < len(str(folder)) + 300
+            return text
+    return None
+
+
+def _try_all(name: str, folder: pathlib.Path, copy: pathlib.Path, stride: int) -> tuple[int, list[str]]:
+    """How many mutants were tried, and those that were accepted when the manifest was made to fit."""
+    shutil.copytree(folder, copy)
+    tried, accepted = 0, []
+    for number, (file, label, content) in enumerate(artifacts.mutants(folder)):
+        if number % stride or content == (folder / file).read_bytes():
+            continue
+        tried += 1
+        (copy / file).write_bytes(content)
+        assert _load(LOADERS[name], copy) is not None, f"{file} {label} does not have its digest"
+        if file != artifacts.MANIFEST:
+            artifacts.seal(copy)
+            if _load(LOADERS[name], copy) is None:
+                accepted.append(f"{file} {label}")
+        for changed in (file, artifacts.MANIFEST):
+            shutil.copyfile(folder / changed, copy / changed)
+    return tried, accepted
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_mutants_are_refused(folder_of, tmp_path, name):
+    tried, accepted = _try_all(name, folder_of(name), tmp_path / "copy", STRIDES[name])
+    assert tried > 200
+    assert [label for label in accepted if not HARMLESS.match(label)] == []
+
+
+@pytest.mark.parametrize("name", ["release", "table release", "generator"])
+def test_the_command_refuses_in_one_line(folder_of, tmp_path, capsys, name):
+    folder = folder_of(name)
+    shutil.copytree(folder, tmp_path / "copy")
+    for number, (file, label, content) in enumerate(artifacts.mutants(folder)):
+        if number % 101 or content == (folder / file).read_bytes():
+            continue
+        (tmp_path / "copy" / file).write_bytes(content)
+        for sealed in (False, True):
+            if sealed and file != artifacts.MANIFEST:
+                artifacts.seal(tmp_path / "copy")
+            status = cli.main(["show", str(tmp_path / "copy")])
+            out, err = capsys.readouterr()
+            if status == 0:
+                assert sealed
+                assert HARMLESS.match(f"{file} {label}")
+            else:
+                assert (status, out) == (2, "")
+                assert err.startswith("error: ")
+                assert err.count("\n") == 1
+                assert err[:-1].isprintable()
+        for changed in (file, artifacts.MANIFEST):
+            shutil.copyfile(folder / changed, tmp_path / "copy" / changed)
+
+
+def test_another_seed_is_harmless(folder_of, tmp_path):
+    """A manifest that was made to fit is no signature."""
+    folder = tmp_path / "copy"
+    shutil.copytree(folder_of("release"), folder)
+    arrays = artifacts.read_arrays((folder / "points.npz").read_bytes())
+    (folder / "points.npz").write_bytes(artifacts.write_arrays(arrays | {"seed": np.asarray(9)}))
+    artifacts.seal(folder)
+    assert Release.load(folder).seed == 9
+
+
+@pytest.mark.parametrize(
+    "field", ["epsilon", "delta", "rho", "num_rows", "groups", "relation", "unit", "not_covered", "total"]
+)
+@pytest.mark.parametrize("name", ["release", "table release", "generator"])
+def test_what_a_statement_promises_cannot_be_edited(folder_of, tmp_path, name, field):
+    shutil.copytree(folder_of(name), tmp_path / "copy")
+    path = tmp_path / "copy" / "privacy.json"
+    said = json.loads(path.read_text())
+    for label, value in artifacts.changes(said[field]).items():
+        path.write_text(json.dumps(said | {field: value}))
+        artifacts.seal(tmp_path / "copy")
+        assert _load(LOADERS[name], tmp_path / "copy") is not None, f"{field} {label}"
+    path.write_text(json.dumps(said))
+    artifacts.seal(tmp_path / "copy")
+    assert _load(LOADERS[name], tmp_path / "copy") is None
+
+
+_MEMORY = """
+import resource, sys
+from kme_jax import Release
+from kme_jax.folders import ReleaseError
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+Release.load(sys.argv[1])
+before = peak()
+for folder in sys.argv[2:]:
+    try:
+        Release.load(folder)
+    except ReleaseError:
+        continue
+    raise SystemExit(f"{folder} was accepted")
+print((peak() - before) // 1024)
+"""
+
+
+def test_no_folder_takes_much_more_memory_than_it_has_bytes(folder_of, tmp_path):
+    made = []
+    for name, file in (("release", "release.npz"), ("table release", "rows.npz")):
+        for label, content in artifacts.npz_files((folder_of(name) / file).read_bytes()):
+            if "large array" in label or "compressed" in label or label.startswith("a header"):
+                made.append(tmp_path / f"{name} {label}")
+                shutil.copytree(folder_of(name), made[-1])
+                (made[-1] / file).write_bytes(content)
+                artifacts.seal(made[-1])
+    made.append(tmp_path / "many rows")
+    shutil.copytree(folder_of("table release"), made[-1])
+    many = pa.table({"age": np.zeros(2 * 10**7, np.int64)})
+    pa.parquet.write_table(many, made[-1] / "synthetic.parquet")
+    artifacts.seal(made[-1])
+    made.append(tmp_path / "claimed bytes")
+    shutil.copytree(folder_of("release"), made[-1])
+    manifest = json.loads((made[-1] / artifacts.MANIFEST).read_text())
+    manifest["files"]["points.npz"]["bytes"] = 2**45
+    (made[-1] / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    arguments = [str(folder_of("table release")), *map(str, made)]
+    run = subprocess.run([sys.executable, "-c", _MEMORY, *arguments], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert int(run.stdout) < 64, "MiB"
+
+
+def test_kinds_are_told_apart(folder_of):
+    for name in LOADERS:
+        kind = folders.open_folder(folder_of(name)).kind
+        assert name.startswith(kind)
+        if kind != "generator":
+            with pytest.raises(ReleaseError, match=f"holds {folders.KINDS[kind].about}"):
+                load_generator(folder_of(name))
+    assert isinstance(Measurement.load(folder_of("release")), Measurement)
+
+
+def test_arrays_take_their_names_from_the_file_that_wrote_them(folder_of):
+    with folders.open_folder(folder_of("release")).arrays("points.npz") as arrays:
+        assert sorted(arrays) == ["columns", "points", "seed", "weights"]
+        assert all(isinstance(arrays[name], np.ndarray) for name in arrays)
+
+
+def main() -> None:
+    """Tries all mutants of all kinds of folders."""
+    import tempfile
+
+    class Factory:
+        def mktemp(self, name):
+            return pathlib.Path(tempfile.mkdtemp(prefix=name))
+
+    make = folder_of.__wrapped__(Factory())
+    total, start = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name in LOADERS:
+        tried, accepted = _try_all(name, make(name), Factory().mktemp("mutants") / "copy", 1)
+        wrong = [label for label in accepted if not HARMLESS.match(label)]
+        total += tried
+        print(f"{name}: {tried} mutants, {len(accepted)} harmless, {len(wrong)} wrongly accepted {wrong}", flush=True)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) // 1024
+    print(f"{total} mutants, each with its old and with a fitting digest; the peak memory grew by {grown} MiB")
+
+
+if __name__ == "__main__":
+    main()
