@@ -9,8 +9,10 @@ import json
 import math
 import os
 import pathlib
+import shlex
 import shutil
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +34,7 @@ from kme_jax.planning import plan
 from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
 from kme_jax.release import Measurement, Release, is_generator, measure, plan_map, plan_mechanism
+from kme_jax.text import printable
 
 KERNELS: dict[str, Callable[[float], Kernel]] = {
     "gaussian": lambda length: Gaussian(1 / (2 * length**2)),
@@ -80,7 +83,11 @@ the file.
 
 What is spent is recorded in a ledger beside the file, which is the curator's and is not published. A second release
 of the same file is refused unless --again says so; what was spent adds up, and the statement says it. The ledger
-knows files by name: a copy, or the same rows in another file, it takes for other rows."""
+knows files by name: a copy, a hard link, a file that was renamed, or the same rows in another file it takes for other
+rows. Give the first one's --ledger and --database for them."""
+
+
+_DEBUG = "After an error show where it was raised. This may show private values: look at it before you pass it on."
 
 
 class InputError(ValueError):
@@ -153,6 +160,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="kme-jax", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--debug", action="store_true", help=_DEBUG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run, text: str, description: str | None = None):
@@ -164,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
             inherited_absl_flags=None,
         )
         found.set_defaults(run=run)
+        found.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
         return found
 
     sub = command("release", _release, "From a private file to a folder that may be published.", _RELEASE)
@@ -196,7 +205,8 @@ def _parser() -> argparse.ArgumentParser:
         "--ledger",
         metavar="FILE",
         help="What was spent on what. Default: beside the file, with its name and .ledger. It knows rows by name: for "
-        "a copy of a file, or the same rows in another one, give the first one's --ledger and --database.",
+        "a copy of a file, a hard link to it, a new name of it, or the same rows in another one, give the first one's "
+        "--ledger and --database.",
     )
     sub.add_argument("--database", metavar="NAME", help="The rows' name in the ledger. Default: the file's.")
     sub.add_argument("--again", action="store_true", help="Release rows that were released before; it adds up.")
@@ -309,6 +319,20 @@ def _bar(name: str) -> Iterator[Progress]:
         yield progress
 
 
+def _say(text: str) -> None:
+    """Prints lines; what they have from elsewhere has gone through ``printable`` before."""
+    print(printable(text, lines=True))
+
+
+def _say_line(text: str) -> None:
+    print(printable(text))
+
+
+def _say_json(value: object) -> None:
+    """Prints JSON, in ASCII without control characters."""
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+
+
 def _default_length(points: np.ndarray) -> float:
     """Twice the median distance from one of the public points [M, d] in [0, 1]^d to the nearest other one, 0 if there
     is none: kernels that do not reach from point to point cannot stand for rows in between. At most 1000 are asked. No
@@ -372,6 +396,11 @@ def _tables(*names: str) -> list[types.ModuleType]:
         raise ModuleNotFoundError('tables need pyarrow: pip install "kme_jax[tables]"') from error
 
 
+def _resolved(path: str | os.PathLike) -> pathlib.Path:
+    """The path without links; one that goes in a circle as it is, for what opens it says so."""
+    return pathlib.Path(os.path.realpath(path))
+
+
 def _measured(output: pathlib.Path) -> pathlib.Path:
     return output.with_name(output.name + ".measured")
 
@@ -388,29 +417,35 @@ def _places(args: argparse.Namespace, room: int) -> tuple[pathlib.Path, pathlib.
             f"{measured} exists, from a run that was interrupted: finish it with kme-jax synthesise {measured} "
             f"--output={output}, or remove it"
         )
-    source = pathlib.Path(args.file).resolve()  # a link is another name of the same rows
+    source = _resolved(args.file)  # a link is another name of the same rows
     ledger = Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
-    if ledger.path.resolve() in (output.resolve(), measured.resolve()):
+    if _resolved(ledger.path) in (_resolved(output), _resolved(measured)):
         raise InputError(f"--ledger={args.ledger}: is where the release goes")
     return output, measured, ledger, source.name if args.database is None else args.database
 
 
-def _finished(args: argparse.Namespace, result, size: dict[str, int | None], places) -> None:
-    """Synthesises for a measurement that is kept, and says how to go on should that fail."""
-    output, measured, ledger, _ = places
+@contextlib.contextmanager
+def _kept(args: argparse.Namespace, size: dict[str, int | None], places) -> Iterator[None]:
+    """Adds to any error, and to an interruption, how to go on from what was measured, if that is kept."""
+    output, measured, _, _ = places
     try:
-        _finish(result, size, args.seed, output)
-    except BaseException:
-        more = f" --seed={args.seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
-        print(
-            f"what was measured is kept: kme-jax synthesise {measured} --output={output}{more} goes on from there, "
-            "and spends nothing",
-            file=sys.stderr,
-        )
+        yield
+    except BaseException as error:
+        if measured.is_dir():  # there was none before
+            more = f" --seed={args.seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
+            error.__notes__ = [
+                f"what was measured is kept: kme-jax synthesise {shlex.quote(str(measured))} "
+                f"--output={shlex.quote(str(output))}{more} goes on from there, and spends nothing"
+            ]
         raise
+
+
+def _finished(args: argparse.Namespace, result, places) -> None:
+    """What follows when the release is written."""
+    output, measured, ledger, _ = places
     shutil.rmtree(measured, ignore_errors=True)
-    print(statement.describe(result.statement))
-    print(f"wrote {output}; what was spent is in {args.ledger or ledger.path.name}, which is not to be published")
+    _say(statement.describe(result.statement))
+    _say_line(f"wrote {output}; what was spent is in {args.ledger or ledger.path.name}, which is not to be published")
 
 
 def _release(args: argparse.Namespace) -> None:
@@ -437,21 +472,24 @@ def _release_table(args: argparse.Namespace) -> None:
     table_release.check_columns(known, args.target)
     places = _places(args, _TABLE_ROOM)
     _, measured, ledger, database = places
-    source = table_files.open_table(args.file, known)
-    with _bar("rows") as progress:
-        result = table_release.measure_table(
-            source,
-            known,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            target=args.target,
-            ledger=ledger,
-            database=database,
-            again=args.again,
-            folder=measured,
-            progress=progress,
-        )
-    _finished(args, result, {"num_rows": num_rows}, places)
+    source, size = table_files.open_table(args.file, known), {"num_rows": num_rows}
+    _num_rows(source.num_rows if num_rows is None else num_rows)
+    with _kept(args, size, places):
+        with _bar("rows") as progress:
+            result = table_release.measure_table(
+                source,
+                known,
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                target=args.target,
+                ledger=ledger,
+                database=database,
+                again=args.again,
+                folder=measured,
+                progress=progress,
+            )
+        _finish(result, size, args.seed, places[0])
+    _finished(args, result, places)
 
 
 def _release_points(args: argparse.Namespace) -> None:
@@ -480,25 +518,27 @@ def _release_points(args: argparse.Namespace) -> None:
                 f"{args.points}: {beyond} of {len(points)} rows are beyond a bound, moved to it", stacklevel=1
             )
     kernel = _kernel(args, _length(args, bounds.dim, None if points is None else bounds.to_unit(points)))
-    rows = read(args.file)
-    with _bar("rows") as progress:
-        result = measure(
-            rows,
-            kernel,
-            points,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            bounds=bounds,
-            ledger=ledger,
-            database=database,
-            again=args.again,
-            folder=measured,
-            num_features=num_features,
-            seed=args.seed,
-            progress=progress,
-        )
-    del rows
-    _finished(args, result, {"num_points": num_points if points is None else None}, places)
+    rows, size = read(args.file), {"num_points": num_points if points is None else None}
+    with _kept(args, size, places):
+        with _bar("rows") as progress:
+            result = measure(
+                rows,
+                kernel,
+                points,
+                epsilon=budget.epsilon,
+                delta=budget.delta,
+                bounds=bounds,
+                ledger=ledger,
+                database=database,
+                again=args.again,
+                folder=measured,
+                num_features=num_features,
+                seed=args.seed,
+                progress=progress,
+            )
+        del rows
+        _finish(result, size, args.seed, places[0])
+    _finished(args, result, places)
 
 
 def _schema(args: argparse.Namespace) -> None:
@@ -507,9 +547,9 @@ def _schema(args: argparse.Namespace) -> None:
     draft, left_out = schema.Schema.draft(args.file, public=args.public)
     schema.write_json(output, draft)
     for name, reason in left_out.items():
-        print(f"left out: {name}: {reason}")
+        _say_line(f"left out: {name}: {reason}")
     what = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
-    print(f"wrote {output}: {len(draft['columns'])} columns, named by the file's header; {what}")
+    _say_line(f"wrote {output}: {len(draft['columns'])} columns, named by the file's header; {what}")
 
 
 def _finish(measurement, size: dict[str, int | None], seed: int, output: pathlib.Path):
@@ -533,9 +573,9 @@ def _synthesise(args: argparse.Namespace) -> None:
     output = check_folder(args.output)
     result = _finish(measurement, size, args.seed, output)
     made = f"{len(result.sample.points)} points" if isinstance(result, Release) else f"{result.table.num_rows} rows"
-    print(f"wrote {output}: {made}; nothing was spent")
+    _say_line(f"wrote {output}: {made}; nothing was spent")
     if not any((pathlib.Path(args.folder) / name).exists() for name in ("points.npz", "rows.npz")):
-        print(f"{args.folder} is not needed any more")
+        _say_line(f"{args.folder} is not needed any more")
 
 
 def _show_generator(args: argparse.Namespace) -> None:
@@ -544,12 +584,12 @@ def _show_generator(args: argparse.Namespace) -> None:
     made = load_generator(args.folder)
     said = json.loads((pathlib.Path(args.folder) / "privacy.json").read_text())  # which load_generator has compared
     if args.json:
-        print(json.dumps(said, indent=2))
+        _say_json(said)
         return
-    print(statement.describe(said))
+    _say(statement.describe(said))
     shares = "" if made.shares is None else f", shares of the classes {', '.join(f'{s:.3f}' for s in made.shares)}"
-    print(f"\nA generator, {type(made.network).__name__}{shares}; kme_jax.generators.load_generator(...).sample(1000)")
-    print(f"‖μ̃ − μ_G‖² = {made.report.fit:.3g}; that of the noise alone would be {made.report.expected:.3g}")
+    _say(f"\nA generator, {type(made.network).__name__}{shares}; kme_jax.generators.load_generator(...).sample(1000)")
+    _say_line(f"‖μ̃ − μ_G‖² = {made.report.fit:.3g}; that of the noise alone would be {made.report.expected:.3g}")
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -557,23 +597,24 @@ def _show(args: argparse.Namespace) -> None:
         return _show_generator(args)
     release = Release.load(args.folder)
     if args.json:
-        print(json.dumps(release.statement, indent=2))
+        _say_json(release.statement)
         return
-    print(statement.describe(release.statement))
+    _say(statement.describe(release.statement))
     if not isinstance(release, Release):
-        print(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
+        _say(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
         for column in release.schema.columns:
-            print(f"{column.name:<30.30} {column.kind}, {column.num_values} values{', or missing' * column.nullable}")
+            missing = ", or missing" * column.nullable
+            _say_line(f"{printable(column.name):<30.30} {column.kind}, {column.num_values} values{missing}")
         return
     sample, bounds = release.sample, release.measurement.bounds
     unweighted = sample.weights.min() >= 0 and abs(sample.weights.sum() - 1) <= 1e-6
     kind = "a probability distribution" if unweighted else "weights may be negative, and sum to about 1"
-    print(f"\n{len(sample.points)} points, {kind}:")
-    print(f"{'column':<20} {'lower':>12} {'upper':>12} {'mean':>12}")
+    _say(f"\n{len(sample.points)} points, {kind}:")
+    _say_line(f"{'column':<20} {'lower':>12} {'upper':>12} {'mean':>12}")
     means = sample.expectation(lambda z: z)
     for i, name in enumerate(release.columns):
         limits = (math.nan, math.nan) if bounds is None else (bounds.lower[i], bounds.upper[i])
-        print(f"{name:<20.20} {limits[0]:12.5g} {limits[1]:12.5g} {means[i]:12.5g}")
+        _say_line(f"{printable(name):<20.20} {limits[0]:12.5g} {limits[1]:12.5g} {means[i]:12.5g}")
 
 
 def _sample(args: argparse.Namespace) -> None:
@@ -581,11 +622,13 @@ def _sample(args: argparse.Namespace) -> None:
     files.check_new_file(args.output, (".csv", ".npz", ".parquet"))
     release = Release.load(args.folder)
     output = files.check_new_file(args.output, (".csv", ".npz" if isinstance(release, Release) else ".parquet"))
+    if not release.statement["private"]:
+        print("warning: NOT PRIVATE: the noise of this release was simulated; do not publish its rows", file=sys.stderr)
     if not isinstance(release, Release):
         (table_files,) = _tables("files")
         table = release.sample(args.num_rows, seed=args.seed, where=args.where, weighted=args.weighted)
         table_files.write_table(output, table)
-        print(f"wrote {output}: {table.num_rows} rows")
+        _say_line(f"wrote {output}: {table.num_rows} rows")
         return
     if args.where:
         raise InputError("--where is for releases of tables")
@@ -601,7 +644,7 @@ def _sample(args: argparse.Namespace) -> None:
             raise InputError(f"{error}; write them with --weighted") from error
         rows = np.random.default_rng(args.seed).permutation(rows)
     files.write_rows(output, rows, names)
-    print(f"wrote {output}: {len(rows)} rows")
+    _say_line(f"wrote {output}: {len(rows)} rows")
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -631,21 +674,21 @@ def _plan(args: argparse.Namespace) -> None:
             {"epsilon": p.mechanism.epsilon, "delta": p.mechanism.delta, "sigma": p.mechanism.scale} for p in plans
         ]
         found = [first | {name: getattr(p, name) for name in names} for first, p in zip(common, plans, strict=True)]
-        print(json.dumps(found, indent=2))
+        _say_json(found)
         return
     found = f"{plans[0].num_features} features, length {length:.3g}"
-    print(f"{args.num_rows} rows of {args.dim} columns, δ = {args.delta:g}: {found}")
-    print(f"{'ε':>8} {'σ':>10} {'noise norm':>12}" + f" {'mean ±':>10} {'probability ±':>14}" * args.errors)
+    _say_line(f"{args.num_rows} rows of {args.dim} columns, δ = {args.delta:g}: {found}")
+    _say_line(f"{'ε':>8} {'σ':>10} {'noise norm':>12}" + f" {'mean ±':>10} {'probability ±':>14}" * args.errors)
     for p in plans:
         numbers = f"{p.mechanism.epsilon:8g} {p.mechanism.scale:10.3g} {p.noise_norm:12.3g}"
-        print(numbers + (f" {p.mean_error:10.2g} {p.probability_error:14.2g}" if args.errors else ""))
+        _say_line(numbers + (f" {p.mean_error:10.2g} {p.probability_error:14.2g}" if args.errors else ""))
     if args.errors:
-        print("mean ±: of a column, as a share of its range; probability ±: that a column is below some level")
+        _say_line("mean ±: of a column, as a share of its range; probability ±: that a column is below some level")
 
 
 def _evaluate(args: argparse.Namespace) -> None:
     output = None if args.output is None else files.check_new_file(args.output, (".json",))
-    if output is not None and pathlib.Path(args.folder).resolve() in output.resolve().parents:
+    if output is not None and _resolved(args.folder) in _resolved(output).parents:
         raise InputError(f"{output}: errors are NOT PRIVATE, and do not belong into what is published")
     release = Release.load(args.folder)
     found, text = (_evaluated_points if isinstance(release, Release) else _evaluated_table)(args, release)
@@ -653,7 +696,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
-    print(text)
+    _say(text)
 
 
 def _evaluated_table(args: argparse.Namespace, release) -> tuple[dict, str]:
@@ -684,15 +727,30 @@ def _evaluated_points(args: argparse.Namespace, release: Release) -> tuple[dict,
 # -- the program
 
 
+_MOST_LETTERS = 1000  # of an error, which may repeat an argument
+
+
 def _warn(message, *_, **__) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"warning: {printable(_line_of(message))}", file=sys.stderr)
+
+
+def _line_of(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]}..."
 
 
 def _one_line(error: BaseException, text: str = "") -> str:
-    return "; ".join(" ".join(part.split()) for part in [text or str(error), *getattr(error, "__notes__", [])])
+    parts = [text or str(error) or type(error).__name__, *getattr(error, "__notes__", [])]
+    return printable("; ".join(map(_line_of, parts)))
 
 
-def _guarded(work: Callable[[], None]) -> int:
+def _wants_trace(arguments: Sequence[str]) -> bool:
+    words = list(arguments)
+    return "--debug" in words[: words.index("--") if "--" in words else len(words)]
+
+
+def _guarded(work: Callable[[], None], debug: bool = False) -> int:
+    """Runs it, and turns whatever is raised into one line and an exit status."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -700,13 +758,32 @@ def _guarded(work: Callable[[], None]) -> int:
             sys.stdout.flush()
     except BrokenPipeError:  # nobody reads on; what was to be done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError, ModuleNotFoundError, MemoryError, flags.Error) as error:
-        print(f"error: {_one_line(error) or type(error).__name__}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt as error:
+        _trace(debug)
         print(_one_line(error, "interrupted"), file=sys.stderr)
         return 130
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError, flags.Error) as error:
+        _trace(debug)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # Not its text, which nobody has looked at: it may show what a private cell holds.
+        _trace(debug)
+        text = f"{type(error).__name__}: this is a defect of kme-jax: please report it (--debug shows where it is)"
+        print(f"error: {_one_line(error, text)}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _trace(debug: bool) -> None:
+    if debug:
+        print(printable(traceback.format_exc(), lines=True), file=sys.stderr, end="")
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    if any("\0" in word for word in arguments):  # which no system passes on, and no file has in its name
+        raise InputError("an argument has a null byte")
+    return _parser().parse_args(list(arguments))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -717,10 +794,10 @@ def main(arguments: Sequence[str]) -> int:
     """
 
     def work():
-        args = _parser().parse_args(list(arguments))
+        args = _parsed(arguments)
         args.run(args)
 
-    return _guarded(work)
+    return _guarded(work, _wants_trace(arguments))
 
 
 def run() -> None:
@@ -731,7 +808,7 @@ def run() -> None:
 
     def parse(arguments):
         parsed: list[argparse.Namespace] = []
-        status = _guarded(lambda: parsed.append(_parser().parse_args(arguments[1:])))
+        status = _guarded(lambda: parsed.append(_parsed(arguments[1:])), _wants_trace(arguments[1:]))
         return parsed[0] if parsed else sys.exit(status)
 
     def work(args):
@@ -739,4 +816,4 @@ def run() -> None:
         use_compile_cache()
         args.run(args)
 
-    app.run(lambda args: _guarded(lambda: work(args)), flags_parser=parse)
+    app.run(lambda args: _guarded(lambda: work(args), args.debug), flags_parser=parse)

@@ -11,6 +11,7 @@ from kme_jax.embedding import private_points
 from kme_jax.nonprivate import Reference
 from kme_jax.numerics import Progress, check_columns
 from kme_jax.release import Release
+from kme_jax.text import printable
 
 if TYPE_CHECKING:
     from kme_jax.table.files import TableSource
@@ -118,9 +119,9 @@ def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]
 def describe_table(found: dict[str, Any]) -> str:
     """The errors as text."""
     lines = [found["warning"], f"{'column':<40} {'total variation':>16}"]
-    lines += [f"{c['name']:<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
+    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
     for pair in found["pairs"][:5]:
-        lines.append(f"{' and '.join(pair['names']):<40.40} {pair['total_variation']:16.2g}")
+        lines.append(f"{printable(' and '.join(pair['names'])):<40.40} {pair['total_variation']:16.2g}")
     words = {"1": "single columns", "2": "pairs", "3": "triples"}
     for order, mean in found["mean_total_variation"].items():
         lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
@@ -136,7 +137,7 @@ def describe(found: dict[str, Any]) -> str:
     for column in found["columns"]:
         numbers = [column[moment][of] for moment in ("mean", "standard_deviation") for of in ("rows", "release")]
         text = " ".join(f"{number:12.5g}" for number in numbers)
-        lines.append(f"{column['name']:<20.20} {text} {column['cumulative_error']:10.2g}")
+        lines.append(f"{printable(column['name']):<20.20} {text} {column['cumulative_error']:10.2g}")
     if found["correlation_error"] is not None:
         lines.append(f"largest difference of correlations: {found['correlation_error']:.2g}")
     if found["distance"] is not None:

@@ -23,6 +23,7 @@ from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.folders import (
     ROOM,
+    ReleaseError,
     arrays_writer,
     check_folder,
     damaged,
@@ -32,7 +33,7 @@ from kme_jax.folders import (
 )
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
-from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.privacy.budget import PrivacyBudget, check_num_rows, check_number
 from kme_jax.privacy.mechanisms import Composition, PrivateEmbedding, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import privacy_statement, statement_of
 from kme_jax.serialisation import decode, decode_embedding, encode
@@ -92,6 +93,7 @@ def measure_labelled_securely(
     check_num_rows(len(rows), budget)
     share, labels = 1.0, None
     if isinstance(features, LabelledMap):
+        count_share = check_number("count_share", count_share)
         if not 0 < count_share < 1:
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
@@ -101,13 +103,24 @@ def measure_labelled_securely(
     if labels is not None:
         mechanisms.append(secure_mechanism(integer_map(labels, len(rows)), len(rows), left, share=count_share))
     composition = Composition.of(mechanisms, budget)
+    nothing = [
+        PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism)
+        for feature_map, mechanism in zip([features] + [labels] * (labels is not None), mechanisms, strict=True)
+    ]
+    draft = LabelledMeasurement(nothing[0], nothing[1] if labels is not None else None, composition)
+    json.dumps(generator_statement(draft), allow_nan=False)
+    num_bytes = sum(array.nbytes for array in _encoded(draft)[0].values())
     if folder is not None:
-        check_folder(folder, 2 * 8 * features.num_features + ROOM)
+        if "\0" in os.fsdecode(folder):
+            raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
+        check_folder(folder, 2 * num_bytes + ROOM)
+    if ledger is not None:
+        ledger.check(database, again=again)
     sums = integer_embedding(features, rows, progress=progress)
     counts = None if labels is None else integer_embedding(labels, class_labels(features, rows))
     planned = Composition.planned(budget, composition.failure_probability)
     total = None if ledger is None else ledger.spend(database, planned, again=again)
-    with contextlib.nullcontext() if ledger is None else ledger.recorded():
+    with contextlib.nullcontext() if ledger is None else ledger.recorded(folder):
         private = perturb_securely(sums, budget, share=share)
         shares = None if counts is None else perturb_securely(counts, left, share=count_share)
         measured = LabelledMeasurement(private, shares, composition, total)
@@ -125,6 +138,13 @@ def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -
     Raises:
       ReleaseError: the folder exists, or cannot be written.
     """
+    statement = json_writer(generator_statement(measured))
+    writers = {"measured.npz": arrays_writer(*_encoded(measured)), "privacy.json": statement}
+    return save_folder(folder, "generator measurement", writers)
+
+
+def _encoded(measured: LabelledMeasurement) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays, and a JSON document that refers to them."""
     arrays: dict[str, np.ndarray] = {}
     tree = {
         "embedding": _encode(measured.embedding, arrays, "embedding"),
@@ -132,8 +152,7 @@ def save_measurement(folder: str | os.PathLike, measured: LabelledMeasurement) -
         "composition": encode(measured.composition, arrays, "composition"),
         "total": measured.total,
     }
-    writers = {"measured.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(generator_statement(measured))}
-    return save_folder(folder, "generator measurement", writers)
+    return arrays, tree
 
 
 def load_measurement(folder: str | os.PathLike) -> LabelledMeasurement:

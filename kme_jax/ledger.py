@@ -3,6 +3,9 @@
 One JSON object per line, appended under a lock and flushed to the disk before noise is drawn: a release that was
 interrupted may be recorded and not exist, and never the other way round. The file can be read and written by its owner
 alone. It says when, how much, and under which name; nothing of the rows.
+
+A ledger knows rows by the name that the curator gives them. It cannot see that a copy of a file, a hard link to it, the
+file under a new name, or the same rows in another file are the same rows. Give them all one name, and one ledger.
 """
 
 from __future__ import annotations
@@ -231,20 +234,66 @@ class Ledger:
           LedgerError: the file is not a ledger, or cannot be read.
         """
         try:
-            with open(self.path, "rb") as file:
-                return [s for s in self._parse(file.read())[0] if s.database == database]
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for who writes to a pipe
+            with os.fdopen(file, "rb") as opened:
+                self._check_kind(file)
+                return [s for s in self._parse(opened.read())[0] if s.database == database]
         except FileNotFoundError:
             return []
+        except IsADirectoryError as error:
+            raise LedgerError(f"{self.path}: is not a file") from error
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be read ({error.strerror})") from error
 
+    def _check_kind(self, file: int) -> None:
+        """Raises LedgerError for a folder, a pipe, a device."""
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise LedgerError(f"{self.path}: is not a file")
+
+    def check(self, database: str, *, again: bool = False) -> None:
+        """Refuses what :meth:`spend` would refuse, without writing anything: for before long work.
+
+        Raises:
+          LedgerError: a name that is not text, or is empty; an earlier release and not ``again``; a ledger that cannot
+            be read or written.
+        """
+        if not isinstance(database, str):
+            raise LedgerError(f"database: expected text, got {type(database).__name__}")
+        if not database:
+            raise LedgerError("database: a ledger needs a name for the private rows")
+        if "\0" in str(self.path):
+            raise LedgerError(f"{self.path}: cannot be opened for writing (null byte in its name)")
+        self._refuse_again(self.spent(database), database, again)
+        try:
+            exists = self.path.exists()
+        except OSError as error:
+            raise LedgerError(f"{self.path}: cannot be opened for writing ({error.strerror})") from error
+        if not os.access(self.path if exists else self.path.absolute().parent, os.W_OK):
+            raise LedgerError(f"{self.path}: cannot be opened for writing")
+
+    def _refuse_again(self, earlier: list[Spending], database: str, again: bool) -> None:
+        if earlier and not again:
+            raise LedgerError(
+                f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in all; '
+                "to release it once more, and add to what is spent, say so: again=True, or --again"
+            )
+
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Adds to any error, and to an interruption, that the budget is spent."""
+    def recorded(self, folder: str | os.PathLike | None = None) -> Iterator[None]:
+        """Adds to any error, and to an interruption, what became of the budget that is spent.
+
+        Args:
+          folder: where the measurement is saved; if it is there, nothing is lost.
+        """
         try:
             yield
         except BaseException as error:
-            error.add_note(f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to it")
+            if folder is not None and os.path.isdir(folder):
+                error.add_note(f"what was measured is kept: kme-jax synthesise {folder} finishes it and spends nothing")
+            else:
+                error.add_note(
+                    f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to it"
+                )
             raise
 
     def spend(self, database: str, mechanism: Mechanism | Composition, *, again: bool = False) -> dict[str, Any]:
@@ -256,12 +305,11 @@ class Ledger:
           again: whether there may be an earlier release of the same rows.
 
         Raises:
-          LedgerError: an earlier release and not ``again``; noise that is not secure; a ledger that cannot be written.
+          LedgerError: as :meth:`check`; noise that is not secure.
         """
         if not mechanism.private:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
-        if not database:
-            raise LedgerError("database: a ledger needs a name for the private rows")
+        self.check(database, again=again)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, mechanism.failure_probability))
@@ -270,11 +318,7 @@ class Ledger:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
             entries, rest = self._parse(content)
             earlier = [s for s in entries if s.database == database]
-            if earlier and not again:
-                raise LedgerError(
-                    f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in all; '
-                    "to release it once more, and add to what is spent, say so: again=True, or --again"
-                )
+            self._refuse_again(earlier, database, again)
             try:
                 added_up = total([*earlier, new])
             except ValueError as error:
@@ -293,8 +337,9 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be opened for writing ({error.strerror})") from error
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise LedgerError(f"{self.path}: is not a file")
+            self._check_kind(file)
+            with contextlib.suppress(PermissionError):  # of another owner's file, which that owner has to see to
+                os.fchmod(file, 0o600)
             import fcntl  # here, so that the rest of the library can be imported where there is none
 
             fcntl.flock(file, fcntl.LOCK_EX)

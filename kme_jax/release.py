@@ -31,9 +31,9 @@ from kme_jax.folders import (
 from kme_jax.kernels import Kernel
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress, check_points
-from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding, perturb_securely, secure_mechanism
-from kme_jax.privacy.statement import privacy_statement
+from kme_jax.privacy.statement import budget_in_short, privacy_statement
 from kme_jax.proposals import NormalProposal
 from kme_jax.serialisation import decode, encode
 from kme_jax.synthesis.sample import WeightedSample
@@ -42,6 +42,10 @@ from kme_jax.verification import check_embedding, check_statement
 
 if TYPE_CHECKING:
     from kme_jax.table.release import TableMeasurement, TableRelease
+
+MAX_POINTS = 10**6
+MAX_SEED = 2**32 - 1
+_MAX_FEATURES = 10**8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,12 +74,12 @@ class Measurement:
           progress: called with (work done, work at most).
 
         Raises:
-          ValueError: num_points < 1.
+          ValueError: num_points is not from 1 to a million.
         """
-        if num_points < 1:
-            raise ValueError(f"num_points must be at least 1, got {num_points}")
+        num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
         bounds, dim = self.bounds, self.private.feature_map.dim
         box = None if bounds is None else _box(dim)
+        seed = check_integer("seed", seed, 0, MAX_SEED)
         key = jax.random.split(jax.random.key(seed))[1]  # the other half is for frequencies
         sample = synthesise(key, self.private, self.proposal, num_points, box=box, signed=False, progress=progress)
         if bounds is not None:
@@ -171,7 +175,7 @@ class Release:
 
     def __repr__(self) -> str:
         shape = list(np.shape(self.sample.points))
-        return f"Release(ε={self.statement['epsilon']:g}, δ={self.statement['delta']:g}, points: {shape})"
+        return f"Release({budget_in_short(self.statement)}, points: {shape})"
 
     @property
     def private(self) -> PrivateEmbedding:
@@ -314,14 +318,27 @@ def measure(
     draft = result(PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
     if folder is not None:
-        check_folder(folder, 2 * num_bytes + ROOM)
+        check_new_folder(folder, 2 * num_bytes + ROOM)
+    if ledger is not None:
+        ledger.check(database, again=again)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if ledger is None else ledger.spend(database, mechanism, again=again)
-    with contextlib.nullcontext() if ledger is None else ledger.recorded():
+    with contextlib.nullcontext() if ledger is None else ledger.recorded(folder):
         measured = result(perturb_securely(embedding, budget), total)
         if folder is not None:
             measured.save(folder)
     return measured
+
+
+def check_new_folder(folder: str | os.PathLike, num_bytes: int) -> None:
+    """``check_folder``, of a name that may be anything.
+
+    Raises:
+      ReleaseError: the folder exists, or cannot be written.
+    """
+    if "\0" in os.fsdecode(folder):
+        raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
+    check_folder(folder, num_bytes)
 
 
 def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:
@@ -357,7 +374,13 @@ def plan_map(
     bounded: bool = False,
     seed: int = 0,
 ) -> FeatureMap:
-    """The map that :func:`measure` uses; ``bounded`` where rows are scaled to [0, 1]^d."""
+    """The map that :func:`measure` uses; ``bounded`` where rows are scaled to [0, 1]^d.
+
+    Raises:
+      ValueError: a seed that is not from 0 to 2³² − 1; as ``public_feature_map``.
+    """
+    num_features = check_integer("num_features", num_features, 2, _MAX_FEATURES)
+    seed = check_integer("seed", seed, 0, MAX_SEED)
     key = jax.random.split(jax.random.key(seed))[0]  # the other half is for the synthesis
     dim = public.dim if isinstance(public, NormalProposal) else np.shape(public)[-1]
     return public_feature_map(key, kernel, public, num_features=num_features, box=_box(dim) if bounded else None)
@@ -404,11 +427,10 @@ def release(
       progress: called with (work done, work at most) by the synthesis.
 
     Raises:
-      ValueError: as :func:`measure`; num_points < 1.
+      ValueError: as :func:`measure`; num_points is not from 1 to a million.
       ModuleNotFoundError: OpenDP is not installed.
     """
-    if num_points < 1:
-        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
     measured = measure(
         rows,
         kernel,

@@ -365,7 +365,7 @@ BAD = {
         "kme-jax synthesise out.measured --output=out",
         lambda place: (place / "out.measured").mkdir(),
     ),
-    "ledger is a folder": (_command(ledger="old"), "cannot be opened"),
+    "ledger is a folder": (_command(ledger="old"), "is not a file"),
     "ledger where the release goes": (_command(ledger="./out"), "is where the release goes"),
     "ledger where the measurement goes": (_command(ledger="out.measured"), "is where the release goes"),
     "ledger is another file": (_command(ledger="rows.csv"), "line 1 is not a ledger's"),
@@ -540,8 +540,12 @@ def test_what_is_published_can_be_read_by_all_and_errors_by_the_curator_alone(pl
 
 
 def test_extreme_budgets(place, capsys):
-    """A tiny δ is calibrated to, and a release that fails afterwards would be spent and lost."""
-    assert cli.main(_command(delta=1e-310)) == 0
+    """A tiny δ is calibrated to, and a release that fails afterwards would be spent and lost. A smaller one is refused."""
+    before = _tree(place)
+    assert cli.main(_command(delta=1e-310)) == 2
+    assert "delta must be 0 or at least 1e-300" in capsys.readouterr().err
+    assert _tree(place) == before
+    assert cli.main(_command(delta=1e-300)) == 0
     assert cli.main(_command(epsilon=1e6, output="much", ledger="other")) == 0
     assert capsys.readouterr().err == ""
 

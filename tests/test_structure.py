@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kme_jax"
 # Each layer may import itself and the layers before it.
 LAYERS = [
+    "text",
     "validation",
     "pytrees",
     "numerics",

@@ -22,10 +22,10 @@ from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.waves import CosSin, SpectralMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52, Product, Sum
-from kme_jax.numerics import Progress, float64
+from kme_jax.numerics import Progress
 from kme_jax.pytrees import pytree_dataclass
 
-_MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
+MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
 
 
 class IntegerMap(abc.ABC):
@@ -152,8 +152,8 @@ class SpectralIntegers(IntegerMap):
     @classmethod
     def create(cls, feature_map: SpectralMap, num_rows: int) -> SpectralIntegers:
         """See ``integer_map``."""
-        if num_rows * (_LEVEL + 2) >= 2**_MAX_SUM_BITS:
-            raise ValueError(f"num_rows: at most {2**_MAX_SUM_BITS // (_LEVEL + 2)} rows can be summed, got {num_rows}")
+        if num_rows * (_LEVEL + 2) >= 2**MAX_SUM_BITS:
+            raise ValueError(f"num_rows: at most {2**MAX_SUM_BITS // (_LEVEL + 2)} rows can be summed, got {num_rows}")
         if feature_map.angles(np.zeros((1, feature_map.dim)))[0].dtype != np.float32:
             raise ValueError("integer features need a map in float32")
         amplitudes = np.asarray(feature_map.amplitudes, np.float64)
@@ -303,7 +303,7 @@ class SubspaceIntegers(IntegerMap):
         most = math.ceil(math.log2(max(num_rows, 2)))
         _evaluation_error(feature_map.kernel, feature_map.dim)
         kappa = math.ceil(max(0.0, math.log2(feature_map.kernel.diagonal_bound)))
-        bits = min(_KERNEL_BITS, _MAX_SUM_BITS - most) - kappa
+        bits = min(_KERNEL_BITS, MAX_SUM_BITS - most) - kappa
         if bits < 20:
             raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
         return cls(feature_map, float(2**bits))
@@ -328,19 +328,9 @@ class SubspaceIntegers(IntegerMap):
 
     @property
     def certain_diameter(self) -> float:
-        """The same with Frobenius norms, ‖B‖ ≤ ‖B‖_F and λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which takes F³ operations.
-
-        The products are rounded: each entry is off by at most γ (|B| |K_SS| |B|ᵀ), γ = n u / (1 − n u) for n = 2F + 2
-        operations in a row and the unit roundoff u (Higham 2002, section 3.5), for any order of summation.
-        """
+        """The same with Frobenius norms: ‖B‖ ≤ ‖B‖_F, and ``SubspaceMap.certain_lambda_max``."""
         subspace = self.feature_map
-        with float64():
-            values = np.asarray(gram.gram(subspace.kernel, jnp.asarray(subspace.pivot_points)))
-        size, sizes = len(values), np.abs(subspace.basis)
-        deviation = subspace.basis @ values @ subspace.basis.T - np.eye(size)
-        chain = (2 * size + 2) * 2.0**-53
-        rounding = 1.01 * chain / (1 - chain) * float(np.linalg.norm(sizes @ np.abs(values) @ sizes.T))
-        return self._diameter(1 + float(np.linalg.norm(deviation)) + rounding, float(np.linalg.norm(subspace.basis)))
+        return self._diameter(subspace.certain_lambda_max, float(np.linalg.norm(subspace.basis)))
 
     def _diameter(self, lambda_max: float, basis_norm: float) -> float:
         subspace, size = self.feature_map, self.feature_map.num_features
@@ -368,7 +358,7 @@ class SubspaceIntegers(IntegerMap):
     def released(self, total):
         product = exact_product(self.feature_map.basis, total, _BASIS_BITS)
         # Beyond 2^61 for no row of a kernel that is computed as said; and clipping brings neighbours no further apart.
-        return np.clip(product, -(2**_MAX_SUM_BITS), 2**_MAX_SUM_BITS).astype(np.int64)
+        return np.clip(product, -(2**MAX_SUM_BITS), 2**MAX_SUM_BITS).astype(np.int64)
 
 
 # -- tables
@@ -390,7 +380,7 @@ class TableIntegers(IntegerMap):
     def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:
         """See ``integer_map``."""
         largest = max(block.weight for block in feature_map.blocks)
-        if num_rows * largest >= 2**_MAX_SUM_BITS:
+        if num_rows * largest >= 2**MAX_SUM_BITS:
             raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
         return cls(feature_map, feature_map.norm)
 
@@ -443,7 +433,7 @@ class MixedIntegers(IntegerMap):
         """See ``integer_map``."""
         numeric = SpectralIntegers.create(feature_map.numeric, num_rows)
         level = max(1, round(numeric.units / math.sqrt(len(feature_map.categories))))
-        if num_rows * level >= 2**_MAX_SUM_BITS:
+        if num_rows * level >= 2**MAX_SUM_BITS:
             raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
         return cls(feature_map, numeric.units, numeric, level)
 

@@ -20,7 +20,7 @@ import numpy as np
 from kme_jax import gram, tiles
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, in_float64, reproducible_jit
+from kme_jax.numerics import Progress, check_points, float64, in_float64, reproducible_jit
 from kme_jax.pytrees import pytree_dataclass
 from kme_jax.validation import check_array, check_positive, require
 
@@ -377,11 +377,41 @@ class SubspaceMap(FeatureMap):
         Formal guarantee, in exact arithmetic for the matrix B that is stored (whatever rounding went into it):
         ψ(x) − ψ(x′) = B Φ*(φ(x) − φ(x′)), with Φ*h = (⟨k(z_s, ·), h⟩)_s, and ‖B Φ*‖² = λmax(B K_SS Bᵀ). For k ≥ 0,
         ‖φ(x) − φ(x′)‖² = k(x, x) + k(x′, x′) − 2 k(x, x′) ≤ 2κ; in general it is at most 4κ ([B] lemma 13).
-        Against the zero vector it is at most κ. λmax is bounded by 1 + ‖B K_SS Bᵀ − I‖ by ten random probes, which
-        fails with probability 1e-10 over probes that are fixed independently of points and rows.
+        Against the zero vector it is at most κ. λmax is bounded by 1 + ‖B K_SS Bᵀ − I‖ by ten random probes, see
+        :attr:`failure_probability`.
         """
+        return self._diameter(self.lambda_max)
+
+    def _diameter(self, lambda_max: float) -> float:
         factor = 2 if self.kernel.is_nonnegative else 4
-        return math.sqrt(factor * self.kernel.diagonal_bound * self.lambda_max)
+        return math.sqrt(factor * self.kernel.diagonal_bound * lambda_max)
+
+    @property
+    def failure_probability(self) -> float:
+        """1e-10: that the bound of ‖B K_SS Bᵀ − I‖ by ten random probes is too small (``_norm_bound``, one use of it),
+        over probes that are fixed independently of points and rows. ‖B‖ is not in the diameter of this map; that of
+        ``SubspaceIntegers`` has both, and twice the probability."""
+        return _PROBE_FACTOR**-_NUM_PROBES
+
+    @property
+    def certain_diameter(self) -> float:
+        """The same with :attr:`certain_lambda_max`."""
+        return self._diameter(self.certain_lambda_max)
+
+    @functools.cached_property
+    def certain_lambda_max(self) -> float:
+        """λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which cannot fail, and takes F³ operations once.
+
+        The products are rounded: each entry is off by at most γ (|B| |K_SS| |B|ᵀ), γ = n u / (1 − n u) for n = 2F + 2
+        operations in a row and the unit roundoff u (Higham 2002, section 3.5), for any order of summation.
+        """
+        with float64():
+            values = np.asarray(gram.gram(self.kernel, jnp.asarray(self.pivot_points)))
+        size, sizes = len(values), np.abs(self.basis)
+        deviation = self.basis @ values @ self.basis.T - np.eye(size)
+        chain = (2 * size + 2) * 2.0**-53
+        rounding = 1.01 * chain / (1 - chain) * float(np.linalg.norm(sizes @ np.abs(values) @ sizes.T))
+        return 1 + float(np.linalg.norm(deviation)) + rounding
 
     @property
     def published_diameter(self) -> float:

@@ -16,6 +16,7 @@ from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
+from kme_jax.text import printable
 
 STATEMENT_VERSION = 3
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
@@ -175,32 +176,39 @@ def statement_of(
     }
 
 
+def budget_in_short(statement: dict[str, Any]) -> str:
+    """ε and δ for one line, with a warning if the noise was simulated."""
+    return "NOT PRIVATE, " * (not statement["private"]) + f"ε={statement['epsilon']:g}, δ={statement['delta']:g}"
+
+
 def describe(statement: dict[str, Any]) -> str:
-    """The statement in words, some lines."""
+    """The statement in words, some lines. What it says in words of its own is made safe to print."""
     if not statement["private"]:
         lines = ["NOT PRIVATE: the noise was simulated. Of secure noise of this size one could say:"]
     else:
         lines = []
     lines.append(
-        f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for {statement['unit']} of "
-        f"{statement['num_rows']} ({statement['relation']})."
+        f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for "
+        f"{printable(statement['unit'])} of {statement['num_rows']} ({printable(statement['relation'])})."
     )
     for measurement in statement["measurements"]:
         cells = measurement["cell_noise"]
         lines.append(
-            f"{measurement['name'].capitalize()}: {'discrete ' * measurement['discrete']}{measurement['noise']} noise "
+            f"{printable(measurement['name'].capitalize())}: {'discrete ' * measurement['discrete']}"
+            f"{printable(measurement['noise'])} noise "
             f"of scale {measurement['scale']:.4g} for each of {measurement['feature_map']['num_features']} features"
             + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each cell of a table)" if cells else "")
-            + f", {measurement['norm']} sensitivity {measurement['sensitivity']:.4g}; {measurement['source']}."
+            + f", {printable(measurement['norm'])} sensitivity {measurement['sensitivity']:.4g}; "
+            + f"{printable(measurement['source'])}."
         )
     if statement["rho"] is not None:
         lines.append(f"ρ = {statement['rho']:.6g} of zero-concentrated differential privacy.")
-    lines += [f"For a person with {g['rows']} rows ε is {g['epsilon']:.4g}." for g in statement["groups"][1:]]
+    lines += [f"For a person with {g['rows']} rows ε is {rounded_up(g['epsilon'])}." for g in statement["groups"][1:]]
     if statement["total"] and statement["total"]["releases"] > 1:
         earlier = statement["total"]["releases"] - 1
         lines.append(
             f"With {earlier} earlier release{'s' * (earlier > 1)} of these rows the total is "
             f"{describe_total(statement['total'])}."
         )
-    lines.append("Not covered: " + "; ".join(statement["not_covered"]) + ".")
+    lines.append("Not covered: " + "; ".join(map(printable, statement["not_covered"])) + ".")
     return "\n".join(lines)

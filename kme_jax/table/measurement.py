@@ -395,3 +395,53 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
 
 def _same(one: TableMap | None, other: TableMap | None) -> bool:
     return one is other if one is None or other is None else one.equals(other)
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """Bounds, over all plans, of the maps of a measurement; for ``secure_mechanism``, as an integer map without rows.
+
+    Attributes:
+      sum_of_squares: of Σ_b ω_b².
+      weight: of every ω.
+    """
+
+    sum_of_squares: int
+    weight: int
+
+    failure_probability = 0.0
+    units = 1.0
+
+    @property
+    def diameter(self) -> float:
+        """√(2 Σ_b ω_b²), as of ``TableIntegers``."""
+        return math.sqrt(2 * self.sum_of_squares) * (1 + 1e-12)
+
+    @property
+    def certain_diameter(self) -> float:
+        """The same."""
+        return self.diameter
+
+
+def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
+    """What the three measurements can be at most, whatever the noisy counts are: known before any is drawn.
+
+    Formal guarantee: a table's weight is round(64 · size^(1/3)), increasing in its size. Bins of a column are numbered
+    from 0 without gaps, at most one for each cell of its grid (``choose_bins``), and unions of bins are no more than
+    bins. So a table of a set of columns has at most T Π_j cells_j cells, T the number of classes. The first measurement
+    has one table for each column, with classes, and one more without (``singles_map``), of the same weight. The second
+    has one for each pair (``coarse_map``). The third has at most one for each column, each pair, and, for a column
+    whose cells have several codes, one of the insides of cells, with a weight of at most 64 · 4096^(1/3)
+    (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of these bounds, as Σ has no negative terms.
+    """
+
+    def weight(size: int) -> int:
+        return round(_WEIGHT_UNIT * size ** (1 / 3)) + 1  # whatever the root is rounded to
+
+    sizes = [layout.grids[j].num_cells for j in layout.columns]
+    singles = [weight(layout.num_classes * size) for size in sizes]
+    pairs = [weight(layout.num_classes * sizes[a] * sizes[b]) for a, b in layout.pairs()]
+    zooms = [weight(min(layout.grids[j].width, _MAX_PARTS)) for j in layout.columns if layout.grids[j].width > 1]
+    several = [singles * 2, pairs, [*singles, *pairs, *zooms]]
+    first, second, third = (Largest(sum(w**2 for w in some), max(some, default=1)) for some in several)
+    return first, second, third

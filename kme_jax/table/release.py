@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from kme_jax.embedding import integer_embedding_of_batches
-from kme_jax.feature_maps.integer import integer_map
+from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
+from kme_jax.feature_maps.integer import MAX_SUM_BITS, integer_map
 from kme_jax.feature_maps.table import Grid, TableMap
 from kme_jax.folders import (
+    ReleaseError,
     arrays_writer,
     check_folder,
     damaged,
@@ -31,7 +33,7 @@ from kme_jax.folders import (
 )
 from kme_jax.ledger import Ledger
 from kme_jax.numerics import Progress
-from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.mechanisms import (
     Composition,
     PrivateEmbedding,
@@ -39,7 +41,7 @@ from kme_jax.privacy.mechanisms import (
     perturb_securely,
     secure_mechanism,
 )
-from kme_jax.privacy.statement import privacy_statement
+from kme_jax.privacy.statement import budget_in_short, privacy_statement
 from kme_jax.serialisation import decode, decode_embedding, encode
 from kme_jax.synthesis.relaxed import RelaxedRows
 from kme_jax.table import measurement as plans
@@ -51,6 +53,8 @@ from kme_jax.validation import require
 from kme_jax.verification import check_embedding, check_statement
 
 MAX_COLUMNS = 200
+MAX_ROWS = 10**9
+MAX_SEED = 2**32 - 1
 _NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 _ROOM = 1 << 26  # bytes that have to be there
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
@@ -99,11 +103,11 @@ class TableMeasurement:
           progress: called with (work done, work in all).
 
         Raises:
-          ValueError: num_rows < 1.
+          ValueError: num_rows is not from 1 to a billion; a seed that is not from 0 to 2³² − 1.
         """
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
-        if num_rows < 1:
-            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
+        seed = check_integer("seed", seed, 0, MAX_SEED)
         layout = plans.Layout.of_plan(*_grids(self.schema, self.target), self.plan)
         several = [self.measured.get(name) for name in _NAMES]
         rows = synthesise(layout, self.plan, several, seed=seed, progress=progress)
@@ -181,9 +185,9 @@ def _statement(
 ) -> dict[str, Any]:
     """The privacy statement of measurements that spend no more than a budget."""
     composition = Composition.of([private.mechanism for private in measured.values()], budget)
-    filled = ", filled in from rows that were said to be public" * schema.filled_from_data
-    inputs = [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
-    return privacy_statement(measured, composition=composition, public_inputs=inputs, total=total)
+    return privacy_statement(
+        measured, composition=composition, public_inputs=_public_inputs(schema, target), total=total
+    )
 
 
 def _checked_statement(
@@ -234,10 +238,8 @@ class TableRelease:
     seed: int
 
     def __repr__(self) -> str:
-        epsilon, delta = self.statement["epsilon"], self.statement["delta"]
-        return (
-            f"TableRelease(ε={epsilon:g}, δ={delta:g}, {self.table.num_rows} rows, {len(self.schema.columns)} columns)"
-        )
+        size = f"{self.table.num_rows} rows, {len(self.schema.columns)} columns"
+        return f"TableRelease({budget_in_short(self.statement)}, {size})"
 
     @property
     def schema(self) -> Schema:
@@ -271,10 +273,10 @@ class TableRelease:
             is rare.
 
         Raises:
-          ValueError: a condition that cannot be read, or that no row of the release meets; num_rows < 1.
+          ValueError: a condition that cannot be read, or that no row of the release meets; num_rows is
+            not from 1 to a billion.
         """
-        if num_rows < 1:
-            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
         conditions = [where] if isinstance(where, str) else where
         rows = self.rows.given(_ranges(self.schema, conditions)) if conditions else self.rows
         if not weighted:
@@ -362,7 +364,8 @@ class _Session:
     simulation: jax.Array | None
     progress: Progress | None
 
-    def measure(self, number: int, feature_map: TableMap, share: float) -> PrivateEmbedding:
+    def sum(self, number: int, feature_map: TableMap) -> IntegerEmbedding:
+        """SENSITIVE."""
         total = len(_NAMES) * self.source.num_rows
 
         def batches() -> Iterator[np.ndarray]:
@@ -373,11 +376,16 @@ class _Session:
                 if self.progress:
                     self.progress(done, total)
 
-        key = None if self.simulation is None else jax.random.fold_in(self.simulation, number)
-        embedding = integer_embedding_of_batches(feature_map, batches(), self.source.num_rows)
-        if key is not None:
-            return perturb_integers(key, embedding, self.budget, share=share)
-        return perturb_securely(embedding, self.budget, share=share)
+        return integer_embedding_of_batches(feature_map, batches(), self.source.num_rows)
+
+    def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> PrivateEmbedding:
+        if self.simulation is None:
+            return perturb_securely(embedding, self.budget, share=share)
+        key = jax.random.fold_in(self.simulation, number)
+        return perturb_integers(key, embedding, self.budget, share=share)
+
+    def measure(self, number: int, feature_map: TableMap, share: float) -> PrivateEmbedding:
+        return self.perturb(number, self.sum(number, feature_map), share)
 
 
 def measure_table(
@@ -426,7 +434,7 @@ def measure_table(
       ModuleNotFoundError: OpenDP is not installed.
     """
     budget = PrivacyBudget(epsilon, delta)
-    planned = Composition.planned(budget)
+    planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
     check_columns(schema, target)
     if ledger is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing")
@@ -436,34 +444,88 @@ def measure_table(
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
     layout = plans.Layout.create(*_grids(schema, target), num_rows, planned.rho)
-    if folder is not None:
-        check_folder(folder, _ROOM)
     shares, singles_map = plans.shares(layout), plans.singles_map(layout)
-    if secure:  # what would fail later fails before anything is spent
-        integers = integer_map(singles_map, num_rows)
-        for share in filter(None, shares):
-            secure_mechanism(integers, num_rows, budget, share=share)
-    with contextlib.closing(source.codes()) as batches:
-        next(batches)  # types that cannot be converted, damage in the beginning
+    _check_room(layout, shares, num_rows, budget)
+    draft = _draft(singles_map, num_rows, budget, shares[0], planned, schema, target)
+    if folder is not None:
+        _check_save(draft, folder)
+    if ledger is not None:
+        ledger.check(database, again=again)
     session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
+    # All rows are read once, and found to be readable, before anything is spent.
+    first = session.sum(0, singles_map)
     total = None if ledger is None else ledger.spend(database, planned, again=again)
-    with contextlib.nullcontext() if ledger is None else ledger.recorded():
-        return _measure_table(session, layout, shares, singles_map, planned, target, total, folder)
+    with contextlib.nullcontext() if ledger is None else ledger.recorded(folder):
+        return _measure_table(session, layout, shares, first, planned, target, total, folder)
+
+
+def _public_inputs(schema: Schema, target: str | None) -> list[str]:
+    filled = ", filled in from rows that were said to be public" * schema.filled_from_data
+    return [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
+
+
+def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, budget: PrivacyBudget) -> None:
+    """Refuses a budget or an N for which the integers of any plan would have no room, see ``plans.largest_maps``.
+
+    Raises:
+      ValueError: Σ of weights over N rows, or the noise, may be beyond 64-bit integers.
+    """
+    for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
+        if share:
+            if num_rows * largest.weight >= 2**MAX_SUM_BITS:
+                raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+            secure_mechanism(largest, num_rows, budget, share=share)
+
+
+def _draft(
+    singles_map: TableMap,
+    num_rows: int,
+    budget: PrivacyBudget,
+    share: float,
+    planned: Composition,
+    schema: Schema,
+    target: str | None,
+) -> TableMeasurement:
+    """A measurement without rows or noise: what fails to be stated or saved does so before anything is spent."""
+    mechanism = secure_mechanism(integer_map(singles_map, num_rows), num_rows, budget, share=share)
+    nothing = PrivateEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
+    statement = privacy_statement(
+        {_NAMES[0]: nothing}, composition=planned, public_inputs=_public_inputs(schema, target)
+    )
+    return TableMeasurement(schema, target, plans.Plan([], []), {_NAMES[0]: nothing}, statement)
+
+
+def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
+    """Refuses a folder that the measurement could not be saved to, by saving a draft beside it for a moment.
+
+    Raises:
+      ReleaseError: the folder exists, or cannot be written.
+    """
+    if "\0" in os.fsdecode(folder):
+        raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
+    folder = check_folder(folder, _ROOM)
+    with tempfile.TemporaryDirectory(prefix=".kme_jax-", dir=folder.parent) as place:
+        draft.save(pathlib.Path(place) / "draft")
 
 
 def _measure_table(
     session: _Session,
     layout: plans.Layout,
     shares: Sequence[float],
-    singles_map: TableMap,
+    first: IntegerEmbedding,
     planned: Composition,
     target: str | None,
     total: dict[str, Any] | None,
     folder: str | os.PathLike | None,
 ) -> TableMeasurement:
-    """The three measurements, when all has been checked, and the budget is spent."""
+    """The three measurements, when all has been checked, and the budget is spent.
+
+    Formal guarantee: nothing in here can be refused. Integers have room whatever the plan is (``_check_room``); Σ ρ is
+    at most the planned one (``Composition.of``); and a draft could be stated and saved. What is left are errors of the
+    machine: memory, the disk, a file that changes.
+    """
     schema, budget, num_rows = session.source.schema, session.budget, session.source.num_rows
-    measured = {_NAMES[0]: session.measure(0, singles_map, shares[0])}
+    measured = {_NAMES[0]: session.perturb(0, first, shares[0])}
     singles = plans.Singles.read(layout, measured[_NAMES[0]])
     plan = plans.Plan.create(layout, singles, num_rows, planned.rho)
     chosen: list[int] = []
@@ -513,11 +575,11 @@ def release_table(
       progress: called with (work done, work in all) by the synthesis.
 
     Raises:
-      ValueError: as :func:`measure_table`; num_rows < 1.
+      ValueError: as :func:`measure_table`; num_rows, or N if there is none, is not from 1 to a billion.
       ModuleNotFoundError: OpenDP is not installed.
     """
-    if num_rows is not None and num_rows < 1:
-        raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+    source = source if isinstance(source, TableSource) else open_table(source, schema)
+    num_rows = check_integer("num_rows", source.num_rows if num_rows is None else num_rows, 1, MAX_ROWS)
     measured = measure_table(
         source,
         schema,
