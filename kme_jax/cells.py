@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import warnings
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -33,10 +34,10 @@ _NO_NUMBERS = (np.timedelta64, np.datetime64)  # NumPy counts a timedelta64 as a
 _UNREADABLE_TYPES = (datetime.timedelta, list, tuple, dict, set, frozenset, np.ndarray, np.generic, memoryview, range)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-FIRST_SECOND = (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(seconds=1)
-LAST_SECOND = (datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(
-    seconds=1
-)
+_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+_SECOND = datetime.timedelta(seconds=1)
+FIRST_SECOND = (datetime.datetime(1, 1, 1) - _NAIVE_EPOCH) // _SECOND
+LAST_SECOND = (datetime.datetime(9999, 12, 31, 23, 59, 59) - _NAIVE_EPOCH) // _SECOND
 
 
 def parse_float(cell: bytes) -> float | None:
@@ -76,6 +77,17 @@ def parse_number(cell: bytes) -> float | None:
     return _TRUTH.get(cell.lower()) if len(cell) < 6 else None
 
 
+def parse_numbers(cells: Iterable[bytes]) -> list[float | None]:
+    """``parse_number`` of several texts."""
+    found: list[float | None] = []
+    for cell in cells:
+        try:
+            found.append(float(cell) if b"_" not in cell else None)
+        except ValueError:
+            found.append(parse_number(cell))
+    return found
+
+
 def parse_time(cell: bytes) -> int | None:
     """Whole seconds since 1970 of ISO text, in UTC unless it names a zone; None for other text.
 
@@ -89,9 +101,11 @@ def parse_time(cell: bytes) -> int | None:
 
 def seconds_of(time: datetime.datetime) -> int:
     """Whole seconds since 1970, as ``parse_time`` has them."""
-    time = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
-    seconds = (time - _EPOCH) // datetime.timedelta(seconds=1)
-    return max(FIRST_SECOND, min(seconds, LAST_SECOND))
+    since = time - (_NAIVE_EPOCH if time.tzinfo is None else _EPOCH)
+    seconds = since.days * 86400 + since.seconds
+    if FIRST_SECOND <= seconds <= LAST_SECOND:
+        return seconds
+    return FIRST_SECOND if seconds < 0 else LAST_SECOND
 
 
 def is_number_type(value: Any) -> bool:

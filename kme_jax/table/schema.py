@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kme_jax.cells import FIRST_SECOND, LAST_SECOND, parse_float, parse_number, parse_time
+from kme_jax.cells import FIRST_SECOND, LAST_SECOND, parse_float, parse_number, parse_numbers, parse_time
 from kme_jax.files import FileError, new_file
 from kme_jax.table import files
 
@@ -106,17 +106,20 @@ def _floats(array: pa.Array) -> np.ndarray:
 
 def _floats_of_decimals(array: pa.Array) -> np.ndarray:
     """The floats that the texts of decimals are rounded to: a division of exact floats is, and text for the others."""
-    kind, values = array.type, np.full(len(array), np.nan)
-    present = array.is_valid().to_numpy(zero_copy_only=False)
+    kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
         words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-        low, high = words[::2], words[1::2]
-        small = present & (high == low >> 63) & (low >= -_MAX_INTEGER) & (low <= _MAX_INTEGER)
-        values[small] = low[small] / 10.0**kind.scale
-        present = present & ~small
-    if present.any():
-        rest = array.filter(pa.array(present)).to_pylist()
-        values[present] = [parse_float(str(number).encode()) for number in rest]
+        low = np.ascontiguousarray(words[::2])
+        values = low / 10.0**kind.scale
+        rest = np.zeros(len(array), bool)
+        if kind.precision > 15:
+            rest = (words[1::2] != low >> 63) | (low > _MAX_INTEGER) | (low < -_MAX_INTEGER)
+    else:
+        values, rest = np.empty(len(array)), np.ones(len(array), bool)
+    values[missing] = np.nan
+    rest &= ~missing
+    if rest.any():
+        values[rest] = [parse_float(str(number).encode()) for number in array.filter(pa.array(rest)).to_pylist()]
     return values
 
 
@@ -249,8 +252,8 @@ class Column(abc.ABC):
             ends = np.asarray(array.run_ends.to_numpy(), np.int64) - array.offset
             lengths = np.diff(np.clip(ends, 0, len(array)), prepend=0)
             return np.repeat(self._encode(array.values, marks), lengths)
-        if pa.types.is_decimal(kind) or pa.types.is_float16(kind):
-            array = pa.array(_floats(array))
+        if self._by_value(kind) and (pa.types.is_decimal(kind) or pa.types.is_float16(kind)):
+            array = pa.array(_floats(array))  # some of these have no kernel for dictionaries
         if pa.types.is_dictionary(kind):
             if len(array.dictionary) > len(array) and (_is_text(kind.value_type) or _is_number(kind.value_type)):
                 # Batches may share one that is as long as the table. (Views have no kernel for it.)
@@ -493,7 +496,7 @@ class Numeric(Column):
         return codes.astype(np.int64)
 
     def _encode_text(self, cells, marks):
-        numbers = [parse_number(cell) for cell in cells]
+        numbers = parse_numbers(cells)
         codes = self._encode_numbers(np.array(numbers, np.float64), marks)
         codes[[number is None for number in numbers]] = marks.unreadable
         return codes
@@ -754,14 +757,15 @@ class Datetime(Column):
         return codes
 
     def _encode_text(self, cells, marks):
-        # No number begins as dates do that have hyphens, so that these need not be looked at twice.
-        numbers = [None if cell[4:5] == b"-" and cell[:4].isdigit() else parse_number(cell) for cell in cells]
-        times = [
-            parse_time(cell) if number is None else _seconds_of_digits(number)
-            for cell, number in zip(cells, numbers, strict=True)
-        ]
-        missing = [number is not None and math.isnan(number) for number in numbers]
-        return self._encode_some(times, np.array(missing, bool), marks)
+        times = [parse_time(cell) for cell in cells]
+        missing = np.zeros(len(cells), bool)
+        # Text with a hyphen in the fifth place that is a time is no number. Other text may be one, which comes first.
+        for place, (cell, time) in enumerate(zip(cells, times, strict=True)):
+            if time is None or cell[4:5] != b"-":
+                number = parse_number(cell)
+                if number is not None:
+                    times[place], missing[place] = _seconds_of_digits(number), math.isnan(number)
+        return self._encode_some(times, missing, marks)
 
     def _encode_numbers(self, values, marks):
         different, places = np.unique(values, return_inverse=True)
