@@ -11,6 +11,7 @@ What the container itself loses is left out:
   one in a column of them, and 0.10000000149011612 where another row has made the column wider.
 * ``pandas.read_csv`` before pandas 3.1, whose own parser of floats is off by a last digit. There, cases use
   ``float_precision="round_trip"``.
+* Numbers beside a ``numpy.timedelta64`` in ``numpy.array``, which makes durations of them.
 * Text that NumPy makes of a missing cell. ``numpy.array(["a", nan])`` holds "nan", which may be a category.
 * Containers that do not accept mixed cells at all, such as ``pyarrow.array([1, "a"])``: the error is theirs, and comes
   before the library sees anything.
@@ -201,6 +202,10 @@ def _frame_of_rows(rows, schema, _folder=None):
 
 def _frame_of_array(rows, schema, _folder=None):
     """NumPy infers the types."""
+    for cells in _columns(rows):
+        durations = [isinstance(cell, np.timedelta64 | datetime.timedelta) for cell in cells]
+        if any(durations) and not all(durations):
+            raise TypeError("numbers would become durations")
     return pandas.DataFrame({name: np.array(cells) for name, cells in zip(schema.names, _columns(rows), strict=True)})
 
 
