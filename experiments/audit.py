@@ -7,8 +7,12 @@ For each feature map two neighbouring databases whose sums differ as much as the
 An attacker who knows both sees one noisy embedding and says which it was, by the likelihood ratio with a threshold
 fixed on separate runs. His errors, with Clopper-Pearson confidence bounds, give a lower bound of μ (Gaussian
 differential privacy, Dong, Roth & Su 2022) or of a pure ε: above the claim it would be a proof that the claim is wrong.
-Two broken mechanisms show that the attack finds what there is to be found. Results go to <output_dir>/audit.json and
-audit.png.
+Two broken mechanisms show that the attack finds what there is to be found.
+
+Two more attacks are on how cells become codes. One compares codes of many random neighbouring tables, in containers of
+many kinds (``experiments.containers``). The other one looks at releases of two DataFrames, where one cell makes the
+type of a column another one. Both are also made against the encoder that the library had before, which they have to
+find out. Results go to <output_dir>/audit.json and audit.png.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas
 import scipy.stats
 
-from experiments import common, plots
+from experiments import common, containers, plots
 from experiments.common import flag
 from kme_jax import (
     Bounds,
@@ -49,12 +54,14 @@ from kme_jax.privacy import (
     secure_mechanism,
 )
 from kme_jax.release import Measurement, plan_map
+from kme_jax.table import Numeric, Schema, measure_table
 
 _KERNEL = Gaussian(0.5)
 _NUM_ROWS = 20
 _PILOT = 5  # the threshold is fixed on a fifth as many runs
 _CONFIDENCE = 0.995  # of each of two bounds
 _BLOCK = 5000  # runs drawn at once
+_NUM_TABLE_ROWS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +71,10 @@ class AuditConfig:
     epsilons: tuple[float, ...] = flag((1.0, 10.0), "Privacy levels ε to attack.")
     delta: float = flag(1e-6, "δ of the Gaussian mechanisms.")
     num_runs: int = flag(100_000, "Noisy embeddings under each of two neighbouring databases.")
-    num_releases: int = flag(200, "Whole releases, by the command, under each; for the largest ε.")
+    num_releases: int = flag(
+        200, "Whole releases under each: by the command for the largest ε, and of DataFrames for all."
+    )
+    num_cases: int = flag(50_000, "Neighbouring tables in containers of many kinds.")
     seed: int = flag(0, "Of frequencies and simulated noise. Secure noise has none.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
@@ -74,6 +84,8 @@ class AuditConfig:
             raise common.InputError(f"--epsilons must be positive, got {self.epsilons}")
         if self.num_runs < 100 or self.num_releases < 10:
             raise common.InputError("--num_runs must be at least 100, and --num_releases at least 10")
+        if self.num_cases < 20:
+            raise common.InputError(f"--num_cases must be at least 20, got {self.num_cases}")
         with common.input_errors():
             for epsilon in self.epsilons:
                 PrivacyBudget(epsilon, self.delta)
@@ -293,6 +305,57 @@ def _whole_command(pair: _Pair, budget: PrivacyBudget, runs: int, progress):
     return found | {"measure": "mu", "claim": math.sqrt(2 * mechanism.rho), "share_of_diameter": share}
 
 
+_BOOLS = Schema((Numeric("x", 0, 1, integer=True, nullable=True),))
+
+
+def _frames() -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    """Two DataFrames that differ in one cell, and so in the type of their column: bools, and objects."""
+    cells = [True] * (_NUM_TABLE_ROWS - 1)
+    return pandas.DataFrame({"x": [*cells, False]}), pandas.DataFrame({"x": [*cells, "n/a"]})
+
+
+def _release_of_frames(budget: PrivacyBudget, runs: int, progress, *, old: bool = False):
+    """``measure_table`` of neighbouring DataFrames, again and again; with the encoder before it, of what that read."""
+    databases, runs = _frames(), max(40, runs)  # fewer could not refute anything
+    if old:
+        databases = [_BOOLS.decode(containers.old_encoder(frame, _BOOLS)) for frame in databases]
+    done = 0
+
+    def measure(which):
+        return measure_table(databases[which], _BOOLS, epsilon=budget.epsilon, delta=budget.delta)
+
+    ((_, private),) = measure(0).measured.items()
+    totals = []
+    for data in databases:
+        codes = _BOOLS.encode(data) if old else containers.new_encoder(data, _BOOLS)
+        embedding = integer_embedding(private.feature_map, codes.astype(np.float64))
+        totals.append(embedding.total * private.mechanism.grid)
+    direction = (totals[1] - totals[0]) / np.linalg.norm(totals[1] - totals[0])
+
+    def sample(which, count):
+        nonlocal done
+        values = []
+        for _ in range(count):
+            ((_, found),) = measure(which).measured.items()
+            values.append((found.coordinates - totals[0]) @ direction)
+            done += 1
+            progress(done, 2 * (runs + max(20, runs // _PILOT)))
+        return np.asarray(values)
+
+    found = lower_bound(sample, runs, _mu)
+    share = _share(totals, private.mechanism.sensitivity)
+    return found | {"measure": "mu", "claim": math.sqrt(2 * private.mechanism.rho), "share_of_diameter": share}
+
+
+def _violations(num_cases: int, seed: int, progress, *, old: bool = False):
+    """How many random cases show that a row changes the code of another one."""
+    names = ("DataFrame of lists", "DataFrame of rows") if old else tuple(containers.CONTAINERS)
+    encoder = containers.old_encoder if old else containers.new_encoder
+    found = containers.num_violations(num_cases, seed, encoder=encoder, containers=names, progress=progress)
+    number = found["violations"]
+    return found | {"measure": "violations", "claim": 0, "lower_bound": number, "estimate": number, "runs": num_cases}
+
+
 def run(config: AuditConfig) -> dict[str, Any]:
     """All attacks, kept in <output_dir>/audit.json as they come."""
     stages = common.Stages("audit")
@@ -300,6 +363,7 @@ def run(config: AuditConfig) -> dict[str, Any]:
     settings = dataclasses.asdict(config) | {"output_dir": common.portable_path(config.output_dir)}
     cells = common.Cells(path, "audit", settings, ("mechanism", "map", "epsilon"))
     all_pairs, runs, seed = pairs(config.seed), config.num_runs, config.seed
+    releases, num_cases = config.num_releases, config.num_cases
 
     def add(mechanism: str, name: str, epsilon: float, expected: bool, attack) -> None:
         if (mechanism, name, epsilon) in cells:
@@ -330,6 +394,16 @@ def run(config: AuditConfig) -> dict[str, Any]:
                 lambda p, x=pair, b=budget: _secure_gaussian(x, b, runs, p, factor=math.sqrt(0.5)),
             )
         add("unpaired features (broken)", "fourier", epsilon, True, lambda p, b=budget: _unpaired(b, runs, p, seed))
+        add("release of a DataFrame", "table", epsilon, False, lambda p, b=budget: _release_of_frames(b, releases, p))
+        add(
+            "release, codes by type (broken)",
+            "table",
+            epsilon,
+            True,
+            lambda p, b=budget: _release_of_frames(b, releases, p, old=True),
+        )
+    add("codes of cells", "containers", 0, False, lambda p: _violations(num_cases, seed, p))
+    add("codes by type (broken)", "containers", 0, True, lambda p: _violations(num_cases, seed, p, old=True))
     budget = PrivacyBudget(max(config.epsilons), config.delta)
     subspace = all_pairs["subspace"]
     add(
@@ -337,7 +411,7 @@ def run(config: AuditConfig) -> dict[str, Any]:
         "subspace",
         budget.epsilon,
         False,
-        lambda p: _whole_command(subspace, budget, config.num_releases, p),
+        lambda p: _whole_command(subspace, budget, releases, p),
     )
     return cells.result
 
@@ -350,6 +424,12 @@ def markdown(result: dict[str, Any]) -> str:
     ]
     symbols = {"mu": "μ", "epsilon": "ε"}
     for cell in result["cells"]:
+        if cell["measure"] == "violations":
+            lines.append(
+                f"| {cell['mechanism']} | {cell['map']} | – | – | no other code changes | {cell['lower_bound']} do | "
+                f"{cell['runs']} | {'yes' if cell['violated'] else 'no'} |"
+            )
+            continue
         symbol = symbols[cell["measure"]]
         lines.append(
             f"| {cell['mechanism']} | {cell['map']} | {cell['epsilon']:g} | {100 * cell['share_of_diameter']:.1f} % | "

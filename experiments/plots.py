@@ -251,7 +251,7 @@ def draw_audit(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
       The first picture.
     """
     result = json.loads(pathlib.Path(path).read_text())
-    cells = result["cells"]
+    cells = [cell for cell in result["cells"] if cell["measure"] != "violations"]
     figure, axes = plt.subplots(figsize=(8, 0.24 * len(cells) + 1.4), layout="constrained")
     for position, cell in enumerate(cells):
         colour = _COLOURS[1] if cell["should_be_violated"] else _COLOURS[0]

@@ -49,6 +49,7 @@ _DESCRIPTION = """Publish a synthetic database instead of a private one, with di
 
 a table of any columns: describe it, publish it
   kme-jax schema people.parquet --output=schema.json     # then fill in bounds and categories
+  kme-jax check people.parquet --schema=schema.json      # for the curator's eyes only: does the schema fit?
   kme-jax release people.parquet --schema=schema.json --epsilon=1 --delta=1e-6 --output=published
   kme-jax sample published --where="age>=65" --num_rows=1000 --output=old.csv
 a few columns of numbers: what accuracy to expect (reads no file)
@@ -71,7 +72,8 @@ _RELEASE = """Read a private file, and write a folder that may be published.
 With --schema, the file is a table of any columns, .csv or .parquet, and the folder has synthetic.parquet (as many rows
 as the private table), report.html (pictures, and the privacy statement in words), schema.json, privacy.json (the
 statement), measurements.npz and rows.npz (what other rows can be drawn from). Name the column that others are to
-predict as --target, if there is one.
+predict as --target, if there is one. Cells of any type are accepted, and what cannot be read counts as missing: run
+kme-jax check beforehand to see whether the schema fits.
 
 With --lower and --upper, it has a few columns of numbers, and the folder has points.npz (synthetic points and their
 weights), release.npz (the noisy embedding, from which other points can be made) and privacy.json. Entries beyond a
@@ -223,6 +225,17 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", help="A .csv or .parquet file.")
     sub.add_argument("--output", required=True, metavar="FILE", help="A new .json file.")
     sub.add_argument("--public", action="store_true", help="The file is NOT private: fill in what its rows say.")
+
+    sub = command(
+        "check",
+        _check,
+        "How a private table is read by its schema. NOT PRIVATE.",
+        "Count, for every column, cells that are missing, cells that are no value of the column, and cells beyond a "
+        "bound.\nNOT PRIVATE: the counts are exact, and for the curator alone. Nothing is written, and nothing is "
+        "spent.\nA wrong kind or unit of a column is seen here, and nowhere else: a release accepts cells of any type.",
+    )
+    sub.add_argument("file", help="The private table, .csv or .parquet.")
+    sub.add_argument("--schema", required=True, metavar="FILE", help="What the columns are, see kme-jax schema --help.")
 
     sub = command(
         "synthesise",
@@ -550,6 +563,12 @@ def _schema(args: argparse.Namespace) -> None:
         _say_line(f"left out: {name}: {reason}")
     what = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
     _say_line(f"wrote {output}: {len(draft['columns'])} columns, named by the file's header; {what}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    schema, table_files, check = _tables("schema", "files", "check")
+    source = table_files.open_table(args.file, schema.Schema.read(args.schema))
+    print(check.describe(check.check_table(source), source.num_rows))
 
 
 def _finish(measurement, size: dict[str, int | None], seed: int, output: pathlib.Path):

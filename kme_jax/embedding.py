@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax.bounds import Bounds
+from kme_jax.cells import points_of
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap, integer_map
 from kme_jax.numerics import Progress, check_columns, is_on_accelerator, precision_of
@@ -46,32 +46,48 @@ def private_array(rows: Any) -> np.ndarray:
     """Rows as an array; of objects for lists, which NumPy would turn into what their cells suggest.
 
     Raises:
-      ValueError: lists of different length.
+      ValueError: lists of different length, or rows that are none.
     """
-    return np.asarray(rows) if hasattr(rows, "__array__") else np.asarray(rows, object)
+    if hasattr(rows, "__array__"):
+        return np.asarray(rows)
+    if not isinstance(rows, list | tuple):
+        return np.asarray(rows, object)
+    # NumPy would look into cells, and find more dimensions where all of them are lists.
+    if not all(_is_row(row) for row in rows):
+        raise ValueError("rows: expected lists of numbers, one for each row")
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise ValueError(f"rows: expected rows of one length, got {lengths[0]} and {lengths[-1]}")
+    array = np.empty((len(rows), *lengths), object)
+    for place, row in enumerate(rows):
+        for column, cell in enumerate(np.asarray(row) if hasattr(row, "__array__") else row):
+            array[place, column] = cell
+    return array
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list | tuple) or (hasattr(row, "__array__") and len(np.shape(row)) > 0)
 
 
 def private_points(rows: Any) -> np.ndarray:
-    """Rows as a floating-point array [n, d], refused for their structure alone: a cell that is no number is NaN.
+    """Rows as a floating-point array [n, d], refused for their shape alone: a cell that is no number is NaN.
+
+    Each cell becomes a number by itself, as ``kme_jax.cells`` does it. The type of the array does not count, because
+    one row can decide it.
 
     Raises:
-      ValueError: not two-dimensional, or of a type that holds no numbers at all.
+      ValueError: not two-dimensional.
     """
     array = private_array(rows)
-    if array.dtype.kind in "OUS":
-
-        def number(cell):
-            with contextlib.suppress(Exception):  # whatever an object does when asked for a number
-                try:
-                    return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
-                except OverflowError:
-                    return np.inf if cell > 0 else -np.inf  # of a whole number
-            return np.nan
-
-        array = np.vectorize(number, otypes=[np.float64])(array) if array.size else array.astype(np.float64)
-    if array.dtype.kind not in "fiub" or array.ndim != 2 or not array.shape[1]:
+    if array.ndim != 2 or not array.shape[1]:
         raise ValueError(f"rows: expected numbers of shape [rows, columns], got shape {list(array.shape)}")
-    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    return points_of(array)
+
+
+def _exact_points(rows: Any) -> np.ndarray:
+    """The same in float64. Comparisons in float32 round bounds, so that a row at a bound of the map would count in an
+    array of one type alone."""
+    return private_points(rows).astype(np.float64, copy=False)
 
 
 @pytree_dataclass
@@ -127,7 +143,7 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
     check_columns(rows, feature_map.dim, "rows")
     found = np.full((len(rows), 1), -1.0)
     for start in range(0, len(rows), _BATCH):
-        batch = rows[start : start + _BATCH]
+        batch = _exact_points(rows[start : start + _BATCH])
         found[start : start + _BATCH, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
     return found
 
@@ -200,7 +216,8 @@ def integer_embedding(
 
     Formal guarantee: replacing one row moves what is released of the sum by at most ``integer_map.diameter`` in L2,
     with all rounding included, since sums of integers have none. Rows that the map does not cover count as in
-    :func:`mean_embedding`. ``Bounds.to_unit`` maps every row by itself, so it changes nothing of that.
+    :func:`mean_embedding`. ``Bounds.to_unit`` maps every row by itself, so it changes nothing of that. A row has the
+    same integers in an array of any type that holds its numbers, see :func:`private_points`.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.
@@ -242,7 +259,7 @@ def integer_embedding_of_batches(
     """
     integers, total, found = None, None, 0
     for batch in batches:
-        safe, usable = _usable(feature_map, batch, bounds)
+        safe, usable = _usable(feature_map, _exact_points(batch), bounds)
         integers = integers or integer_map(feature_map, num_rows)
         found += len(safe)
         if len(safe):

@@ -14,6 +14,8 @@ from typing import IO
 
 import numpy as np
 
+from kme_jax.cells import parse_number, points_of
+
 
 class FileError(ValueError):
     """A file that cannot be read or written, or is not organised as told."""
@@ -28,6 +30,10 @@ def read_rows(
     array: str | None = None,
 ) -> np.ndarray:
     """Rows [N, d]; a cell that is no number is NaN. Errors depend on the structure of the file alone, and show no cell.
+
+    A cell is read by itself, as ``kme_jax.cells`` does: it is the same number in a .csv file and in an array of any
+    type. An array of Python objects, which NumPy makes of rows with None among others, is not read at all, since
+    whoever reads it runs code from the file.
 
     Nothing is guessed: were the first line taken for names because it looks like it, a private row could be published
     as names.
@@ -66,11 +72,9 @@ def read_rows(
     return rows
 
 
-def _number(cell: str | bytes) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return np.nan
+def _number(cell: str) -> float:
+    number = parse_number(cell.encode(errors="replace").strip())
+    return np.nan if number is None else number
 
 
 @contextlib.contextmanager
@@ -130,14 +134,11 @@ def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
         raise
     except Exception as error:
         raise FileError(f"{path}: is damaged, or has objects rather than numbers") from error
-    if not isinstance(content, np.ndarray) or content.dtype.kind not in "fiubUS" or content.ndim != 2:
-        # Not the dtype of text, which has the length of the longest.
-        found = content.dtype.type.__name__ if isinstance(content, np.ndarray) else "something else"
-        shape = list(np.shape(content))
-        raise FileError(f"{path}: expected numbers of shape [rows, columns], got {found} of shape {shape}")
-    if content.dtype.kind in "US" and content.size:
-        content = np.vectorize(_number, otypes=[np.float64])(content)
-    return content
+    if not isinstance(content, np.ndarray) or content.ndim != 2:
+        # Not the dtype, which one cell can decide.
+        found = f"shape {list(content.shape)}" if isinstance(content, np.ndarray) else "something else"
+        raise FileError(f"{path}: expected numbers of shape [rows, columns], got {found}")
+    return points_of(content)
 
 
 def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:

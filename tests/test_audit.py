@@ -8,26 +8,31 @@ from experiments import audit, common, plots
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
-    config = audit.AuditConfig(epsilons=(10.0,), num_runs=3000, num_releases=20, output_dir=str(folder))
+    config = audit.AuditConfig(epsilons=(10.0,), num_runs=3000, num_releases=20, num_cases=200, output_dir=str(folder))
     return audit.run(config), folder
 
 
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
-    assert len(cells) == 14
+    assert len(cells) == 18
     for cell in cells:
         assert cell["violated"] == cell["should_be_violated"], cell
         if cell["mechanism"] in ("discrete Gaussian", "simulated Gaussian"):
             # The attack is strong enough to find nearly all there is.
             assert cell["share_of_diameter"] > 0.98
             assert cell["lower_bound"] > 0.8 * cell["claim"]
+    (whole,) = [cell for cell in cells if cell["mechanism"] == "release of a DataFrame"]
+    assert whole["share_of_diameter"] == pytest.approx(1)
+    (cases,) = [cell for cell in cells if cell["mechanism"] == "codes of cells"]
+    assert cases["violations"] == 0
+    assert cases["compared"] == 200
 
 
 def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     found, folder = result
     assert json.loads((folder / "audit.json").read_text()) == found
     text = audit.markdown(found)
-    assert len(text.splitlines()) == 16
+    assert len(text.splitlines()) == 20
     assert plots.draw_audit(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
 
 
@@ -47,6 +52,7 @@ def test_the_bound_is_one(rng):
         ({"epsilons": ()}, "epsilons"),
         ({"epsilons": (-1.0,)}, "epsilons"),
         ({"num_runs": 5}, "num_runs"),
+        ({"num_cases": 5}, "num_cases"),
         ({"delta": 2.0}, "delta"),
     ],
 )

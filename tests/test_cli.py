@@ -340,7 +340,6 @@ BAD = {
     "damaged .npy": (_command(file="bad.npy"), "damaged", lambda place: (place / "bad.npy").write_bytes(b"hello")),
     "damaged .npz": (_command(file="bad.npz"), "damaged", lambda place: (place / "bad.npz").write_bytes(b"PK")),
     "one dimension": (_command(file="flat.npy"), "shape", lambda place: SAVE(place / "flat.npy", np.ones(9))),
-    "complex": (_command(file="c.npy"), "complex", lambda place: SAVE(place / "c.npy", np.ones((9, 2), complex))),
     "objects": (
         _command(file="o.npy"),
         "objects",

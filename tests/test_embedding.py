@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from kme_jax import (
+    Bounds,
     FourierMap,
     Gaussian,
     Laplacian,
@@ -10,9 +11,11 @@ from kme_jax import (
     Matern32,
     Matern52,
     SubspaceMap,
+    integer_embedding,
     mean_embedding,
     mean_embedding_of_batches,
 )
+from kme_jax.embedding import integer_embedding_of_batches
 from tests import reference
 
 
@@ -101,3 +104,21 @@ def test_no_warning_depends_on_values():
         for feature_map in maps:
             assert np.isfinite(mean_embedding(feature_map, rows).coordinates).all()
             assert np.isfinite(mean_embedding(feature_map, wide).coordinates).all()
+
+
+def test_a_row_has_the_same_integers_in_an_array_of_any_type(rng):
+    """Also where bounds are not numbers of 32 bits, which comparisons in float32 would round."""
+    inside, bound = np.float32(1.3), float(np.nextafter(np.float32(1.3), np.float32(0))) + 1e-9
+    kernel = Gaussian(0.5)
+    maps = [LatticeMap.from_box(kernel, [-1.0], [bound]), SubspaceMap.from_points(kernel, np.zeros((1, 1)))]
+    maps.append(FourierMap.from_kernel(jax.random.key(0), kernel, 10, 1))
+    rows = np.concatenate([[inside, np.float32(bound), 3e38, np.nan, np.inf, 0], rng.normal(size=50)])
+    rows = rows.astype(np.float32)[:, None]
+    for feature_map in maps:
+        for bounds in (None, Bounds.create([-bound], [0.1])):
+            several = [rows, rows.astype(np.float64), rows.astype(object), rows.astype(np.longdouble), rows.tolist()]
+            totals = [integer_embedding(feature_map, some, bounds=bounds).total for some in several]
+            assert all(np.array_equal(total, totals[0]) for total in totals)
+            parts = (rows[i : i + 7].astype([np.float32, np.float64, object][i % 3]) for i in range(0, len(rows), 7))
+            batches = integer_embedding_of_batches(feature_map, parts, len(rows), bounds=bounds)
+            np.testing.assert_array_equal(batches.total, totals[0])

@@ -14,6 +14,7 @@ LAYERS = [
     "text",
     "validation",
     "pytrees",
+    "cells",
     "numerics",
     "sincos",
     "exponential",

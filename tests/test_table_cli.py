@@ -226,7 +226,11 @@ BAD = {
     "a column missing": (_columns(job=None), {}, "job"),
     "a column too many": (_columns(name=pa.array(["x"] * 800)), {}, "name.*drop|drop.*name"),
     "the same name twice": (_twice, {}, "columns . and . have the same name"),
-    "lists in a column": (_columns(age=pa.array([[1]] * 800)), {}, "column age: type list.*does not fit kind numeric"),
+    "categories that are one number": (
+        _rewrite(kind="categorical", categories=["1", "01"], lower=None, upper=None, integer=None),
+        {},
+        "column age: categories 1 and 01 are the same number or time",
+    ),
     "no schema": (_NOTHING, {"schema": "none.json"}, "none.json"),
     "a damaged schema": (_write("schema.json", '{"columns": ['), {}, "schema.json"),
     "another schema version": (_write("schema.json", '{"schema_version": 9, "columns": []}'), {}, "version"),
@@ -321,6 +325,55 @@ def test_cells_decide_nothing(place, capsys):
     assert set(texts) == {""}
 
 
+def test_cells_of_any_type_are_released(place, capsys):
+    """Lists are unreadable, as any other cell of no kind; nothing says so but ``check``."""
+    table = _table().set_column(0, "age", pa.array([[1]] * 800))
+    (place / "rows.parquet").unlink()
+    pq.write_table(table, "rows.parquet")
+    assert cli.main(_command()) == 0
+    SCHEMA.check(Release.load("out").table)
+    assert cli.main(["check", "rows.parquet", "--schema=schema.json"]) == 0
+    assert "none is read: is the kind right?" in capsys.readouterr().out
+
+
+def test_a_schema_is_checked_against_the_rows(place, capsys):
+    (place / "x.csv").write_text("age,job,rich\n5,baker,yes\n1e9,?,\n-7,,1\nold,baker,no\n\n,,\n")
+    before = _tree(place)
+    for words in (["check", "x.csv"], ["check", "rows.parquet"]):
+        assert cli.main([*words, "--schema=schema.json"]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        assert printed.out.startswith("NOT PRIVATE: ")
+        assert SECRET not in printed.out
+        found = {line.split()[0]: line.split()[1:] for line in printed.out.splitlines()[3:-1]}
+        if words[1] == "x.csv":
+            assert "5 rows;" in printed.out
+            assert found["age"] == ["numeric", "1", "1", "2"]
+            assert found["job"] == ["categorical", "2", "1", "0"]
+            assert found["rich"] == ["categorical", "2", "1", "0"]
+    assert _tree(place) == before
+    (place / "t.csv").write_text("t\n2024-01-01\n2023-12-31\n2030-01-01\nsoon\n20240105\n\n")
+    column = {"name": "t", "kind": "datetime", "lower": "2024-01-01", "upper": "2024-12-31", "resolution": "day"}
+    (place / "t.json").write_text(json.dumps({"schema_version": 1, "columns": [column]}))
+    assert cli.main(["check", "t.csv", "--schema=t.json"]) == 0
+    assert capsys.readouterr().out.splitlines()[3].split()[1:] == ["datetime", "1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.csv", "--schema=schema.json"], "no such file"),
+        (["rows.parquet", "--schema=none.json"], "cannot be read"),
+        (["rows.parquet"], "--schema"),
+        (["schema.json", "--schema=schema.json"], "expected a .csv or .parquet file"),
+    ],
+)
+def test_a_check_of_nothing(place, capsys, words, message):
+    assert cli.main(["check", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 def test_without_pyarrow(place, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("kme_jax.table")]:
         monkeypatch.delitem(sys.modules, name)
@@ -330,7 +383,12 @@ def test_without_pyarrow(place, capsys, monkeypatch):
 
 
 def test_help_explains(capsys):
-    for words, expected in ((["release", "--help"], "synthetic.parquet"), (["schema", "--help"], "public knowledge")):
+    for words, expected in (
+        (["release", "--help"], "synthetic.parquet"),
+        (["release", "--help"], "kme-jax check"),
+        (["check", "--help"], "NOT PRIVATE"),
+        (["schema", "--help"], "public knowledge"),
+    ):
         with pytest.raises(SystemExit):
             cli.main(words)
         assert expected in capsys.readouterr().out

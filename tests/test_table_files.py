@@ -7,6 +7,7 @@ import traceback
 import warnings
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -87,8 +88,8 @@ def test_odd_csv_files_pass_in_silence(tmp_path, text, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_names_with_line_breaks_commas_and_quotes(tmp_path):
-    schema = Schema(tuple(Numeric(name, 0, 9, integer=True) for name in ('say "a"', "b,\nc", "données")))
+def test_names_with_commas_and_quotes(tmp_path):
+    schema = Schema(tuple(Numeric(name, 0, 9, integer=True) for name in ('say "a"', "b, c", "données")))
     path = tmp_path / "names.csv"
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows([schema.names, [1, 2, 3], [4, 5, 6]])
@@ -209,14 +210,8 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", LINES + "3,secret\n", r"row 4 \(the header line is row 1\) has 2 cells, expected 3"),
         ("a.csv", LINES.replace(",2024", ",a,secret", 1), "row 2 .* has 4 cells, expected 3"),
         ("a.csv", LINES.replace("secret", '"secret'), "a quote is not closed: what follows it would be one cell"),
-        ("a.parquet", TABLE.set_column(2, "age", pa.array([[1], [2], []])), "column age: type list<.*> does not fit"),
-        ("a.parquet", TABLE.set_column(2, "age", pa.array([{"x": 1}] * 3)), "column age: type struct<.*> does not fit"),
+        ("a.parquet", TABLE.rename_columns(["age", "job\x1b[2J\n", "day"]), r"the schema lacks 'job\\x1b\[2J'"),
         ("a.parquet", TABLE.set_column(2, "day", pa.array([1, 2, 3])), "have the same name"),
-        (
-            "a.parquet",
-            TABLE.set_column(1, "day", pa.array([1, 2, 3])),
-            "column day: type int64 does not fit kind datetime",
-        ),
     ],
 )
 def test_bad_files_are_named_in_one_line(tmp_path, capfd, name, content, message):
@@ -244,13 +239,19 @@ def test_files_that_are_not_there(tmp_path):
         open_table(TABLE.drop_columns(["day"]), SCHEMA)
 
 
-def test_a_row_longer_than_any_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK_BYTES", (2**12, 2**14))
-    path = _file(tmp_path, LINES + "3," + "x" * 10_000 + ",\n")
-    assert open_table(path, SCHEMA).num_rows == 3
-    _file(tmp_path, LINES + "3," + "x" * 100_000 + ",\n")
-    with pytest.raises(FileError, match="a row is longer than 0 MiB: is a quote not closed"):
-        open_table(path, SCHEMA)
+def test_a_long_row_is_refused_wherever_it_is(tmp_path, monkeypatch):
+    """Whether a row fits the blocks depends on where they begin, and so on other rows; the limit does not."""
+    monkeypatch.setattr(files, "_BLOCK_BYTES", (2**11, 2**13, 2**15))
+    monkeypatch.setattr(files, "_ROW_BYTES", 2**13)
+    for before in (0, 10, 100, 150, 300):
+        rows = LINES + "1,clerk,2024-01-01\n" * before
+        for job in ("x" * 8000, '"' + '""' * 8000 + '"', "x" * 2**13):
+            path = _file(tmp_path, rows + f"3,{job[: 2**13 - 1] if job[0] == 'x' else job},\n" + rows[12:])
+            assert open_table(path, SCHEMA).num_rows == 5 + 2 * before
+        for size in (2**13, 2**14, 10**5):
+            _file(tmp_path, rows + "3," + "x" * size + ",\n" + rows[12:])
+            with pytest.raises(FileError, match="a row has more than 0 MiB: is a quote not closed"):
+                open_table(path, SCHEMA)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -296,8 +297,6 @@ def test_memory_does_not_depend_on_the_rows(tmp_path, rng):
 
 
 def test_data_frames():
-    pandas = pytest.importorskip("pandas")
-
     class Odd:
         def __str__(self):
             raise RuntimeError
@@ -313,7 +312,7 @@ def test_data_frames():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         codes = np.array(_codes(frame))
-    assert codes[:, 0].tolist() == [3, 4, 101, 101, 100, 0, 101, 101, 101, 101, 5, 101, 101]
+    assert codes[:, 0].tolist() == [3, 4, 101, 101, 100, 0, 101, 101, 1, 101, 5, 101, 101]
     assert codes[:, 1].tolist() == [0] * 12 + [2]
     assert codes[:, 2].tolist() == [1] * 12 + [366]
     question = Schema((Categorical("x", ("a", "?")),))
@@ -325,9 +324,9 @@ def test_data_frames():
     days = pandas.Series([datetime.date(2024, 1, 2), datetime.date(2024, 1, 1)]).astype("category")
     assert _codes(pandas.DataFrame({"day": days}), Schema(SCHEMA.columns[2:])) == [[1], [0]]
     assert _codes(pandas.DataFrame({"day": days}), Schema((Numeric("day", 0, 1, integer=True),))) == [[0], [0]]
-    digits = Schema((Categorical("x", ("1", "true"), nullable=True),))
+    digits = Schema((Categorical("x", ("1", "b"), nullable=True),))
     assert _codes(pandas.DataFrame({"x": [1.0, None, 1]}), digits) == [[0], [2], [0]]
-    assert _codes(pandas.DataFrame({"x": [1.0, True, 1, "1"]}, dtype=object), digits) == [[0], [1], [0], [0]]
+    assert _codes(pandas.DataFrame({"x": [1.0, True, 1, "1", "b"]}, dtype=object), digits) == [[0]] * 4 + [[1]]
     with pytest.raises(FileError, match="the table: columns 1 and 2 have the same name"):
         open_table(pandas.DataFrame([[1, 2], [3, 4]], columns=["age", "age"]), SCHEMA)
 
@@ -339,7 +338,7 @@ def test_written_tables_are_valid_and_read_again(tmp_path, rng, suffix):
             *SCHEMA.columns,
             Numeric("x", -1, 1),
             Numeric("price", 0, 9.99, step=0.01),
-            Categorical("odd, name", ('say "a"', "a,b", "a\nb", "'", "nan", "1")),
+            Categorical("odd, name", ('say "a"', "a,b", "a b", "'", "nan", "1")),
             Datetime("seen", "1969-12-31", "1970-01-02", "second", nullable=True),
         )
     )

@@ -1,5 +1,6 @@
 """Tables of any columns: from a private file and its schema to a synthetic table. Needs pyarrow."""
 
+from kme_jax.table.check import ColumnCheck, check_table
 from kme_jax.table.files import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
 from kme_jax.table.schema import Categorical, Column, Datetime, Numeric, Ordinal, Schema
@@ -7,6 +8,7 @@ from kme_jax.table.schema import Categorical, Column, Datetime, Numeric, Ordinal
 __all__ = [
     "Categorical",
     "Column",
+    "ColumnCheck",
     "Datetime",
     "Numeric",
     "Ordinal",
@@ -14,6 +16,7 @@ __all__ = [
     "TableMeasurement",
     "TableRelease",
     "TableSource",
+    "check_table",
     "measure_table",
     "open_table",
     "release_table",

@@ -1,7 +1,10 @@
 """Tables from .csv and .parquet files or from memory, in batches, and to files.
 
 What a cell holds never raises an error: errors depend on the structure of a file alone, and show no cell. The structure
-of a .csv file is its commas, line breaks and quotes, and that a row has at most 64 MiB.
+of a .csv file is its commas, line breaks and quotes, and that the cells of a row have at most 64 MiB together.
+
+Types are not part of the structure: one row can change the type of a column. Every cell of a DataFrame becomes a value
+or text by itself, see ``kme_jax.table.schema``.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ import os
 import pathlib
 import re
 import sys
+import warnings
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from kme_jax import cells
 from kme_jax.files import FileError, new_file
 
 if TYPE_CHECKING:
@@ -31,17 +37,31 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 2**16
 _SUFFIXES = (".csv", ".parquet")
-_BLOCK_BYTES = (2**21, 2**26)  # of a .csv file; the larger ones only where a row does not fit
+_BLOCK_BYTES = (2**21, 2**26, 2**28)  # of a .csv file; the larger ones only where a row does not fit
+_ROW_BYTES = 2**26  # of the cells of a row of a .csv file; with all quotes doubled it fits the largest block
 _BUFFER_BYTES = 2**18  # of one column of a .parquet file, whose row groups can be large
 _MAX_DICTIONARY = 2**12
-_MAX_SHOWN = 10
+_MAX_SHOWN, _MAX_LETTERS = 10, 100
 _NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
 
 
+def _short(text: str) -> str:
+    """The beginning of a long text, and how long it is."""
+    return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} ({len(text)} characters)"
+
+
 def shown(names: Sequence[str]) -> str:
-    """Some of the names, in one line."""
+    """Some of the names, in one line that a terminal shows as it is: other characters are escaped."""
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(name if name.isprintable() else repr(name) for name in names[:_MAX_SHOWN]) + more
+    return ", ".join(_short(name if name.isprintable() else repr(name)) for name in names[:_MAX_SHOWN]) + more
+
+
+def said(value: Any) -> str:
+    """Any value of a schema, in one line: the beginning, where it is long or deep."""
+    try:
+        return _short(repr(value))
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too large to show"
 
 
 class Reader(abc.ABC):
@@ -50,10 +70,12 @@ class Reader(abc.ABC):
     Attributes:
       label: for errors: the path.
       fields: names, without blanks around them, and types of the columns.
+      is_text: whether cells are the text that somebody wrote, and no program has turned them into something else.
     """
 
     label: str
     fields: pa.Schema
+    is_text: ClassVar[bool] = False
 
     def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
         self.label, names = label, [name.strip() for name in names]
@@ -84,6 +106,8 @@ class _CsvReader(Reader):
     """Every cell is bytes. Commas, line breaks and quotes are structure. A line without anything in it is no row,
     unless rows have one cell; then it is one that is missing."""
 
+    is_text = True
+
     def __init__(self, path: pathlib.Path):
         with open(path, "rb") as file:
             start = file.read(4)
@@ -111,8 +135,20 @@ class _CsvReader(Reader):
             raise FileError(f"{self.label}: a quote is not closed: what follows it would be one cell")
         for self._block_bytes in _BLOCK_BYTES:
             with contextlib.suppress(_LongRow):
-                return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
-        raise FileError(f"{self.label}: a row is longer than {self._block_bytes >> 20} MiB: is a quote not closed?")
+                if self._block_bytes == _BLOCK_BYTES[0] or self._has_short_rows():
+                    return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
+                break
+        raise FileError(f"{self.label}: a row has more than {_ROW_BYTES >> 20} MiB: is a quote not closed?")
+
+    def _has_short_rows(self) -> bool:
+        """Whether every row is within the limit. Whether a longer one fits the blocks depends on where they begin."""
+        for batch in self._read():
+            lengths = np.zeros(batch.num_rows, np.int64)
+            for column in batch.columns:
+                lengths += pyarrow.compute.binary_length(column).fill_null(0).to_numpy()
+            if lengths.max(initial=0) > _ROW_BYTES:
+                return False
+        return True
 
     def _ends_in_quotes(self) -> bool:
         with open(self._path, "rb") as file:
@@ -218,38 +254,53 @@ class _MemoryReader(Reader):
         yield from self._table.to_batches()
 
 
-def _cell(value: Any) -> bytes | None:
-    """An object of a DataFrame as the text of a cell."""
-    try:
-        if value is None or isinstance(value, bytes):
-            return value
-        if isinstance(value, bool | np.bool_):
-            return str(bool(value)).lower().encode()
-        if isinstance(value, int):
-            return b"%d" % max(-(2**64), min(value, 2**64))  # longer ones cannot be written
-        if isinstance(value, float):
-            return np.format_float_positional(value, trim="-").encode()
-        return str(value).encode(errors="replace")
-    except Exception:  # whatever an object does
-        return b"\xff"  # no value of any column
+_NULLABLE = {
+    *("boolean", "Float32", "Float64"),
+    *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+}
 
 
-def _from_pandas(frame: Any) -> pa.Table:
-    """Objects become text one by one: what type they would have together depends on each."""
-    arrays = []
-    for place in range(frame.shape[1]):
-        series = frame.iloc[:, place]
-        array = None
-        if hasattr(series, "cat"):  # the type of categories depends on all of them
-            cells, codes = pa.array(map(_cell, series.cat.categories), pa.large_binary()), series.cat.codes.to_numpy()
-            array = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), cells)
-        elif series.dtype != object:
-            with contextlib.suppress(Exception):
-                array = pa.Array.from_pandas(series)
-        if array is None:
-            cells = series.astype(object).where(series.notna(), None)
-            array = pa.array(map(_cell, cells), pa.large_binary())
-        arrays.append(array)
+def _is_plain(kind: pa.DataType) -> bool:
+    names = ("boolean", "integer", "floating", "string", "large_string", "binary", "large_binary", "date", "timestamp")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
+def _typed(pandas: Any, series: Any) -> pa.Array | pa.ChunkedArray | None:
+    """A column of a plain type as it is; None for any other."""
+    kind = series.dtype
+    if isinstance(kind, np.dtype):
+        if kind.kind in "biu" or (kind.kind == "f" and kind.itemsize <= 8) or kind.kind == "M":
+            return pa.array(series.to_numpy().astype(kind.newbyteorder("="), copy=False))
+    elif isinstance(kind, pandas.DatetimeTZDtype):
+        return pa.array(series.dt.tz_convert(None).to_numpy())
+    elif isinstance(kind, pandas.ArrowDtype):
+        return pa.array(series.array, from_pandas=True) if _is_plain(kind.pyarrow_dtype) else None
+    elif isinstance(kind, pandas.StringDtype) or kind.name in _NULLABLE:
+        return pa.array(series.array, from_pandas=True)
+    return None
+
+
+def _texts(values: Any) -> pa.Array:
+    """Objects, one by one, as the text of cells."""
+    return pa.array(map(cells.text_of, values), pa.large_binary())
+
+
+def _column(pandas: Any, series: Any) -> pa.Array | pa.ChunkedArray:
+    with contextlib.suppress(Exception):
+        if (array := _typed(pandas, series)) is not None:
+            return array
+    if isinstance(series.dtype, pandas.CategoricalDtype):  # the type of categories depends on all of them
+        codes = series.cat.codes.to_numpy()
+        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _texts(series.cat.categories))
+    return _texts(series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array)
+
+
+def _from_pandas(frame: Any, pandas: Any) -> pa.Table:
+    """Columns of plain types as they are; objects become text one by one, for what type they would have together
+    depends on each. Text and typed cells are read alike."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what objects do when they are asked for their text
+        arrays = [_column(pandas, frame.iloc[:, place]) for place in range(frame.shape[1])]
     return pa.table(arrays, names=[str(name) for name in frame.columns])
 
 
@@ -263,7 +314,7 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
         return _MemoryReader(data)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        return _MemoryReader(_from_pandas(data))
+        return _MemoryReader(_from_pandas(data, pandas))
     path = pathlib.Path(data)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -292,6 +343,8 @@ class TableSource:
     def __init__(self, reader: Reader, schema: Schema):
         try:
             schema.check_fields(reader.fields)
+            if not reader.is_text:
+                schema.check_keys()
         except ValueError as error:
             raise FileError(f"{reader.label}: {error}") from error
         self.schema, self.num_rows, self._reader = schema, reader.count(), reader
@@ -352,8 +405,9 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       schema: of its columns.
 
     Raises:
-      FileError: no such file, or not what its suffix says; columns missing, extra, or of a type that they cannot have;
-        fewer than two rows; rows of a .csv file that do not have as many cells as its header line.
+      FileError: no such file, or not what its suffix says; columns missing or extra; fewer than two rows; rows of a
+        .csv file that do not have as many cells as its header line; for anything but a .csv file, a schema with two
+        categories that are the same number or time.
     """
     return TableSource(open_reader(data), schema)
 

@@ -3,6 +3,23 @@
 A code is the number of a value on the finest grid of its column. What a cell holds never raises an error or a warning:
 what is beyond a bound goes to it, what is missing or no value of the column goes to the code for missing cells, or to a
 public default.
+
+The code of a cell depends on this cell and on the schema, and on nothing else. The type of a column does not count,
+because one row can change it: one text among bools makes them objects, and one missing cell makes whole numbers floats.
+So every type is accepted, and text and typed cells are read alike:
+
+* A cell is missing, a number, a time (an instant in whole seconds, in UTC unless it names a zone), text, or unreadable.
+  Missing are None, NaN, NaT, blank text, and the words that readers of .csv files take for missing cells.
+* A bool is the number 1 or 0, and so are the words true and false. A complex number without an imaginary part is its
+  real part. Lists, structs, durations and all other types are unreadable.
+* In a numeric column numbers are read, and text that is a number. Decimals are rounded once, from their text.
+* In a column of categories text is the category of exactly this text. Other text, and typed cells, are the category
+  with the same number, the same time, or the same time of day: 1, 1.0, "01" and true are the category "1". A number
+  that is exactly one of 32 or of 16 bits, and not whole, is also the only category that is rounded to it.
+* In a column of times times are read, text that is an ISO time, and whole numbers of eight digits: 20240301 is a day.
+
+Categories that are the same number or time ("1" and "01") can be told apart in a .csv file alone, which has only text.
+A table from anywhere else is refused with such a schema, whatever it holds.
 """
 
 from __future__ import annotations
@@ -10,18 +27,20 @@ from __future__ import annotations
 import abc
 import dataclasses
 import datetime
+import functools
 import json
 import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kme_jax.cells import FIRST_SECOND, LAST_SECOND, parse_float, parse_number, parse_numbers, parse_time
 from kme_jax.files import FileError, new_file
 from kme_jax.table import files
 
@@ -34,7 +53,8 @@ _MAX_INTEGER = 2**53
 _MAX_STEPS = 2**50
 _MAX_NUMBER = 1e300  # so that differences are finite
 _SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MAX_LABEL = 1000
+_LABEL = f"text of at most {_MAX_LABEL} printable characters, without blanks around it"
 _PUBLIC_KNOWLEDGE = "from public knowledge, never from the rows"
 _REMEDIES = {
     "kind": "fill in numeric, categorical, ordinal or datetime",
@@ -72,24 +92,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 # -- cells
 
 
-def _parse_number(cell: bytes) -> float | None:
-    """A number, NaN for an empty cell, None for what is no number."""
-    try:
-        return float(cell or b"nan") if b"_" not in cell else None
-    except ValueError:
-        return None
-
-
-def _parse_time(cell: bytes) -> int | None:
-    """Seconds since 1970 of ISO text, in UTC unless it names a zone; None for other text."""
-    try:
-        time = datetime.datetime.fromisoformat(cell.decode("ascii"))
-        time = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
-        return (time - _EPOCH) // datetime.timedelta(seconds=1)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _text_cells(array: pa.Array) -> list[bytes]:
     """Of an array of text: without blanks around them, empty for missing ones."""
     return [(cell or b"").strip() for cell in array.cast(pa.large_binary()).to_pylist()]
@@ -97,7 +99,28 @@ def _text_cells(array: pa.Array) -> list[bytes]:
 
 def _floats(array: pa.Array) -> np.ndarray:
     """Of an array of numbers; NaN for missing ones. What is beyond 2⁵³ is rounded."""
+    if pa.types.is_decimal(array.type):
+        return _floats_of_decimals(array)
     return pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def _floats_of_decimals(array: pa.Array) -> np.ndarray:
+    """The floats that the texts of decimals are rounded to: a division of exact floats is, and text for the others."""
+    kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
+        words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+        low = np.ascontiguousarray(words[::2])
+        values = low / 10.0**kind.scale
+        rest = np.zeros(len(array), bool)
+        if kind.precision > 15:
+            rest = (words[1::2] != low >> 63) | (low > _MAX_INTEGER) | (low < -_MAX_INTEGER)
+    else:
+        values, rest = np.empty(len(array)), np.ones(len(array), bool)
+    values[missing] = np.nan
+    rest &= ~missing
+    if rest.any():
+        values[rest] = [parse_float(str(number).encode()) for number in array.filter(pa.array(rest)).to_pylist()]
+    return values
 
 
 def _seconds(array: pa.Array) -> np.ndarray:
@@ -108,6 +131,36 @@ def _seconds(array: pa.Array) -> np.ndarray:
         return numbers * 86400
     unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
     return numbers // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+
+
+def _seconds_of_digits(number: float) -> int | None:
+    """Whole seconds since 1970 of a day that is written as a number of eight digits; None for other numbers."""
+    return parse_time(b"%d" % int(number)) if 1e7 <= number < 1e8 and number == int(number) else None
+
+
+def _parse_clock(cell: bytes) -> float | None:
+    """Seconds since midnight of text such as 10:30; None for other text."""
+    try:
+        time = datetime.time.fromisoformat(cell.decode("ascii")) if cell[2:3] == b":" else None
+    except ValueError:
+        return None
+    if time is None or time.tzinfo:
+        return None
+    return time.hour * 3600 + time.minute * 60 + time.second + time.microsecond / 1e6
+
+
+class _Marks(NamedTuple):
+    """What is written for cells that are no value.
+
+    Attributes:
+      missing: for missing cells.
+      unreadable: for cells that cannot be read.
+      beyond: for values beyond a bound; None for the bound's code.
+    """
+
+    missing: int
+    unreadable: int
+    beyond: int | None = None
 
 
 # -- columns
@@ -134,11 +187,14 @@ class Column(abc.ABC):
 
     def __post_init__(self):
         if not _is_label(self.name):
-            raise ValueError(f"column {self.name!r}: a name must be text without blanks around it")
+            raise ValueError(f"column {files.said(self.name)}: a name must be {_LABEL}")
         if not isinstance(self.nullable, bool):
-            raise self._error(f"nullable must be true or false, got {self.nullable!r}")
+            raise self._error(f"nullable must be true or false, got {files.said(self.nullable)}")
         self._validate()
         if self.default is not None:
+            # Dates are as good as their text, but a list is not.
+            if isinstance(self.default, bool) or not isinstance(self.default, str | int | float | datetime.date):
+                raise self._error(f"default must be one of its values, got {files.said(self.default)}")
             self.code(self.default)
 
     def _error(self, text: str) -> ValueError:
@@ -178,60 +234,75 @@ class Column(abc.ABC):
     def _fallback(self) -> int:
         return (self.num_values - 1) // 2
 
-    def _accepts(self, kind: pa.DataType) -> bool:
-        return _is_number(kind)
-
-    def check_type(self, kind: pa.DataType) -> None:
-        """Refuses a type of arrays that cannot be encoded.
-
-        Raises:
-          ValueError: such a type.
-        """
-        plain = _plain(kind)
-        if not (self._accepts(plain) or _is_text(plain) or pa.types.is_null(plain)):
-            raise self._error(f"type {kind} does not fit kind {self.kind}: convert it, or change the schema")
-
     def encode(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Codes [n], int64, of any cells.
+        """Codes [n], int64, of any cells of any type: of each by itself."""
+        return self._encode(array, _Marks(self._missing, self._unreadable))
 
-        Raises:
-          ValueError: see ``check_type``.
+    def look(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """Codes [n] as ``encode`` has them, but −1 for missing cells, −2 for unreadable ones and −3 for values beyond a
+        bound. SENSITIVE, as codes are.
         """
+        return self._encode(array, _Marks(-1, -2, -3))
+
+    def _encode(self, array: pa.Array | pa.ChunkedArray, marks: _Marks) -> np.ndarray:
         if isinstance(array, pa.ChunkedArray):
-            return np.concatenate([np.empty(0, np.int64), *map(self.encode, array.chunks)])
-        self.check_type(array.type)
-        if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
-            # Batches may share one that is as long as the table. (Views have no kernel for it.)
-            if pa.types.is_string_view(array.type.value_type) or pa.types.is_binary_view(array.type.value_type):
-                plain = array.dictionary.cast(pa.large_binary())
-                array = pa.DictionaryArray.from_arrays(array.indices, plain)
-            array = array.dictionary_decode()
-        if pa.types.is_decimal(array.type):
-            array = pc.cast(array, pa.float64(), safe=False)
-        if self._by_text(array.type):
+            return np.concatenate([np.empty(0, np.int64), *(self._encode(chunk, marks) for chunk in array.chunks)])
+        kind = array.type
+        if pa.types.is_run_end_encoded(kind):
+            ends = np.asarray(array.run_ends.to_numpy(), np.int64) - array.offset
+            lengths = np.diff(np.clip(ends, 0, len(array)), prepend=0)
+            return np.repeat(self._encode(array.values, marks), lengths)
+        if self._by_value(kind) and (pa.types.is_decimal(kind) or pa.types.is_float16(kind)):
+            array = pa.array(_floats(array))  # some of these have no kernel for dictionaries
+        if pa.types.is_dictionary(kind):
+            if len(array.dictionary) > len(array) and (_is_text(kind.value_type) or _is_number(kind.value_type)):
+                # Batches may share one that is as long as the table. (Views have no kernel for it.)
+                if pa.types.is_string_view(kind.value_type) or pa.types.is_binary_view(kind.value_type):
+                    plain = array.dictionary.cast(pa.large_binary())
+                    array = pa.DictionaryArray.from_arrays(array.indices, plain)
+                return self._encode(array.dictionary_decode(), marks)
+        elif self._by_value(array.type):
             array = array.dictionary_encode()
-        if not pa.types.is_dictionary(array.type):
-            return self._encode_values(array)
-        codes = np.append(self._encode_values(array.dictionary), self._missing)
+        else:
+            return self._encode_values(array, marks)
+        codes = np.append(self._encode_values(array.dictionary, marks), marks.missing)
         indices = array.indices.cast(pa.int64()).fill_null(len(codes) - 1).to_numpy()
         return np.take(codes, indices, mode="clip")  # damaged files have indices beyond the dictionary
 
-    def _by_text(self, kind: pa.DataType) -> bool:
+    def _by_value(self, kind: pa.DataType) -> bool:
         """Whether different cells should be looked at once each."""
         return _is_text(kind)
 
-    def _encode_values(self, array: pa.Array) -> np.ndarray:
-        if pa.types.is_null(array.type):
-            return np.full(len(array), self._missing)
-        return self._encode_text(_text_cells(array)) if _is_text(array.type) else self._encode_typed(array)
+    def _encode_values(self, array: pa.Array, marks: _Marks) -> np.ndarray:
+        kind = array.type
+        if pa.types.is_null(kind):
+            return np.full(len(array), marks.missing)
+        if _is_text(kind):
+            return self._encode_text(_text_cells(array), marks)
+        if pa.types.is_time(kind):
+            return self._encode_text(_text_cells(array.cast(pa.string())), marks)
+        if _is_number(kind):
+            return self._encode_numbers(_floats(array), marks)
+        if _is_time(kind):
+            codes = self._encode_times(_seconds(array), marks)
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            return self._encode(array, marks)
+        else:
+            codes = np.full(len(array), marks.unreadable)
+        codes[array.is_null().to_numpy(zero_copy_only=False)] = marks.missing
+        return codes
 
     @abc.abstractmethod
-    def _encode_text(self, cells: Sequence[bytes]) -> np.ndarray:
-        """Codes of cells, of which empty ones are missing."""
+    def _encode_text(self, cells: Sequence[bytes], marks: _Marks) -> np.ndarray:
+        """Codes of text without blanks around it."""
 
     @abc.abstractmethod
-    def _encode_typed(self, array: pa.Array) -> np.ndarray:
-        """Codes of an array of a type that is accepted."""
+    def _encode_numbers(self, values: np.ndarray, marks: _Marks) -> np.ndarray:
+        """Codes of float64 numbers, of which NaN is missing."""
+
+    @abc.abstractmethod
+    def _encode_times(self, seconds: np.ndarray, marks: _Marks) -> np.ndarray:
+        """Codes of whole seconds since 1970."""
 
     def decode(self, codes: np.ndarray) -> pa.Array:
         """Values of codes [m], null for missing ones.
@@ -263,12 +334,15 @@ class Column(abc.ABC):
         Raises:
           ValueError: no value of this column.
         """
-        text = MISSING if value is None else str(value).strip()
+        try:
+            text = MISSING if value is None else str(value).strip()
+        except ValueError:  # a whole number of thousands of digits
+            raise self._error(f"{files.said(value)} is not one of its values, {self._values_in_words}") from None
         code = self._find(text)
         if code is not None:
             return code
         if text != MISSING:
-            raise self._error(f"{text!r} is not one of its values, {self._values_in_words}")
+            raise self._error(f"{files.said(text)} is not one of its values, {self._values_in_words}")
         if not self.nullable:
             raise self._error("no cell is missing: it is not nullable")
         return self.num_values
@@ -286,7 +360,7 @@ class Column(abc.ABC):
         """
         code = self._find(text.strip())
         if code is None:
-            raise self._error(f"{text!r} is not one of its values, {self._values_in_words}")
+            raise self._error(f"{files.said(text)} is not one of its values, {self._values_in_words}")
         return code, code + 1
 
     @property
@@ -328,8 +402,8 @@ class Column(abc.ABC):
 
 
 def _is_label(text: Any) -> bool:
-    """Whether it is text that a stripped cell in UTF-8 can be."""
-    return isinstance(text, str) and text.strip() == text != "" and text.encode(errors="replace").decode() == text
+    """Whether it is text that a stripped cell in UTF-8 can be, and that is what it looks like."""
+    return isinstance(text, str) and 0 < len(text) <= _MAX_LABEL and text.strip() == text and text.isprintable()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,13 +430,13 @@ class Numeric(Column):
 
     def _validate(self):
         if not isinstance(self.integer, bool):
-            raise self._error(f"integer must be true or false, got {self.integer!r}")
-        if not isinstance(self.unit, str | None):
-            raise self._error(f"unit must be text, got {self.unit!r}")
+            raise self._error(f"integer must be true or false, got {files.said(self.integer)}")
+        if self.unit is not None and not (self.unit == "" or _is_label(self.unit)):
+            raise self._error(f"unit must be {_LABEL}, got {files.said(self.unit)}")
         for field in ("lower", "upper", *["step"] * (self.step is not None)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self._error(f"{field} must be a number, got {value!r}; {_REMEDIES['lower']}")
+                raise self._error(f"{field} must be a number, got {files.said(value)}; {_REMEDIES['lower']}")
             if not abs(value) < _MAX_NUMBER:
                 raise self._error(f"{field} must be finite; {_REMEDIES['lower']}")
             if self.integer and value != int(value):
@@ -414,19 +488,21 @@ class Numeric(Column):
         """Codes as floats; NaN stays."""
         return np.rint((np.clip(values, self.lower, self.upper) - self.lower) / self._step)
 
-    def _encode_numbers(self, values: np.ndarray) -> np.ndarray:
+    def _encode_numbers(self, values, marks):
         codes = self._nearest(values)
-        codes[np.isnan(values)] = self._missing
+        codes[np.isnan(values)] = marks.missing
+        if marks.beyond is not None:
+            codes[(values < self.lower) | (values > self.upper)] = marks.beyond
         return codes.astype(np.int64)
 
-    def _encode_text(self, cells):
-        numbers = [_parse_number(cell) for cell in cells]
-        codes = self._encode_numbers(np.array(numbers, np.float64))
-        codes[[number is None for number in numbers]] = self._unreadable
+    def _encode_text(self, cells, marks):
+        numbers = parse_numbers(cells)
+        codes = self._encode_numbers(np.array(numbers, np.float64), marks)
+        codes[[number is None for number in numbers]] = marks.unreadable
         return codes
 
-    def _encode_typed(self, array):
-        return self._encode_numbers(_floats(array))
+    def _encode_times(self, seconds, marks):
+        return np.full(len(seconds), marks.unreadable)
 
     def _decode_values(self, codes):
         values = self.lower + codes * self._step
@@ -438,16 +514,16 @@ class Numeric(Column):
         return str(value) if self.integer else f"{value:.{self._digits}f}"
 
     def _find(self, text):
-        number = _parse_number(text.encode(errors="replace"))
+        number = parse_float(text.encode(errors="replace"))
         if number is None or not self.lower <= number <= self.upper:
             return None
         code = int(self._nearest(number))
         return code if self._is_fine or self._decode_values(np.array([code]))[0].as_py() == number else None
 
     def below(self, text):
-        number = _parse_number(text.strip().encode(errors="replace"))
+        number = parse_float(text.strip().encode(errors="replace"))
         if number is None or math.isnan(number):
-            raise self._error(f"{text!r} is no number")
+            raise self._error(f"{files.said(text)} is no number")
         if not self.lower <= number <= self.upper:
             return (0, 0) if number < self.lower else (self.num_values, self.num_values)
         code = int(self._nearest(number))
@@ -467,9 +543,32 @@ class Numeric(Column):
         return pc.and_(pc.greater_equal(array, self.lower), pc.less_equal(array, self.upper))
 
 
+_NARROW = ("float32", "float16")
+
+
+def _key(cell: bytes) -> tuple[str, float] | None:
+    """The number, the time or the time of day that text stands for; None for other text."""
+    number = parse_number(cell)
+    if number is not None:
+        return None if math.isnan(number) else ("number", number)
+    for name, value in (("time", parse_time(cell)), ("clock", _parse_clock(cell))):
+        if value is not None:
+            return name, value
+    return None
+
+
+def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
+    """The code of each key that is not None; None for keys of several codes."""
+    found: dict[Any, int | None] = {}
+    for key, code in pairs:
+        if key is not None:
+            found[key] = None if key in found else code
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
-    """One of some texts. Whole numbers count as their digits, bool as true and false.
+    """One of some texts. A cell that is a number or a time is the category that is the same number or time.
 
     Attributes:
       categories: different, at most 4096.
@@ -484,7 +583,7 @@ class Categorical(Column):
 
     def _validate(self):
         if isinstance(self.categories, str) or not isinstance(self.categories, Sequence):
-            raise self._error(f"categories must be a list, got {self.categories!r}")
+            raise self._error(f"categories must be a list, got {files.said(self.categories)}")
         if len(self.categories) > MAX_CATEGORIES:
             raise self._error(
                 f"{len(self.categories)} categories, more than {MAX_CATEGORIES}: group them, or remove the column "
@@ -494,7 +593,7 @@ class Categorical(Column):
             raise self._error("the list of categories is empty")
         for category in self.categories:
             if not _is_label(category):
-                raise self._error(f"a category must be text without blanks around it, got {category!r}")
+                raise self._error(f"a category must be {_LABEL}, got {files.said(category)}")
         if self.nullable and MISSING in self.categories:
             raise self._error(f"a category is named {MISSING!r}, as missing cells of a nullable column are: rename it")
         object.__setattr__(self, "categories", tuple(self.categories))
@@ -514,27 +613,65 @@ class Categorical(Column):
     def _fallback(self):
         return 0
 
-    def check_type(self, kind):
-        super().check_type(kind)
-        # Otherwise every cell would be unreadable, in silence.
-        if pa.types.is_boolean(_plain(kind)) and not {"true", "false"} & set(self.categories):
-            raise self._error("type bool: its categories must be true and false")
+    @functools.cached_property
+    def _keys(self) -> dict[tuple[str, float], int | None]:
+        """The code of each number, time and time of day that a category is; None for those of several."""
+        return _unique((_key(category.encode()), code) for code, category in enumerate(self.categories))
 
-    def _by_text(self, kind):
-        return _is_text(kind) or _is_number(kind)
+    @functools.cached_property
+    @np.errstate(all="ignore")
+    def _narrow(self) -> dict[tuple[str, float], int | None]:
+        """The code of each number of 32 and of 16 bits that a category is rounded to; None for those of several."""
+        found = [(key[1], code) for key, code in self._keys.items() if key[0] == "number" and code is not None]
+        found = [(number, code) for number, code in found if math.isfinite(number) and number != int(number)]
+        return _unique(((kind, float(np.dtype(kind).type(x))), code) for kind in _NARROW for x, code in found)
 
-    def _encode_text(self, cells):
-        codes = {category.encode(): i for i, category in enumerate(self.categories)} | {b"": self._missing}
-        unreadable = self._unreadable
-        return np.array([codes.get(cell, unreadable) for cell in cells], np.int64)
+    def one_of_two(self) -> tuple[str, str] | None:
+        """The first two categories, if there are any, that a number or a time could mean alike."""
+        seen: dict[tuple[str, float], str] = {}
+        for category in self.categories:
+            key = _key(category.encode())
+            if key is not None and seen.setdefault(key, category) != category:
+                return seen[key], category
+        return None
 
-    def _encode_typed(self, array):
-        if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
-            return self._encode_text(_text_cells(array.cast(pa.string())))
-        numbers = pc.cast(array, pa.float64(), safe=False) if pa.types.is_decimal(array.type) else array
-        numbers = numbers.to_numpy(zero_copy_only=False) + 0.0  # no −0
-        texts = (np.format_float_positional(x, trim="-") for x in numbers)  # 1, not 1.0
-        return self._encode_text([b"" if text == "nan" else text.encode() for text in texts])
+    def _by_value(self, kind):
+        return _is_text(kind) or _is_number(kind) or _is_time(kind)
+
+    @np.errstate(all="ignore")
+    def _of_number(self, number: float, marks: _Marks) -> int:
+        if math.isnan(number):
+            return marks.missing
+        key = ("number", number)
+        if key in self._keys:
+            code = self._keys[key]
+        elif not self._narrow or math.isinf(number) or number == int(number):
+            code = None
+        else:
+            exact = (kind for kind in _NARROW if float(np.dtype(kind).type(number)) == number)
+            codes = (self._narrow.get((kind, number)) for kind in exact)
+            code = next((code for code in codes if code is not None), None)
+        return marks.unreadable if code is None else code
+
+    def _of_text(self, cell: bytes, marks: _Marks) -> int:
+        """The code of text that is no category."""
+        number = parse_number(cell)
+        if number is not None:
+            return self._of_number(number, marks)
+        code = self._keys.get(_key(cell)) if self._keys else None
+        return marks.unreadable if code is None else code
+
+    def _encode_text(self, cells, marks):
+        codes = {category.encode(): code for code, category in enumerate(self.categories)} | {b"": marks.missing}
+        return np.array([codes[cell] if cell in codes else self._of_text(cell, marks) for cell in cells], np.int64)
+
+    def _encode_numbers(self, values, marks):
+        return np.array([self._of_number(number, marks) for number in values.tolist()], np.int64)
+
+    def _encode_times(self, seconds, marks):
+        times = np.clip(seconds, FIRST_SECOND, LAST_SECOND).tolist()
+        codes = [self._keys.get(("time", time)) for time in times]
+        return np.array([marks.unreadable if code is None else code for code in codes], np.int64)
 
     def _decode_values(self, codes):
         return pa.array(self.categories, self.type).take(pa.array(codes))
@@ -574,17 +711,19 @@ class Datetime(Column):
     default: str | None = None
 
     def _validate(self):
-        if self.resolution not in _SECONDS:
-            raise self._error(f"resolution must be one of {', '.join(_SECONDS)}, got {self.resolution!r}")
+        if not isinstance(self.resolution, str) or self.resolution not in _SECONDS:
+            raise self._error(f"resolution must be one of {', '.join(_SECONDS)}, got {files.said(self.resolution)}")
         for field in ("lower", "upper"):
             value = getattr(self, field)
-            if not isinstance(value, str) or _parse_time(value.encode(errors="replace")) is None:
-                raise self._error(f"{field} must be ISO text as in 2024-03-01 or 2024-03-01T12:30, got {value!r}")
+            if not isinstance(value, str) or parse_time(value.encode(errors="replace")) is None:
+                raise self._error(
+                    f"{field} must be ISO text as in 2024-03-01 or 2024-03-01T12:30, got {files.said(value)}"
+                )
         if not self._first < self._last:
             raise self._error(f"lower must be below upper, got {self.lower} and {self.upper}")
 
     def _units(self, text: str) -> int | None:
-        seconds = _parse_time(text.encode(errors="replace"))
+        seconds = parse_time(text.encode(errors="replace"))
         return None if seconds is None else seconds // _SECONDS[self.resolution]
 
     @property
@@ -603,23 +742,35 @@ class Datetime(Column):
     def type(self) -> pa.DataType:
         return pa.date32() if self.resolution == "day" else pa.timestamp("s")
 
-    def _accepts(self, kind):
-        return _is_time(kind)
-
-    def _nearest(self, seconds: np.ndarray) -> np.ndarray:
-        return np.clip(seconds // _SECONDS[self.resolution], self._first, self._last) - self._first
-
-    def _encode_text(self, cells):
-        times = [_parse_time(cell) for cell in cells]
-        codes = self._nearest(np.array([time or 0 for time in times], np.int64))
-        codes[[time is None for time in times]] = self._unreadable
-        codes[[not cell for cell in cells]] = self._missing
+    def _encode_times(self, seconds, marks):
+        units = seconds // _SECONDS[self.resolution]
+        codes = np.clip(units, self._first, self._last) - self._first
+        if marks.beyond is not None:
+            codes[(units < self._first) | (units > self._last)] = marks.beyond
         return codes
 
-    def _encode_typed(self, array):
-        codes = self._nearest(_seconds(array))
-        codes[array.is_null().to_numpy(zero_copy_only=False)] = self._missing
+    def _encode_some(self, times: Sequence[int | None], missing: np.ndarray, marks: _Marks) -> np.ndarray:
+        """Codes of seconds, of which None is unreadable."""
+        codes = self._encode_times(np.array([time or 0 for time in times], np.int64), marks)
+        codes[[time is None for time in times]] = marks.unreadable
+        codes[missing] = marks.missing
         return codes
+
+    def _encode_text(self, cells, marks):
+        times = [parse_time(cell) for cell in cells]
+        missing = np.zeros(len(cells), bool)
+        # Text with a hyphen in the fifth place that is a time is no number. Other text may be one, which comes first.
+        for place, (cell, time) in enumerate(zip(cells, times, strict=True)):
+            if time is None or cell[4:5] != b"-":
+                number = parse_number(cell)
+                if number is not None:
+                    times[place], missing[place] = _seconds_of_digits(number), math.isnan(number)
+        return self._encode_some(times, missing, marks)
+
+    def _encode_numbers(self, values, marks):
+        different, places = np.unique(values, return_inverse=True)
+        times = [_seconds_of_digits(number) for number in different.tolist()]
+        return self._encode_some(times, np.isnan(different), marks)[places]
 
     def _decode_values(self, codes):
         units = self._first + codes
@@ -637,9 +788,9 @@ class Datetime(Column):
         return at if at < after else None
 
     def below(self, text):
-        seconds = _parse_time(text.strip().encode(errors="replace"))
+        seconds = parse_time(text.strip().encode(errors="replace"))
         if seconds is None:
-            raise self._error(f"{text!r} is no date or time, as in {self.lower}")
+            raise self._error(f"{files.said(text)} is no date or time, as in {self.lower}")
         unit = _SECONDS[self.resolution]
         ends = (-(-seconds // unit), seconds // unit + 1)
         return tuple(min(max(end - self._first, 0), self.num_values) for end in ends)
@@ -663,16 +814,16 @@ def _column(entry: Any, place: int) -> Column:
         raise ValueError(f"{label}: kind is null: {_REMEDIES['kind']}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(
-            f"{label}: unknown kind {kind!r} (known: {', '.join(KINDS)}); free text and identifiers cannot be "
-            "released: remove the column from the schema and from the file"
+            f"{label}: unknown kind {files.said(kind)} (known: {', '.join(KINDS)}); free text and identifiers cannot "
+            "be released: remove the column from the schema and from the file"
         )
     fields = _FIELDS[kind]
     for key, value in entry.items():
         if key not in fields and key != "kind":
             if all(key not in others for others in _FIELDS.values()):
-                raise ValueError(f"{label}: unknown field {key!r} (known: {', '.join(['kind', *fields])})")
+                raise ValueError(f"{label}: unknown field {files.said(key)} (known: {', '.join(['kind', *fields])})")
             if value is not None:
-                raise ValueError(f"{label}: field {key} does not apply to kind {kind}: remove it")
+                raise ValueError(f"{label}: field {files.shown((key,))} does not apply to kind {kind}: remove it")
     given = {key: entry[key] for key in fields if key in entry}
     for key, field in fields.items():
         if given.get(key, field.default) in (None, dataclasses.MISSING) and field.default is not None:
@@ -703,7 +854,7 @@ class Schema:
         if twice:
             raise ValueError(f"more than one column is named {files.shown(twice)}; rename or drop one")
         if not isinstance(self.filled_from_data, bool):
-            raise ValueError(f"filled_from_data must be true or false, got {self.filled_from_data!r}")
+            raise ValueError(f"filled_from_data must be true or false, got {files.said(self.filled_from_data)}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -717,14 +868,14 @@ class Schema:
           ValueError: no such column.
         """
         if name not in self.names:
-            raise ValueError(f"no column {name!r} in the schema, which has {files.shown(self.names)}")
+            raise ValueError(f"no column {files.said(name)} in the schema, which has {files.shown(self.names)}")
         return self.names.index(name)
 
     def check_fields(self, fields: pa.Schema) -> None:
-        """Refuses a table by the names and types of its columns.
+        """Refuses a table by the names of its columns. Types do not count, because one row can decide them.
 
         Raises:
-          ValueError: columns missing, extra, or of a type that they cannot have.
+          ValueError: columns missing, or extra.
         """
         missing = [name for name in self.names if name not in fields.names]
         extra = [name for name in fields.names if name not in self.names]
@@ -737,11 +888,24 @@ class Schema:
                 extra
             )
             raise ValueError("; ".join(texts))
+
+    def check_keys(self) -> None:
+        """Refuses this schema for tables that are not raw text, whatever these hold: see the top of this module.
+
+        Raises:
+          ValueError: two categories of a column are the same number or time.
+        """
         for column in self.columns:
-            column.check_type(fields.field(column.name).type)
+            found = column.one_of_two() if isinstance(column, Categorical) else None
+            if found is not None:
+                raise column._error(
+                    f"categories {files.shown(found[:1])} and {files.shown(found[1:])} are the same number or time, "
+                    "which only a .csv file tells apart: rename or merge the categories, or give a .csv file"
+                )
 
     def encode(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
-        """Codes [n, C], int64, of any rows, column after column in memory.
+        """Codes [n, C], int64, of any rows, column after column in memory. The code of a cell depends on this cell and
+        on the schema alone.
 
         Raises:
           ValueError: see ``check_fields``.
@@ -793,11 +957,11 @@ class Schema:
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {files.said(version)}")
         unknown = sorted(document.keys() - {"schema_version", "filled_from_data", "columns", "comment"})
         if unknown:
-            raise ValueError(f"unknown field {unknown[0]!r}")
+            raise ValueError(f"unknown field {files.said(unknown[0])}")
         columns = tuple(_column(entry, place) for place, entry in enumerate(document["columns"], 1))
         return cls(columns, document.get("filled_from_data", False))
 
@@ -815,8 +979,10 @@ class Schema:
             raise FileError(f"{path}: cannot be read ({error.strerror})") from error
         except json.JSONDecodeError as error:
             raise FileError(f"{path}: line {error.lineno} is no JSON: {error.msg}") from error
-        except (UnicodeDecodeError, RecursionError) as error:
+        except UnicodeDecodeError as error:
             raise FileError(f"{path}: is no JSON in UTF-8") from error
+        except RecursionError as error:
+            raise FileError(f"{path}: is no JSON of a schema: it is nested too deeply") from error
         except ValueError as error:
             raise FileError(f"{path}: {error}") from error
 
@@ -842,7 +1008,7 @@ class Schema:
           FileError: see ``open_reader``; names that are numbers; a public file without rows.
         """
         reader = files.open_reader(path)
-        if any(_parse_number(name.encode()) is not None for name in reader.fields.names):
+        if any(parse_float(name.encode()) is not None for name in reader.fields.names):
             # They would be drafted, and published, as names.
             raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")
         if public and not reader.count():
@@ -921,8 +1087,8 @@ def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, A
     cells.discard(b"")
     if not cells:
         return "it has no values"
-    times = [_parse_time(cell) for cell in cells]
-    numbers = [_parse_number(cell) for cell in cells]
+    times = [parse_time(cell) for cell in cells]
+    numbers = [parse_float(cell) for cell in cells]
     if pa.types.is_binary(values.type) and None not in numbers:  # of a .csv file; digits of another are meant as text
         return _draft_numbers(np.array(numbers + [math.nan] * nullable))
     if None not in times:
