@@ -79,6 +79,8 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
       ReleaseError: it exists, or cannot be written.
     """
     folder = pathlib.Path(folder)
+    if "\0" in os.fsdecode(folder):
+        raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
     if os.path.lexists(folder):
         raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import typing
@@ -23,7 +24,6 @@ from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.folders import (
     ROOM,
-    ReleaseError,
     arrays_writer,
     check_folder,
     damaged,
@@ -111,8 +111,6 @@ def measure_labelled_securely(
     json.dumps(generator_statement(draft), allow_nan=False)
     num_bytes = sum(array.nbytes for array in _encoded(draft)[0].values())
     if folder is not None:
-        if "\0" in os.fsdecode(folder):
-            raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
         check_folder(folder, 2 * num_bytes + ROOM)
     if ledger is not None:
         ledger.check(database, again=again)

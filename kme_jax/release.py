@@ -318,7 +318,7 @@ def measure(
     draft = result(PrivateEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
     if folder is not None:
-        check_new_folder(folder, 2 * num_bytes + ROOM)
+        check_folder(folder, 2 * num_bytes + ROOM)
     if ledger is not None:
         ledger.check(database, again=again)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
@@ -328,17 +328,6 @@ def measure(
         if folder is not None:
             measured.save(folder)
     return measured
-
-
-def check_new_folder(folder: str | os.PathLike, num_bytes: int) -> None:
-    """``check_folder``, of a name that may be anything.
-
-    Raises:
-      ReleaseError: the folder exists, or cannot be written.
-    """
-    if "\0" in os.fsdecode(folder):
-        raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
-    check_folder(folder, num_bytes)
 
 
 def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal
 
@@ -30,6 +31,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """The least ε with ``gaussian_delta(noise_multiplier, ε)`` ≤ δ, rounded up."""
     low, high = 0.0, 1.0
@@ -98,6 +100,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     return min(1.0, math.exp(min(0.0, found.fun)) * (1 + _ENLARGEMENT))
 
 
+@functools.lru_cache(maxsize=256)
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """The least ε with ``zcdp_delta(ρ, ε)`` ≤ δ, rounded up."""
     if rho == 0:
@@ -109,6 +112,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return high * (1 + _ENLARGEMENT)
 
 
+@functools.lru_cache(maxsize=256)
 def zcdp_rho(budget: PrivacyBudget) -> float:
     """The largest ρ for which ρ-zCDP implies (ε, δ)-differential privacy, rounded down.
 

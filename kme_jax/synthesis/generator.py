@@ -285,15 +285,7 @@ class Generator:
             valid = bool((self.shares >= 0).all()) and abs(float(self.shares.sum()) - 1) < 1e-3
             require(valid, "shares: expected a probability vector")
             num_labels = len(self.shares)
-        _, parameters, statistics = _split(
-            nnx.eval_shape(lambda: self.network.build(num_labels, self.rows.num_outputs, nnx.Rngs(0))),
-            self.network,
-            num_labels,
-        )
-        leaves = {}
-        for tree in (parameters, statistics):
-            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-                leaves[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
+        leaves = _parameters(self.network, self.rows.num_outputs, num_labels)
         require(leaves.keys() == self.state.keys(), "the parameters are not those of the network")
         for name, leaf in leaves.items():
             require(self.state[name].dtype == leaf.dtype, f"{name}: has the type {self.state[name].dtype}")
@@ -365,6 +357,15 @@ class Generator:
         if not valid or labels.min() < 0 or labels.max() >= len(self.shares):
             raise ValueError(f"labels: expected {num_rows} whole numbers from 0 to {len(self.shares) - 1}")
         return labels.astype(np.int32)
+
+
+@functools.lru_cache(maxsize=8)
+def _parameters(network: Network, num_outputs: int, num_labels: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Names, shapes and types of all parameters and statistics."""
+    module = nnx.eval_shape(lambda: network.build(num_labels, num_outputs, nnx.Rngs(0)))
+    _, *trees = _split(module, network, num_labels)
+    leaves = [pair for tree in trees for pair in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def _split(module: nnx.Module, network: Network, num_labels: int):

@@ -23,7 +23,6 @@ from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.integer import MAX_SUM_BITS, integer_map
 from kme_jax.feature_maps.table import Grid, TableMap
 from kme_jax.folders import (
-    ReleaseError,
     arrays_writer,
     check_folder,
     damaged,
@@ -501,8 +500,6 @@ def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
     Raises:
       ReleaseError: the folder exists, or cannot be written.
     """
-    if "\0" in os.fsdecode(folder):
-        raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
     folder = check_folder(folder, _ROOM)
     with tempfile.TemporaryDirectory(prefix=".kme_jax-", dir=folder.parent) as place:
         draft.save(pathlib.Path(place) / "draft")
