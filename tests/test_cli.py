@@ -540,7 +540,7 @@ def test_what_is_published_can_be_read_by_all_and_errors_by_the_curator_alone(pl
 
 
 def test_extreme_budgets(place, capsys):
-    """A tiny δ is calibrated to, and a release that fails afterwards would be spent and lost. A smaller one is refused."""
+    """A tiny δ is calibrated to, and a smaller one refused: a release that fails later would be spent and lost."""
     before = _tree(place)
     assert cli.main(_command(delta=1e-310)) == 2
     assert "delta must be 0 or at least 1e-300" in capsys.readouterr().err

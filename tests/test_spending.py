@@ -1,17 +1,25 @@
 """What is spent is told as it is, is refused before the ledger is written, and is never lost after that."""
 
+import collections
 import copy
 import itertools
 import json
 import math
 
+import jax
 import jsonschema
 import numpy as np
 import pytest
 
 from kme_jax import Ledger
+from kme_jax.embedding import IntegerEmbedding
+from kme_jax.feature_maps.integer import integer_map
 from kme_jax.ledger import LedgerError, Spending, check_total, composed_epsilon, total
-from kme_jax.privacy import PrivacyBudget, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.synthesis import relaxed
+from kme_jax.table.files import TableSource
+from kme_jax.table.release import measure_table
+from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
 
 
 def _gaussian(epsilon, delta, failure=0.0):
@@ -211,3 +219,120 @@ def test_numbers_are_rounded_up_for_people():
     assert statement.rounded_up(2.0) == "2"
     for value in np.random.default_rng(0).lognormal(0, 9, 50):
         assert float(statement.rounded_up(value)) >= value
+
+
+# -- nothing fails when the budget is spent
+
+
+def _schema(kind):
+    """Schemas that reach the ends of what a plan can do: wide grids, many categories, a target of many classes."""
+    if kind == "one column":
+        return Schema((Numeric("a", 0, 10**9, integer=True),)), None
+    if kind == "wide":
+        columns = [Numeric("n0", -1e9, 1e9, nullable=True)]
+        return Schema((*columns, Datetime("t", "1900-01-01", "2100-01-01", "second"))), "n0"
+    if kind == "many categories":
+        names = tuple(f"c{i}" for i in range(300))
+        return Schema((Categorical("a", names), Categorical("b", names, nullable=True))), "a"
+    classes = tuple(f"k{i}" for i in range(16))
+    return Schema((Categorical("k", classes), Numeric("x", 0, 1), Ordinal("o", ("S", "M", "L")))), "k"
+
+
+class _Source(TableSource):
+    """A table of N rows of which none exists: its sums are made up."""
+
+    def __init__(self, schema, num_rows):
+        self.schema, self.num_rows, self._reader = schema, num_rows, None
+
+    def _codes(self):
+        yield np.zeros((2, len(self.schema.columns)), np.int64)
+
+
+def _made_up_sums(kind):
+    """Integers as N rows could give: all in one cell of each table, or evenly in all."""
+
+    def sums(feature_map, batches, num_rows):
+        collections.deque(batches, maxlen=0)
+        parts = []
+        for block in feature_map.blocks:
+            counts = np.zeros(block.size, np.int64)
+            if kind == "one cell":
+                counts[-1] = num_rows
+            else:
+                counts[:] = num_rows // block.size
+            parts.append(counts * block.weight)
+        return IntegerEmbedding(integer_map(feature_map, num_rows), np.concatenate(parts), num_rows)
+
+    return sums
+
+
+def _no_fit(key, observed, *, progress=None):
+    """Relaxed rows as the single columns say: a fit compiles a program for every shape."""
+    columns = []
+    for i, j in itertools.pairwise(observed.offsets):
+        column = np.maximum(observed.prior[:, i:j], 1e-9)
+        columns.append(column / column.sum(1, keepdims=True))
+    probabilities = np.repeat(np.concatenate(columns, axis=1)[:, None], 4, axis=1)
+    return np.full(probabilities.shape[:2], 1 / math.prod(probabilities.shape[:2])), probabilities
+
+
+def _fast_noise(values, scale):
+    """As wide as it should be, and millions of numbers at once."""
+    secure.check_scale(scale)
+    return values + np.rint(scale * np.random.default_rng(0).normal(size=values.shape)).astype(np.int64)
+
+
+BUDGETS = [(1e-9, 1e-300), (1e-9, 1e-13), (1.0, 1e-300), (1.0, 1e-13), (1e6, 1e-300), (1e6, 1e-13)]
+
+
+@pytest.mark.parametrize("num_rows", [2, 2**40])
+@pytest.mark.parametrize("kind", ["one column", "wide", "many categories", "many classes"])
+@pytest.mark.filterwarnings("error")
+def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_path, monkeypatch):
+    """Extreme budgets, numbers of rows and schemas, to the end of the release."""
+    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    monkeypatch.setattr(secure, "add_gaussian", _fast_noise)
+    schema, target = _schema(kind)
+    made = 0
+    for i, (epsilon, delta) in enumerate(BUDGETS if num_rows == 2 else [BUDGETS[0], BUDGETS[-1]]):
+        monkeypatch.setattr(
+            "kme_jax.table.release.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
+        )
+        ledger, folder = Ledger(tmp_path / f"ledger{i}"), tmp_path / f"measured{i}"
+        options = {"epsilon": epsilon, "delta": delta, "target": target, "ledger": ledger, "database": "rows"}
+        try:  # δ has to be below 1/N
+            measured = measure_table(_Source(schema, num_rows), schema, folder=folder, **options)
+        except ValueError:
+            assert not ledger.path.exists()
+            assert not folder.exists()
+            continue
+        made += 1
+        released = measured.synthesise(20)
+        released.save(tmp_path / f"release{i}")
+        assert "nan" not in (tmp_path / f"release{i}" / "report.html").read_text()
+        schema.check(released.table)
+        jsonschema.Draft202012Validator(statement.schema()).validate(measured.statement)
+        assert len(ledger.spent("rows")) == 1
+    assert made >= (4 if num_rows == 2 else 1)
+
+
+@pytest.mark.parametrize("num_rows", [2, 10**3, 2**45])
+@pytest.mark.filterwarnings("error")
+def test_a_fit_has_no_limits(num_rows):
+    """Relaxed rows for counts that noise has hidden, or hardly touched, are a distribution: in float32."""
+    random = np.random.default_rng(0)
+    for noise in (1e-6, 1.0, 1e6, 1e15):
+        counts = num_rows / 4 + noise * random.normal(size=(1, 4))
+        pairs = np.zeros((1, 4, 4))
+        pairs[:, :2, 2:] = num_rows / 4 + noise * random.normal(size=(1, 2, 2))
+        precision = np.zeros((4, 4))
+        precision[:2, 2:] = 1 / noise
+        prior = np.full((1, 4), num_rows / 2)
+        totals = np.zeros(4)
+        observed = relaxed.Observed(
+            (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, pairs, precision, pairs, precision,
+            np.eye(4),
+        )  # fmt: skip
+        weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
+        assert weights.sum() == pytest.approx(1)
+        np.testing.assert_allclose(probabilities[..., :2].sum(-1), 1, rtol=1e-5)
