@@ -481,6 +481,8 @@ def _release_table(args: argparse.Namespace) -> None:
         raise InputError("--no-header does not apply with --schema: the file needs the names of its columns")
     schema, table_files, table_release = _tables("schema", "files", "release")
     budget, num_rows = _budget(args.epsilon, args.delta), _num_rows(args.num_rows)
+    if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would be waited for
+        raise InputError(f"{args.schema}: is not a file")
     known = schema.Schema.read(args.schema)
     table_release.check_columns(known, args.target)
     places = _places(args, _TABLE_ROOM)
@@ -802,7 +804,11 @@ def _trace(debug: bool) -> None:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if any("\0" in word for word in arguments):  # which no system passes on, and no file has in its name
         raise InputError("an argument has a null byte")
-    return _parser().parse_args(list(arguments))
+    words = list(arguments)
+    for word in words[: words.index("--") if "--" in words else len(words)]:
+        if word.startswith("--") and word.endswith("=--"):  # which argparse takes for no value at all
+            raise InputError(f"{word}: -- is no value")
+    return _parser().parse_args(words)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,8 +7,8 @@ import contextlib
 import csv
 import os
 import pathlib
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -159,23 +159,23 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
-    """A file to write to that is there when the block has ended well, and is not if it has not.
+    """A file to write to that is there when the block has ended well, and is not if it has not. Permissions
+    follow the umask.
 
     Raises:
       FileError: another suffix; it exists; its folder does not; it cannot be written.
     """
     path = check_new_file(path, suffixes)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        temporary = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.rename(temporary, path)
         finally:
-            pathlib.Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror or error})") from error
 

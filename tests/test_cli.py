@@ -17,6 +17,7 @@ import pytest
 from kme_jax import Gaussian, Ledger, Release, cli, files
 from kme_jax.privacy import statement
 from kme_jax.release import Measurement
+from tests import artifacts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = [sys.executable, "-W", "ignore", "-m", "kme_jax"]
@@ -271,18 +272,19 @@ def _one_row(place):
 
 
 def _later_version(place):
-    with np.load(place / "old" / "release.npz") as file:
-        arrays = dict(file)
-    tree = json.loads(arrays["json"].tobytes()) | {"release_version": 99}
-    arrays["json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
-    np.savez(place / "old" / "release.npz", **arrays)
+    path = place / "old" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
 
 
-def _signed_weights(place):
-    with np.load(place / "old" / "points.npz") as file:
-        arrays = dict(file)
-    arrays["weights"] = arrays["weights"] - 0.5
-    np.savez(place / "old" / "points.npz", **arrays)
+def _forged(**others):
+    """Other arrays for points, and a manifest that fits."""
+
+    def forge(place):
+        path = place / "old" / "points.npz"
+        path.write_bytes(artifacts.write_arrays(artifacts.read_arrays(path.read_bytes()) | others))
+        artifacts.seal(place / "old")
+
+    return forge
 
 
 def _spent(place):
@@ -405,9 +407,9 @@ BAD = {
     ),
     "names that are numbers": (_command(columns="0.1,0.2"), "--no-header"),
     "show a measurement": (
-        ["show", "old"],
-        "kme-jax synthesise old",
-        lambda place: (place / "old" / "points.npz").unlink(),
+        ["show", "measured"],
+        "kme-jax synthesise measured",
+        lambda place: Release.load(place / "old").measurement.save(place / "measured"),
     ),
     "negative seed": (_command(seed=-1), "--seed"),
     "show nothing": (["show", "none"], "no such folder"),
@@ -420,14 +422,18 @@ BAD = {
     "show a later version": (["show", "old"], "version 99.*update", _later_version),
     "show an altered statement": (
         ["show", "old"],
-        "not the statement",
+        "not the file that manifest",
         lambda place: (place / "old" / "privacy.json").write_text("{}"),
     ),
     "sample to another suffix": (["sample", "old", "--output=s.txt"], r"expected a \.csv or \.npz"),
     "sample over a file": (["sample", "old", "--output=rows.csv"], "exists"),
     "sample into no folder": (["sample", "old", "--output=none/s.csv"], "no such folder"),
     "sample no rows": (["sample", "old", "--output=s.csv", "--num_rows=0"], "--num_rows"),
-    "sample signed weights": (["sample", "old", "--output=s.csv"], "--weighted", _signed_weights),
+    "sample signed weights": (
+        ["sample", "old", "--output=s.csv"],
+        "probability vector",
+        _forged(weights=np.full(len(POINTS), -0.5)),
+    ),
     "evaluate against nothing": (["evaluate", "old", "--against=none.csv"], "no such file"),
     "evaluate against other columns": (["evaluate", "old", "--against=points.csv", "--no-header"], "3 cells"),
     "evaluate into the release": (
@@ -437,8 +443,8 @@ BAD = {
     "plan with no delta": (["plan", "--num_rows=99", "--dim=1", "--epsilon=1", "--delta=0"], "above 0"),
     "points of another width": (
         ["show", "old"],
-        "do not fit",
-        lambda place: np.savez(place / "old" / "points.npz", points=np.ones((3, 1)), weights=np.ones(3), seed=0),
+        "points: expected the shape",
+        _forged(points=np.ones((3, 1)), weights=np.ones(3) / 3),
     ),
     "evaluate over a file": (["evaluate", "old", "--against=rows.csv", "--output=rows.csv"], r"\.json"),
     "synthesise over a folder": (["synthesise", "old", "--output=old"], "never overwritten"),
@@ -525,15 +531,18 @@ def test_a_link_is_another_name_of_the_same_rows(place, capsys):
     assert "was released before" in capsys.readouterr().err
 
 
-def test_what_is_published_can_be_read_by_all_and_errors_by_the_curator_alone(place):
-    before = os.umask(0o077)
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
+def test_files_follow_the_umask_and_errors_are_for_the_curator_alone(place, umask):
+    before = os.umask(umask)
     try:
         assert cli.main(_command()) == 0
+        assert cli.main(["sample", "out", "--output=s.csv"]) == 0
         assert cli.main(["evaluate", "out", "--against=rows.csv", "--output=e.json", "--no-distance"]) == 0
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in (place / "out").iterdir()} == {0o644}
-    assert (place / "out").stat().st_mode & 0o777 == 0o755
+    files = [*(place / "out").iterdir(), place / "s.csv"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
+    assert (place / "out").stat().st_mode & 0o777 == 0o777 & ~umask
     assert (place / "e.json").stat().st_mode & 0o777 == 0o600
     assert (place / "rows.csv.ledger").stat().st_mode & 0o777 == 0o600
 

@@ -1,17 +1,29 @@
 """What is spent is told as it is, is refused before the ledger is written, and is never lost after that."""
 
+import collections
 import copy
 import itertools
 import json
 import math
+import pkgutil
+import sys
 
+import jax
 import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import Ledger
+from kme_jax import FourierMap, Gaussian, Ledger, Release, cli, measure, release
+from kme_jax.embedding import IntegerEmbedding
+from kme_jax.feature_maps.integer import integer_map
+from kme_jax.generators import measure_labelled_securely
 from kme_jax.ledger import LedgerError, Spending, check_total, composed_epsilon, total
-from kme_jax.privacy import PrivacyBudget, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.release import Measurement
+from kme_jax.synthesis import relaxed
+from kme_jax.table.files import TableSource
+from kme_jax.table.release import measure_table, release_table
+from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
 
 
 def _gaussian(epsilon, delta, failure=0.0):
@@ -211,3 +223,271 @@ def test_numbers_are_rounded_up_for_people():
     assert statement.rounded_up(2.0) == "2"
     for value in np.random.default_rng(0).lognormal(0, 9, 50):
         assert float(statement.rounded_up(value)) >= value
+
+
+# -- nothing fails when the budget is spent
+
+
+def _schema(kind):
+    """Schemas that reach the ends of what a plan can do: wide grids, many categories, a target of many classes."""
+    if kind == "one column":
+        return Schema((Numeric("a", 0, 10**9, integer=True),)), None
+    if kind == "wide":
+        columns = [Numeric("n0", -1e9, 1e9, nullable=True)]
+        return Schema((*columns, Datetime("t", "1900-01-01", "2100-01-01", "second"))), "n0"
+    if kind == "many categories":
+        names = tuple(f"c{i}" for i in range(300))
+        return Schema((Categorical("a", names), Categorical("b", names, nullable=True))), "a"
+    classes = tuple(f"k{i}" for i in range(16))
+    return Schema((Categorical("k", classes), Numeric("x", 0, 1), Ordinal("o", ("S", "M", "L")))), "k"
+
+
+class _Source(TableSource):
+    """A table of N rows of which none exists: its sums are made up."""
+
+    def __init__(self, schema, num_rows):
+        self.schema, self.num_rows, self._reader = schema, num_rows, None
+
+    def _codes(self):
+        yield np.zeros((2, len(self.schema.columns)), np.int64)
+
+
+def _made_up_sums(kind):
+    """Integers as N rows could give: all in one cell of each table, or evenly in all."""
+
+    def sums(feature_map, batches, num_rows):
+        collections.deque(batches, maxlen=0)
+        parts = []
+        for block in feature_map.blocks:
+            counts = np.zeros(block.size, np.int64)
+            if kind == "one cell":
+                counts[-1] = num_rows
+            else:
+                counts[:] = num_rows // block.size
+            parts.append(counts * block.weight)
+        return IntegerEmbedding(integer_map(feature_map, num_rows), np.concatenate(parts), num_rows)
+
+    return sums
+
+
+def _no_fit(key, observed, *, progress=None):
+    """Relaxed rows as the single columns say: a fit compiles a program for every shape."""
+    columns = []
+    for i, j in itertools.pairwise(observed.offsets):
+        column = np.maximum(observed.prior[:, i:j], 1e-9)
+        columns.append(column / column.sum(1, keepdims=True))
+    probabilities = np.repeat(np.concatenate(columns, axis=1)[:, None], 4, axis=1)
+    return np.full(probabilities.shape[:2], 1 / math.prod(probabilities.shape[:2])), probabilities
+
+
+def _fast_noise(values, scale):
+    """As wide as it should be, and millions of numbers at once."""
+    secure.check_scale(scale)
+    return values + np.rint(scale * np.random.default_rng(0).normal(size=values.shape)).astype(np.int64)
+
+
+BUDGETS = [(1e-9, 1e-300), (1e-9, 1e-13), (1.0, 1e-300), (1e6, 1e-13)]
+
+
+@pytest.mark.parametrize("num_rows", [2, 2**40])
+@pytest.mark.parametrize("kind", ["one column", "wide", "many categories", "many classes"])
+@pytest.mark.filterwarnings("error")
+def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_path, monkeypatch):
+    """Extreme budgets, numbers of rows and schemas, to the end of the release."""
+    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    monkeypatch.setattr(secure, "add_gaussian", _fast_noise)
+    schema, target = _schema(kind)
+    made = 0
+    for i, (epsilon, delta) in enumerate(BUDGETS if num_rows == 2 else [BUDGETS[0], BUDGETS[-1]]):
+        monkeypatch.setattr(
+            "kme_jax.table.release.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
+        )
+        ledger, folder = Ledger(tmp_path / f"ledger{i}"), tmp_path / f"measured{i}"
+        options = {"epsilon": epsilon, "delta": delta, "target": target, "ledger": ledger, "database": "rows"}
+        try:  # δ has to be below 1/N
+            measured = measure_table(_Source(schema, num_rows), schema, folder=folder, **options)
+        except ValueError:
+            assert not ledger.path.exists()
+            assert not folder.exists()
+            continue
+        made += 1
+        released = measured.synthesise(20)
+        released.save(tmp_path / f"release{i}")
+        assert "nan" not in (tmp_path / f"release{i}" / "report.html").read_text()
+        schema.check(released.table)
+        jsonschema.Draft202012Validator(statement.schema()).validate(measured.statement)
+        assert len(ledger.spent("rows")) == 1
+    assert made >= (3 if num_rows == 2 else 1)
+
+
+@pytest.mark.parametrize("num_rows", [2, 10**3, 2**45])
+@pytest.mark.filterwarnings("error")
+def test_a_fit_has_no_limits(num_rows):
+    """Relaxed rows for counts that noise has hidden, or hardly touched, are a distribution: in float32."""
+    random = np.random.default_rng(0)
+    for noise in (1e-6, 1.0, 1e6, 1e15):
+        counts = num_rows / 4 + noise * random.normal(size=(1, 4))
+        pairs = np.zeros((1, 4, 4))
+        pairs[:, :2, 2:] = num_rows / 4 + noise * random.normal(size=(1, 2, 2))
+        precision = np.zeros((4, 4))
+        precision[:2, 2:] = 1 / noise
+        prior = np.full((1, 4), num_rows / 2)
+        totals = np.zeros(4)
+        observed = relaxed.Observed(
+            (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, pairs, precision, pairs, precision,
+            np.eye(4),
+        )  # fmt: skip
+        weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
+        assert weights.sum() == pytest.approx(1)
+        np.testing.assert_allclose(probabilities[..., :2].sum(-1), 1, rtol=1e-5)
+
+
+# -- what is measured is kept
+
+
+NUM_ROWS = 200
+TABLE = ["release", "rows.csv", "--schema=schema.json", "--epsilon=1", "--delta=1e-5", "--output=out", "--num_rows=50"]
+POINTS = [
+    "release", "rows.csv", "--columns=x,y", "--lower=0,0", "--upper=1,1", "--points=points.csv", "--epsilon=1",
+    "--delta=1e-5", "--output=out",
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a private file, public points and a schema, where commands run."""
+    rows = np.random.default_rng(0).uniform(size=(NUM_ROWS, 2))
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="x,y", comments="")
+    np.savetxt(tmp_path / "points.csv", rows[:9] ** 2, delimiter=",", header="x,y", comments="")
+    Schema((Numeric("x", 0, 1, step=0.25), Numeric("y", 0, 1, step=0.5))).write(tmp_path / "schema.json")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    return tmp_path
+
+
+def _raises(error, matches=lambda *_: True):
+    def wrapper(original):
+        def function(*args, **kwargs):
+            if matches(*args):
+                raise error("secret 31415926")
+            return original(*args, **kwargs)
+
+        return function
+
+    return wrapper
+
+
+# Where it stops, whether what was measured is kept then.
+STEPS = {
+    "table noise": (TABLE, "kme_jax.table.release.perturb_securely", None, False),
+    "table save": (TABLE, "kme_jax.folders.flush", lambda path: path.name == "privacy.json" and _spent(), False),
+    "table synthesis": (TABLE, "kme_jax.table.release.synthesise", None, True),
+    "table report": (TABLE, "kme_jax.table.release.report", None, True),
+    "table rename": (TABLE, "os.rename", lambda _, to: str(to) == "out", True),
+    "points noise": (POINTS, "kme_jax.release.perturb_securely", None, False),
+    "points save": (POINTS, "kme_jax.folders.flush", lambda path: path.name == "privacy.json" and _spent(), False),
+    "points synthesis": (POINTS, "kme_jax.release.synthesise", None, True),
+    "points rename": (POINTS, "os.rename", lambda _, to: str(to) == "out", True),
+    "after the measurement": (POINTS, "kme_jax.release.Measurement.save", "after", True),
+}
+
+
+def _spent():
+    return len(Ledger("rows.csv.ledger").spent("rows.csv"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, monkeypatch):
+    words, target, matches, kept = STEPS[step]
+    module, _, name = target.rpartition(".")
+    owner = pkgutil.resolve_name(module)
+    if target.startswith("kme_jax.release."):
+        owner = sys.modules["kme_jax.release"] if module == "kme_jax.release" else Measurement
+    original = getattr(owner, name)
+    with monkeypatch.context() as patch:
+        if matches == "after":
+
+            def late(*args):
+                original(*args)
+                raise error("secret 31415926")
+
+            patch.setattr(owner, name, late)
+        else:
+            patch.setattr(owner, name, _raises(error, matches or (lambda *_: True))(original))
+        assert cli.main(words) == (130 if error is KeyboardInterrupt else 2)
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert "31415926" not in line
+    assert _spent() == 1
+    assert not (place / "out").exists()
+    assert (place / "out.measured").exists() == kept
+    assert not list(place.glob(".kme_jax-*"))
+    if not kept:
+        assert "the budget is recorded as spent in" in line
+        assert "another try needs --again" in line
+        return
+    assert "kme-jax synthesise out.measured --output=out" in line
+    assert "spends nothing" in line
+    assert "--again" not in line
+    assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
+    assert Release.load("out").statement["private"]
+    assert _spent() == 1
+
+
+@pytest.mark.parametrize("words", [TABLE, POINTS], ids=["table", "points"])
+def test_a_ledger_that_was_open_to_all_is_the_owners(words, place):
+    path = place / "rows.csv.ledger"
+    path.write_text("")
+    path.chmod(0o666)
+    assert cli.main(words) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+ARGUMENTS = [
+    {"epsilon": True}, {"epsilon": "1"}, {"epsilon": math.nan}, {"epsilon": 1j}, {"epsilon": 1e-300},
+    {"epsilon": 1e308}, {"delta": 5e-324}, {"delta": 5.6e-309}, {"delta": None}, {"delta": math.inf}, {"seed": -1},
+    {"seed": 2**32}, {"seed": "0"}, {"seed": 1.5}, {"seed": True}, {"database": 5}, {"database": ""},
+    {"folder": "a\0b"}, {"folder": "none/m"}, {"folder": "x" * 300},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ARGUMENTS, ids=str)
+def test_arguments_that_cannot_be_are_refused_before_they_are_spent(change, place):
+    """Of a table, of points, and of labelled rows."""
+    ledger, rows = Ledger("ledger"), np.random.default_rng(0).uniform(size=(50, 2))
+    table = Schema.read("schema.json")
+    options = {"epsilon": 1.0, "delta": 1e-4, "ledger": ledger, "database": "rows", "folder": "measured"} | change
+    before = sorted(path.name for path in place.rglob("*"))
+    with pytest.raises((ValueError, OSError)):
+        measure_table("rows.csv", table, **options)
+    with pytest.raises((ValueError, OSError)):
+        measure(rows, Gaussian(1.0), rows[:3], **options)
+    if "seed" not in change:
+        features = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 10, 2)
+        with pytest.raises((ValueError, OSError)):
+            measure_labelled_securely(rows, features, **options)
+    assert sorted(path.name for path in place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("num_points", [0, -1, 10**6 + 1, 2.0, "9", None, True])
+def test_sizes_that_cannot_be_are_refused_before_they_are_spent(num_points, place):
+    ledger = Ledger("ledger")
+    options = {"epsilon": 1.0, "delta": 1e-4, "ledger": ledger, "database": "rows"}
+    with pytest.raises(ValueError, match="num_points must be"):
+        release(np.zeros((50, 2)), Gaussian(1.0), np.eye(2), num_points=num_points, **options)
+    if num_points not in (None, 10**6 + 1):
+        with pytest.raises(ValueError, match="num_rows must be"):
+            release_table("rows.csv", Schema.read("schema.json"), num_rows=num_points, **options)
+    assert not ledger.path.exists()
+
+
+def test_simulated_noise_is_said_to_be_not_private(place, capsys):
+    schema = Schema.read("schema.json")
+    made = release_table("rows.csv", schema, epsilon=1.0, delta=1e-5, secure=False, num_rows=9)
+    assert "NOT PRIVATE" in repr(made)
+    made.save("simulated")
+    assert cli.main(["sample", "simulated", "--output=some.csv", "--num_rows=5"]) == 0
+    assert "NOT PRIVATE" in capsys.readouterr().err
+    private = release_table("rows.csv", schema, epsilon=1.0, delta=1e-5, num_rows=9)
+    assert "NOT PRIVATE" not in repr(private)

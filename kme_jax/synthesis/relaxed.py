@@ -23,6 +23,7 @@ _STEPS_AT_ONCE = 30
 _AT_ONCE = 1 << 26  # entries of all pairs, of all fits that are side by side
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
+_FINEST = 1e-7  # of all rows: noise below it is below the rounding of shares in float32, whose squares would overflow
 _PRIOR_PRECISION = 0.1  # of the logits, about those of the one-way tables
 
 
@@ -132,7 +133,17 @@ def fit(
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
     names = ("singles", "singles_sigma", "totals", "totals_precision")
     names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
-    data = {name: single(getattr(observed, name)) for name in names}
+    finest = _FINEST * observed.num_rows
+    data = {
+        name: single(
+            np.minimum(getattr(observed, name), 1 / finest)
+            if name.endswith("precision")
+            else np.maximum(getattr(observed, name), finest)
+            if name.endswith("sigma")
+            else getattr(observed, name)
+        )
+        for name in names
+    }
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
         data[name] = data[name][None]
