@@ -11,8 +11,8 @@ What the container itself loses is left out:
   one in a column of them, and 0.10000000149011612 where another row has made the column wider.
 * ``pandas.read_csv`` before pandas 3.1, whose own parser of floats is off by a last digit. There, cases use
   ``float_precision="round_trip"``.
-* Numbers beside a ``datetime`` in ``pyarrow.Table.from_pandas`` and ``DataFrame.to_parquet``. pyarrow makes times of
-  them without a word, microseconds since 1970. A DataFrame itself is read as it is.
+* Numbers beside a time in ``pyarrow.array``, and so in ``pyarrow.Table.from_pandas`` and ``DataFrame.to_parquet``.
+  pyarrow makes times of them without a word, microseconds since 1970. A DataFrame itself is read as it is.
 * Numbers beside a ``numpy.timedelta64`` in ``numpy.array``, which makes durations of them.
 * Text that NumPy makes of a missing cell. ``numpy.array(["a", nan])`` holds "nan", which may be a category.
 * Containers that do not accept mixed cells at all, such as ``pyarrow.array([1, "a"])``: the error is theirs, and comes
@@ -253,20 +253,24 @@ def _concatenated(rows, schema, _folder=None):
         return pandas.concat([_frame(part, schema) for part in (rows[:1], rows[1:])], ignore_index=True)
 
 
-def _table(rows, schema, _folder=None) -> pa.Table:
-    return pa.table({name: pa.array(cells) for name, cells in zip(schema.names, _columns(rows), strict=True)})
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
 
 def _without_times(container: Container) -> Container:
     """Only columns in which numbers do not become times."""
 
-    def build(rows, schema, folder):
+    def build(rows, schema, folder=None):
         for cells in _columns(rows):
-            if any(map(is_number_type, cells)) and any(isinstance(x, datetime.date | np.datetime64) for x in cells):
+            if any(map(is_number_type, cells)) and any(isinstance(cell, _TIMES) for cell in cells):
                 raise TypeError("numbers would become times")
         return container(rows, schema, folder)
 
     return build
+
+
+@_without_times
+def _table(rows, schema, _folder=None) -> pa.Table:
+    return pa.table({name: pa.array(cells) for name, cells in zip(schema.names, _columns(rows), strict=True)})
 
 
 @_without_times
@@ -275,12 +279,12 @@ def _table_of_frame(rows, schema, _folder=None):
 
 
 def _chunked(rows, schema, _folder=None):
-    table = _table(rows, schema)
+    table = _table(rows, schema, None)
     return pa.concat_tables([table[start : start + 3] for start in range(0, len(rows), 3)])
 
 
 def _dictionaries(rows, schema, _folder=None):
-    return pa.table([column.dictionary_encode() for column in _table(rows, schema).columns], names=schema.names)
+    return pa.table([column.dictionary_encode() for column in _table(rows, schema, None).columns], names=schema.names)
 
 
 def _written(write: Callable[[Any, Any], None], suffix: str) -> Callable[[Container], Container]:
