@@ -628,9 +628,7 @@ def _show(args: argparse.Namespace) -> None:
             _say_line(f"{printable(column.name):<30.30} {column.kind}, {column.num_values} values{missing}")
         return
     sample, bounds = release.sample, release.measurement.bounds
-    unweighted = sample.weights.min() >= 0 and abs(sample.weights.sum() - 1) <= 1e-6
-    kind = "a probability distribution" if unweighted else "weights may be negative, and sum to about 1"
-    _say(f"\n{len(sample.points)} points, {kind}:")
+    _say(f"\n{len(sample.points)} points, whose weights are a probability distribution:")
     _say_line(f"{'column':<20} {'lower':>12} {'upper':>12} {'mean':>12}")
     means = sample.expectation(lambda z: z)
     for i, name in enumerate(release.columns):
@@ -659,10 +657,7 @@ def _sample(args: argparse.Namespace) -> None:
         rows = np.concatenate([release.sample.points, release.sample.weights[:, None]], axis=1)
         names = (*release.columns, "weight")
     else:
-        try:
-            rows, names = release.sample.resample(args.num_rows, args.seed), release.columns
-        except ValueError as error:
-            raise InputError(f"{error}; write them with --weighted") from error
+        rows, names = release.sample.resample(args.num_rows, args.seed), release.columns
         rows = np.random.default_rng(args.seed).permutation(rows)
     files.write_rows(output, rows, names)
     _say_line(f"wrote {output}: {len(rows)} rows")

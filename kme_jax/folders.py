@@ -361,7 +361,8 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] = tuple(KINDS)) 
             raise ValueError(f"it does not list the files of {known.about}")
         files = {name: _checked_entry(entry) for name, entry in entries.items()}
     if kind not in kinds:
-        raise ReleaseError(f"{folder}: holds {known.about}, not {KINDS[kinds[0]].about}{_remedy(folder, kind)}")
+        wanted = " or ".join(KINDS[name].about for name in kinds)
+        raise ReleaseError(f"{folder}: holds {known.about}, not {wanted}{_remedy(folder, kind)}")
     return Folder(folder, kind, files)
 
 

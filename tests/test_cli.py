@@ -432,7 +432,7 @@ BAD = {
     "sample signed weights": (
         ["sample", "old", "--output=s.csv"],
         "probability vector",
-        _forged(weights=np.full(len(POINTS), -0.5)),
+        _forged(weights=np.full(40, -0.5)),
     ),
     "evaluate against nothing": (["evaluate", "old", "--against=none.csv"], "no such file"),
     "evaluate against other columns": (["evaluate", "old", "--against=points.csv", "--no-header"], "3 cells"),

@@ -53,8 +53,7 @@ def _heaviest(
         math.sqrt(2 * math.pi) / period * np.exp(-0.5 * np.square(2 * math.pi * column / period))
         for column, period in zip(columns, lengths, strict=True)
     ]
-    images = np.arange(-_IMAGES, _IMAGES + 1)
-    total = math.prod(float(np.sum(np.exp(-0.5 * np.square(period * images)))) for period in lengths)
+    total = _total_mass(lengths)
     # Of n and −n the one that comes later in lexicographic order, the grid's own; 0 is in the middle.
     grid = np.stack(np.meshgrid(*columns, indexing="ij"), axis=-1).reshape(-1, len(columns))
     half = slice(len(grid) // 2, None)
@@ -66,6 +65,12 @@ def _heaviest(
         return periods, None
     used = order[: 1 + int(np.argmax(left_out <= max(_ENOUGH * total, left_out[-1])))]
     return periods, (grid[used].astype(np.int32), masses[used], total)
+
+
+def _total_mass(lengths: np.ndarray) -> float:
+    """P(0) for periods in units of ℓ."""
+    images = np.arange(-_IMAGES, _IMAGES + 1)
+    return math.prod(float(np.sum(np.exp(-0.5 * np.square(period * images)))) for period in lengths)
 
 
 @pytree_dataclass
@@ -157,8 +162,15 @@ class LatticeMap(SpectralMap):
         for name in ("half_widths", "periods", "amplitudes"):
             check_positive(name, float(np.min(getattr(self, name))))
         require(bool((self.periods >= self.half_widths).all()), "periods: the box is larger than a period")
-        mass = float(np.sum(np.square(self.amplitudes, dtype=np.float64)))
-        require(mass <= self.total_mass * (1 + 1e-5) < math.inf, "total_mass: the amplitudes have more")
+        # The masses of the frequencies, and of all of them, as in _heaviest.
+        lengths = self.periods * math.sqrt(2 * self.kernel.gamma)
+        turns = np.asarray(self.indices, np.float64) * (2 * math.pi / lengths)
+        masses = 2 * np.prod(math.sqrt(2 * math.pi) / lengths) * np.exp(-0.5 * np.sum(np.square(turns), axis=1))
+        masses[~np.any(self.indices, axis=1)] /= 2
+        close = np.allclose(np.square(self.amplitudes, dtype=np.float64), masses, rtol=1e-5, atol=0)
+        require(close, "amplitudes: they are not those of the kernel")
+        total = _total_mass(lengths)
+        require(math.isclose(self.total_mass, total, rel_tol=1e-9), "total_mass: it is not that of the kernel")
 
     @property
     def num_features(self) -> int:
