@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+MAX_SEED = 2**32 - 1  # of random keys and generators
 Progress = Callable[[int, int], None]
 """Called as ``progress(done, total)`` between pieces of long work."""
 

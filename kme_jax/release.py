@@ -30,7 +30,7 @@ from kme_jax.folders import (
 )
 from kme_jax.kernels import Kernel
 from kme_jax.ledger import Ledger
-from kme_jax.numerics import Progress, check_points
+from kme_jax.numerics import MAX_SEED, Progress, check_points
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import budget_in_short, privacy_statement
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from kme_jax.table.release import TableMeasurement, TableRelease
 
 MAX_POINTS = 10**6
-MAX_SEED = 2**32 - 1
 _MAX_FEATURES = 10**8
 
 

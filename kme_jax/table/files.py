@@ -81,10 +81,10 @@ class Reader(abc.ABC):
         self.label, names = label, [name.strip() for name in names]
         if not all(names):
             raise FileError(f"{label}: column {names.index('') + 1} has no name")
-        for place, name in enumerate(names):  # which is not shown: the first line may be no header
-            if name in names[:place]:
-                first = names.index(name) + 1
-                raise FileError(f"{label}: columns {first} and {place + 1} have the same name; rename or drop one")
+        places: dict[str, int] = {}
+        for place, name in enumerate(names, 1):  # which is not shown: the first line may be no header
+            if (first := places.setdefault(name, place)) != place:
+                raise FileError(f"{label}: columns {first} and {place} have the same name; rename or drop one")
         self.fields = pa.schema(list(zip(names, types, strict=True)))
 
     @abc.abstractmethod

@@ -31,7 +31,7 @@ from kme_jax.folders import (
     save_folder,
 )
 from kme_jax.ledger import Ledger
-from kme_jax.numerics import Progress
+from kme_jax.numerics import MAX_SEED, Progress
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.mechanisms import (
     Composition,
@@ -53,7 +53,6 @@ from kme_jax.verification import check_embedding, check_statement
 
 MAX_COLUMNS = 200
 MAX_ROWS = 10**9
-MAX_SEED = 2**32 - 1
 _NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 _ROOM = 1 << 26  # bytes that have to be there
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)

@@ -972,6 +972,8 @@ class Schema:
           FileError: no such file, no JSON, or no schema that is filled in.
         """
         path = pathlib.Path(path)
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise FileError(f"{path}: is not a file")
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8-sig")))
         except OSError as error:
