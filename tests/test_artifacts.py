@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 
 import jax
@@ -75,8 +76,14 @@ HARMLESS = re.compile(
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory):
-    """A small folder of each kind."""
-    root, rng = tmp_path_factory.mktemp("folders"), np.random.default_rng(0)
+    """A small folder of each kind, by its name in LOADERS."""
+    root = tmp_path_factory.mktemp("folders")
+    _make_all(root)
+    return root.joinpath
+
+
+def _make_all(root: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
     rows, points = rng.normal(size=(300, 2)), rng.uniform(-3, 3, (12, 2))
     ledger = Ledger(root / "ledger")
     for again in (False, True):
@@ -107,7 +114,6 @@ def folder_of(tmp_path_factory):
         training = Training(num_steps=50)
         made = train_generator(jax.random.key(1), measured.embedding, MLP((4,), 2), training, counts=measured.counts)
     save_generator(root / "generator", made, measured, public_inputs=("bounds",))
-    return root.joinpath
 
 
 def _load(load, folder: pathlib.Path) -> str | None:
@@ -263,20 +269,19 @@ def test_arrays_take_their_names_from_the_file_that_wrote_them(folder_of):
 
 def main() -> None:
     """Tries all mutants of all kinds of folders."""
-    import tempfile
-
-    class Factory:
-        def mktemp(self, name):
-            return pathlib.Path(tempfile.mkdtemp(prefix=name))
-
-    make = folder_of.__wrapped__(Factory())
-    total, start = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for name in LOADERS:
-        tried, accepted = _try_all(name, make(name), Factory().mktemp("mutants") / "copy", 1)
-        wrong = [label for label in accepted if not HARMLESS.match(label)]
-        total += tried
-        print(f"{name}: {tried} mutants, {len(accepted)} harmless, {len(wrong)} wrongly accepted {wrong}", flush=True)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) // 1024
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        _make_all(root)
+        total, start = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for name in LOADERS:
+            tried, accepted = _try_all(name, root / name, root / f"{name} copy", 1)
+            wrong = [label for label in accepted if not HARMLESS.match(label)]
+            total += tried
+            print(
+                f"{name}: {tried} mutants, {len(accepted) - len(wrong)} harmless, {len(wrong)} wrongly accepted {wrong}",
+                flush=True,
+            )
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) // 1024
     print(f"{total} mutants, each with its old and with a fitting digest; the peak memory grew by {grown} MiB")
 
 
