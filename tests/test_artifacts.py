@@ -277,10 +277,8 @@ def main() -> None:
             tried, accepted = _try_all(name, root / name, root / f"{name} copy", 1)
             wrong = [label for label in accepted if not HARMLESS.match(label)]
             total += tried
-            print(
-                f"{name}: {tried} mutants, {len(accepted) - len(wrong)} harmless, {len(wrong)} wrongly accepted {wrong}",
-                flush=True,
-            )
+            harmless = len(accepted) - len(wrong)
+            print(f"{name}: {tried} mutants, {harmless} harmless, {len(wrong)} wrongly accepted {wrong}", flush=True)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) // 1024
     print(f"{total} mutants, each with its old and with a fitting digest; the peak memory grew by {grown} MiB")
 
