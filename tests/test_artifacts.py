@@ -251,6 +251,23 @@ def test_no_folder_takes_much_more_memory_than_it_has_bytes(folder_of, tmp_path)
     assert int(run.stdout) < 64, "MiB"
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-6, 1e-3), (1e-3, 1e-300), (1e4, 1e-20), (1e6, 1e-9)])
+def test_extreme_budgets_are_loaded_again(tmp_path, epsilon, delta):
+    """Noise beyond 2⁵³ is rounded when it becomes a float; ε cannot be larger than the largest one."""
+    rng = np.random.default_rng(0)
+    rows, points = rng.normal(size=(300, 2)), rng.uniform(-3, 3, (12, 2))
+    table = pa.table({"age": rng.integers(0, 99, 300), "sex": rng.choice(["f", "m"], 300)})
+    schema = Schema((Numeric("age", 0, 100, integer=True), Categorical("sex", ("f", "m"))))
+    budget, kernel = {"epsilon": epsilon, "delta": delta}, Gaussian(8.0)
+    kept = []
+    for public in (points if epsilon > 1e-4 else None, None):
+        kept.append(measure(rows, kernel, public, **budget, bounds=BOUNDS, folder=tmp_path / f"{len(kept)}"))
+    for secure in (True, False):
+        kept.append(measure_table(table, schema, **budget, secure=secure, folder=tmp_path / f"{len(kept)}"))
+    for number, measured in enumerate(kept):
+        assert Measurement.load(tmp_path / f"{number}").statement == measured.statement
+
+
 def test_kinds_are_told_apart(folder_of):
     for name in LOADERS:
         kind = folders.open_folder(folder_of(name)).kind

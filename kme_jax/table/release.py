@@ -49,7 +49,7 @@ from kme_jax.table.report import report
 from kme_jax.table.schema import MISSING, Schema
 from kme_jax.table.synthesis import synthesise
 from kme_jax.validation import require
-from kme_jax.verification import check_embedding, check_statement
+from kme_jax.verification import check_embedding, check_statement, with_room
 
 MAX_COLUMNS = 200
 MAX_ROWS = 10**9
@@ -211,8 +211,7 @@ def _checked_statement(
         if name in measured:
             check_embedding(measured[name], budget, share)
             require(measured[name].mechanism.num_rows == statement["num_rows"], "the measurements have different N")
-    relaxed = PrivacyBudget(budget.epsilon * (1 + 1e-6), budget.delta)  # rounding by other versions of libraries
-    expected = _statement(schema, target, {n: measured[n] for n in _NAMES if n in measured}, relaxed, total)
+    expected = _statement(schema, target, {n: measured[n] for n in _NAMES if n in measured}, with_room(budget), total)
     return expected | {
         "epsilon": budget.epsilon,
         "groups": [{"rows": 1, "epsilon": budget.epsilon}, *expected["groups"][1:]],
