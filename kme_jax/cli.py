@@ -823,7 +823,7 @@ def main(arguments: Sequence[str]) -> int:
 def run() -> None:
     """The program kme-jax, by absl: its flags are in --helpfull."""
 
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # one that is closed is None
         stream.reconfigure(errors="replace")  # ε and ρ, on terminals that have none
 
     def parse(arguments):

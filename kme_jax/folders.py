@@ -251,7 +251,7 @@ def _array(content: bytes) -> np.ndarray:
     if version not in read:
         raise ValueError("an array has an unknown version")
     shape, fortran, dtype = read[version](stream)
-    if dtype.kind not in "fiuU" or not dtype.isnative or dtype.hasobject or dtype == np.float16:
+    if dtype.kind not in "fiuU" or not dtype.isnative or (dtype.kind == "f" and dtype.itemsize not in (4, 8)):
         raise ValueError(f"an array has the type {dtype}")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
         raise ValueError("an array has another size than its header says")

@@ -387,11 +387,19 @@ class Ledger:
         return entries, rest
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, of which no key appears twice."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key appears twice")
+    return record
+
+
 def _entry(line: bytes) -> Spending | None:
     """A record, whatever there is of the mark after it, or None for anything else."""
     with contextlib.suppress(ValueError, RecursionError):
         text = line.decode()
-        record, end = json.JSONDecoder().raw_decode(text)
+        record, end = json.JSONDecoder(object_pairs_hook=_once).raw_decode(text)
         marked = _UNFINISHED.decode().startswith(text[end:])
         if marked and isinstance(record, dict) and set(record) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]

@@ -1,5 +1,6 @@
 """Every field of every file of a release is changed: what does not follow from the mechanisms is refused."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -23,16 +24,22 @@ from kme_jax import (
     Ledger,
     Matern32,
     Measurement,
+    PrivacyBudget,
+    PrivateEmbedding,
     Release,
     cli,
     folders,
     measure,
     release,
 )
+from kme_jax.feature_maps.integer import integer_map
 from kme_jax.folders import ReleaseError
 from kme_jax.generators import load_generator, load_measurement, measure_labelled_securely, save_generator
+from kme_jax.privacy import secure_mechanism
+from kme_jax.release import _statement
 from kme_jax.synthesis.generator import Training, train_generator
 from kme_jax.synthesis.networks import MLP
+from kme_jax.table.release import _statement as _table_statement
 from kme_jax.table.release import measure_table, release_table
 from kme_jax.table.schema import Categorical, Numeric, Ordinal, Schema
 from tests import artifacts
@@ -266,6 +273,86 @@ def test_extreme_budgets_are_loaded_again(tmp_path, epsilon, delta):
         kept.append(measure_table(table, schema, **budget, secure=secure, folder=tmp_path / f"{len(kept)}"))
     for number, measured in enumerate(kept):
         assert Measurement.load(tmp_path / f"{number}").statement == measured.statement
+
+
+def _forged(measured: Measurement, feature_map) -> Measurement:
+    """A measurement that says, consistently, that its noise was for another map."""
+    old = measured.private
+    num_rows = old.mechanism.num_rows
+    integers = integer_map(feature_map, num_rows)
+    mechanism = secure_mechanism(integers, num_rows, PrivacyBudget(**BUDGET))
+    coordinates = np.rint(old.coordinates / mechanism.grid) * mechanism.grid
+    private = PrivateEmbedding(feature_map, coordinates, mechanism)
+    return dataclasses.replace(measured, private=private, statement=dict(_statement(private, measured.bounds, None)))
+
+
+def _smaller_cosines(feature_map):
+    return dataclasses.replace(feature_map, least_cosine=0.9)
+
+
+def _repeated_indices(feature_map):
+    second = np.full(len(feature_map.indices), 1)
+    return dataclasses.replace(
+        feature_map, indices=feature_map.indices[second], amplitudes=feature_map.amplitudes[second]
+    )
+
+
+def _negative_indices(feature_map):
+    indices, amplitudes = feature_map.indices.copy(), feature_map.amplitudes.copy()
+    indices[-1], amplitudes[-1] = -indices[1], amplitudes[1]
+    return dataclasses.replace(feature_map, indices=indices, amplitudes=amplitudes)
+
+
+def _longer_basis(feature_map):
+    """λmax is 16 rather than 1, in a direction that a vector of a known seed does not see."""
+    known, unit = (np.random.default_rng(seed).normal(size=feature_map.num_features) for seed in (0, 1))
+    unit -= known * (unit @ known) / (known @ known)
+    unit /= np.linalg.norm(unit)
+    basis = (np.eye(len(unit)) + 3 * np.outer(unit, unit)) @ feature_map.basis
+    norm = float(np.sqrt(np.square(basis).sum(axis=1).max())) * 1.0001
+    return dataclasses.replace(feature_map, basis=basis, basis_norm=norm, lambda_max=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "forge", "error"),
+    [
+        ("measurement of frequencies", _smaller_cosines, "least_cosine"),
+        ("measurement on a lattice", _repeated_indices, "indices"),
+        ("measurement on a lattice", _negative_indices, "indices"),
+        ("release", _longer_basis, "the basis is not one of these points"),
+    ],
+)
+def test_a_map_cannot_claim_a_smaller_diameter(folder_of, tmp_path, name, forge, error):
+    measured = Measurement.load(folder_of(name))
+    _forged(measured, measured.private.feature_map).save(tmp_path / "same")
+    Measurement.load(tmp_path / "same")
+    _forged(measured, forge(measured.private.feature_map)).save(tmp_path / "forged")
+    with pytest.raises(ReleaseError, match=error):
+        Measurement.load(tmp_path / "forged")
+
+
+def test_no_measurement_can_be_left_out(folder_of, tmp_path):
+    """What remains is consistent, and has a smaller ρ than what was spent."""
+    loaded = Measurement.load(folder_of("table measurement"))
+    for left in (1, 2):
+        kept = dict(list(loaded.measured.items())[:left])
+        budget = PrivacyBudget(loaded.statement["epsilon"], loaded.statement["delta"])
+        statement = _table_statement(loaded.schema, loaded.target, kept, budget, None)
+        dataclasses.replace(loaded, measured=kept, statement=statement).save(tmp_path / f"{left}")
+        with pytest.raises(ReleaseError, match=r"second measurement is not|third measurement is missing"):
+            Measurement.load(tmp_path / f"{left}")
+
+
+def test_no_long_floats_are_read(folder_of, tmp_path):
+    shutil.copytree(folder_of("release"), tmp_path / "copy")
+    path = tmp_path / "copy" / "release.npz"
+    arrays = artifacts.read_arrays(path.read_bytes())
+    path.write_bytes(
+        artifacts.write_arrays({k: v.astype("g") if v.dtype.kind == "f" else v for k, v in arrays.items()})
+    )
+    artifacts.seal(tmp_path / "copy")
+    with pytest.raises(ReleaseError, match=r"float128|longdouble"):
+        Release.load(tmp_path / "copy")
 
 
 def test_kinds_are_told_apart(folder_of):

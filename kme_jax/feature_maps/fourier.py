@@ -138,6 +138,15 @@ class FourierMap(SpectralMap):
         require(bool(np.any(self.turns)), "turns: all are zero")
         require(-1 <= self.least_cosine < 1, "least_cosine: expected a number from -1 to 1")
         require(self.radius > 0, "radius: expected a positive number")
+        if self.least_cosine > -1:  # what is proved for these frequencies, one by one or in orthogonal blocks
+            frequencies = 2 * math.pi * np.asarray(self.turns, np.float64)
+            roundoff = float(np.finfo(self.turns.dtype).eps) / 2
+            proved = [_least_cosine(frequencies, block, roundoff) for block in (1, self.dim)]
+            known = any(
+                self.least_cosine <= cosine + 1e-5 * abs(cosine) and self.radius <= radius * (1 + 1e-5)
+                for cosine, radius in proved
+            )
+            require(self.kernel.decreases_along_rays and known, "least_cosine: more than is proved")
 
     @property
     def num_features(self) -> int:

@@ -162,6 +162,9 @@ class LatticeMap(SpectralMap):
         for name in ("half_widths", "periods", "amplitudes"):
             check_positive(name, float(np.min(getattr(self, name))))
         require(bool((self.periods >= self.half_widths).all()), "periods: the box is larger than a period")
+        signs = np.sign(np.take_along_axis(self.indices, np.argmax(self.indices != 0, axis=1)[:, None], axis=1))
+        different = np.unique(np.where(signs < 0, -self.indices, self.indices), axis=0)
+        require(len(different) == len(self.indices), "indices: one of them, or its negative, appears twice")
         # The masses of the frequencies, and of all of them, as in _heaviest.
         lengths = self.periods * math.sqrt(2 * self.kernel.gamma)
         turns = np.asarray(self.indices, np.float64) * (2 * math.pi / lengths)

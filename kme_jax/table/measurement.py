@@ -377,6 +377,7 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     require(_same(maps[0], singles_map(layout)), "the first measurement is not of single columns")
     require(_same(maps[1], coarse_map(layout, plan)), "the second measurement is not of all pairs")
     if maps[2] is None:
+        require(maps[1] is None, "the third measurement is missing")
         return
     own = [j for j in range(len(layout.grids)) if j == layout.split]
     places = {j: a for a, j in enumerate(layout.columns)}

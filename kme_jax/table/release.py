@@ -211,6 +211,9 @@ def _checked_statement(
         if name in measured:
             check_embedding(measured[name], budget, share)
             require(measured[name].mechanism.num_rows == statement["num_rows"], "the measurements have different N")
+    if _NAMES[2] not in measured:
+        singles = plans.Singles.read(layout, measured[_NAMES[0]])
+        require(not plans.zoom_blocks(layout, singles), "the measurement of what stands out is missing")
     expected = _statement(schema, target, {n: measured[n] for n in _NAMES if n in measured}, with_room(budget), total)
     return expected | {
         "epsilon": budget.epsilon,

@@ -97,6 +97,13 @@ def _text_cells(array: pa.Array) -> list[bytes]:
     return [(cell or b"").strip() for cell in array.cast(pa.large_binary()).to_pylist()]
 
 
+def _taken(array: pa.Array, places: np.ndarray) -> pa.Array:
+    """Some of the values of an array."""
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):  # there is no kernel for views
+        array = array.cast(pa.large_binary())
+    return array.take(pa.array(places))
+
+
 def _floats(array: pa.Array) -> np.ndarray:
     """Of an array of numbers; NaN for missing ones. What is beyond 2⁵³ is rounded."""
     if pa.types.is_decimal(array.type):
@@ -253,20 +260,24 @@ class Column(abc.ABC):
             return np.repeat(self._encode(array.values, marks), lengths)
         if self._by_value(kind) and (pa.types.is_decimal(kind) or pa.types.is_float16(kind)):
             array = pa.array(_floats(array))  # some of these have no kernel for dictionaries
-        if pa.types.is_dictionary(kind):
-            if len(array.dictionary) > len(array) and (_is_text(kind.value_type) or _is_number(kind.value_type)):
-                # Batches may share one that is as long as the table. (Views have no kernel for it.)
-                if pa.types.is_string_view(kind.value_type) or pa.types.is_binary_view(kind.value_type):
-                    plain = array.dictionary.cast(pa.large_binary())
-                    array = pa.DictionaryArray.from_arrays(array.indices, plain)
-                return self._encode(array.dictionary_decode(), marks)
-        elif self._by_value(array.type):
+        if not pa.types.is_dictionary(kind) and self._by_value(array.type):
             array = array.dictionary_encode()
-        else:
+        if not pa.types.is_dictionary(array.type):
             return self._encode_values(array, marks)
-        codes = np.append(self._encode_values(array.dictionary, marks), marks.missing)
-        indices = array.indices.cast(pa.int64()).fill_null(len(codes) - 1).to_numpy()
-        return np.take(codes, indices, mode="clip")  # damaged files have indices beyond the dictionary
+        dictionary, places = array.dictionary, array.indices.cast(pa.int64(), safe=False)
+        ends = pc.min_max(places).as_py()
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < len(dictionary):  # in damaged files
+            known = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(dictionary)))
+            places = pc.if_else(known, places, len(dictionary))
+        places = places.fill_null(len(dictionary) + 1).to_numpy()
+        if len(dictionary) > len(array) + 2:  # batches may share one that is as long as the table
+            used, places = np.unique(places, return_inverse=True)
+            codes = np.where(used == len(dictionary), marks.unreadable, marks.missing)
+            within = used < len(dictionary)
+            codes[within] = self._encode_values(_taken(dictionary, used[within]), marks)
+        else:
+            codes = np.append(self._encode_values(dictionary, marks), [marks.unreadable, marks.missing])
+        return np.take(codes, places)
 
     def _by_value(self, kind: pa.DataType) -> bool:
         """Whether different cells should be looked at once each."""
