@@ -191,7 +191,7 @@ def point_of(value: Any) -> float:
     """Any object as an entry of a row of numbers; NaN for what is missing or no number."""
     try:
         if isinstance(value, str | bytes | bytearray):
-            number = parse_number(_text_of(value).strip())
+            number = parse_number(_text_of(value).rstrip(b"\0").strip())  # arrays of text drop NULs at the end, too
         elif is_number_type(value):
             number = number_of(value)
         elif isinstance(value, np.generic) or np.ndim(value):
@@ -209,8 +209,10 @@ def point_of(value: Any) -> float:
 def points_of(array: np.ndarray) -> np.ndarray:
     """An array of any type and shape as one of float32, if it is one, or else of float64: each entry by itself.
 
-    What is missing or no number is NaN. Other numbers are rounded to float64, as ``point_of`` does it.
+    What is missing, masked or no number is NaN. Other numbers are rounded to float64, as ``point_of`` does it.
     """
+    if isinstance(array, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(array), np.nan, points_of(array.data))
     kind = array.dtype
     if kind in (np.float32, np.float64):
         return array

@@ -48,6 +48,8 @@ def private_array(rows: Any) -> np.ndarray:
     Raises:
       ValueError: lists of different length, or rows that are none.
     """
+    if isinstance(rows, np.ma.MaskedArray):  # whose cells may be missing, and whose mask np.asarray forgets
+        return points_of(rows)
     if hasattr(rows, "__array__"):
         return np.asarray(rows)
     if not isinstance(rows, list | tuple):

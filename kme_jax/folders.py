@@ -81,9 +81,10 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
     folder = pathlib.Path(folder)
     if "\0" in os.fsdecode(folder):
         raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
-    if os.path.lexists(folder):
-        raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder)  # an error, too, where the name is too long
+            raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
         with tempfile.TemporaryFile(dir=folder.parent) as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, num_bytes + 1)
@@ -285,7 +286,7 @@ class Folder:
         if not path.exists():
             raise ReleaseError(f"{self.path}: has no {name}, which {MANIFEST} lists")
         with damaged(path):
-            content = _read(path, size)
+            content = _read(path, size, digest)
             if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
                 raise ValueError(f"it is not the file that {MANIFEST} describes")
         return content
@@ -314,13 +315,16 @@ class Folder:
             arrays.check_all_read()
 
 
-def _read(path: pathlib.Path, most: int) -> bytes:
-    """A file of at most so many bytes."""
+def _read(path: pathlib.Path, most: int, digest: str | None = None) -> bytes:
+    """A file of at most so many bytes. It is not taken into memory unless it has the digest, if there is one."""
     if not path.is_file():
         raise ValueError("there is no such file")
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > most:
             raise ValueError(f"it has more than {most} bytes")
+        if digest is not None and hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise ValueError(f"it is not the file that {MANIFEST} describes")
+        file.seek(0)
         return file.read()
 
 

@@ -261,6 +261,9 @@ def load_generator(folder: str | os.PathLike) -> Generator:
         composition = decode(tree["composition"], arrays, Composition)
         check_parts(generator.mechanisms, composition)
         check_described(tree["measurements"], generator.mechanisms)
+        if len(generator.mechanisms) == 2:
+            require(generator.shares is not None, "counts of classes belong to shares")
+            check_sensitivity(generator.mechanisms[1], TableMap.of_codes(len(generator.shares)))
     with damaged(opened.path / "privacy.json"):
         check_statement(
             statement,

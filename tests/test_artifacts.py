@@ -305,12 +305,21 @@ def _negative_indices(feature_map):
 
 def _longer_basis(feature_map):
     """λmax is 16 rather than 1, in a direction that a vector of a known seed does not see."""
+    return _stretched(feature_map, 3, 1.0)
+
+
+def _slightly_longer_basis(feature_map):
+    """λmax is 2.25 rather than the largest that may be said."""
+    return _stretched(feature_map, 0.5, 1.0099)
+
+
+def _stretched(feature_map, by, lambda_max):
     known, unit = (np.random.default_rng(seed).normal(size=feature_map.num_features) for seed in (0, 1))
     unit -= known * (unit @ known) / (known @ known)
     unit /= np.linalg.norm(unit)
-    basis = (np.eye(len(unit)) + 3 * np.outer(unit, unit)) @ feature_map.basis
+    basis = (np.eye(len(unit)) + by * np.outer(unit, unit)) @ feature_map.basis
     norm = float(np.sqrt(np.square(basis).sum(axis=1).max())) * 1.0001
-    return dataclasses.replace(feature_map, basis=basis, basis_norm=norm, lambda_max=1.0)
+    return dataclasses.replace(feature_map, basis=basis, basis_norm=norm, lambda_max=lambda_max)
 
 
 @pytest.mark.parametrize(
@@ -320,6 +329,7 @@ def _longer_basis(feature_map):
         ("measurement on a lattice", _repeated_indices, "indices"),
         ("measurement on a lattice", _negative_indices, "indices"),
         ("release", _longer_basis, "the basis is not one of these points"),
+        ("release", _slightly_longer_basis, "the basis is not one of these points"),
     ],
 )
 def test_a_map_cannot_claim_a_smaller_diameter(folder_of, tmp_path, name, forge, error):

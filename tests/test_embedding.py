@@ -15,7 +15,7 @@ from kme_jax import (
     mean_embedding,
     mean_embedding_of_batches,
 )
-from kme_jax.embedding import integer_embedding_of_batches
+from kme_jax.embedding import integer_embedding_of_batches, private_points
 from tests import reference
 
 
@@ -122,3 +122,12 @@ def test_a_row_has_the_same_integers_in_an_array_of_any_type(rng):
             parts = (rows[i : i + 7].astype([np.float32, np.float64, object][i % 3]) for i in range(0, len(rows), 7))
             batches = integer_embedding_of_batches(feature_map, parts, len(rows), bounds=bounds)
             np.testing.assert_array_equal(batches.total, totals[0])
+
+
+def test_masked_cells_are_missing_and_text_ends_before_its_nuls():
+    """np.asarray forgets the mask; an array of text drops NULs at the end, and one of objects keeps them."""
+    masked = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, False]])
+    np.testing.assert_array_equal(private_points(masked), [[1, np.nan], [3, 4]])
+    np.testing.assert_array_equal(private_points(masked.astype(int)), [[1, np.nan], [3, 4]])
+    for other in ("2", None):
+        np.testing.assert_array_equal(private_points([["1\0"], [other]])[0], private_points(np.array([["1\0"]]))[0])

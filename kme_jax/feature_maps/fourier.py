@@ -147,6 +147,8 @@ class FourierMap(SpectralMap):
                 for cosine, radius in proved
             )
             require(self.kernel.decreases_along_rays and known, "least_cosine: more than is proved")
+            different = len(np.unique(self.turns, axis=0)) == len(self.turns)
+            require(different, "turns: independent draws are different")
 
     @property
     def num_features(self) -> int:
