@@ -156,7 +156,9 @@ def random_column(rng: np.random.Generator, name: str) -> Column:
                 categories.append(category)
     categories = categories or ["a", "b"]
     default = _choice(rng, [None, categories[-1]])
-    return column(name, tuple(categories), nullable=nullable, default=default)
+    made = column(name, tuple(categories), nullable=nullable, default=default)
+    word = made.missing_word()  # which missing cells have to count as
+    return made if word is None else column(name, tuple(categories), nullable=False, default=word)
 
 
 def _typed(category: str) -> Any:

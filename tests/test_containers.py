@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from experiments import containers
+from kme_jax.files import FileError
 from kme_jax.table import Categorical, Datetime, Numeric, Schema, open_table
 
 NUMBER = Numeric("x", 0, 100, integer=True, nullable=True)
@@ -77,6 +78,23 @@ def test_no_type_is_refused(cells, column):
         assert len(_codes(frame.astype(str), column)) == 2
     if cells[0] != 1j:
         assert len(_codes(pa.table({"x": pa.array(cells)}), column)) == 2
+
+
+def test_a_category_that_is_a_word_for_missing_cells_is_their_category_or_refused():
+    """pandas reads "nan" as missing in a column of floats, and as text where one row is no float."""
+    frames = [pandas.DataFrame({"x": cells}) for cells in ([math.nan, math.inf, 1.0], ["nan", "inf", "1"])]
+    for word, nullable, default in (
+        ("nan", False, "inf"),
+        ("nan", True, None),
+        ("NA", False, "inf"),
+        ("None", True, "inf"),
+    ):
+        schema = Schema((Categorical("x", ("inf", word), nullable=nullable, default=default),))
+        for frame in frames:
+            with pytest.raises(FileError, match=f"the category {word} is a word that programs also read as a missing"):
+                open_table(frame, schema)
+    schema = Schema((Categorical("x", ("inf", "nan"), default="nan"),))
+    assert [next(iter(open_table(frame, schema).codes()))[:2].tolist() for frame in frames] == [[[1], [0]]] * 2
 
 
 def test_types_of_pandas():

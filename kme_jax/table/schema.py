@@ -19,7 +19,8 @@ So every type is accepted, and text and typed cells are read alike:
 * In a column of times times are read, text that is an ISO time, and whole numbers of eight digits: 20240301 is a day.
 
 Categories that are the same number or time ("1" and "01") can be told apart in a .csv file alone, which has only text.
-A table from anywhere else is refused with such a schema, whatever it holds.
+So can a category that is a word for missing cells ("NA"), unless missing cells count as this category. A table from
+anywhere else is refused with such a schema, whatever it holds.
 """
 
 from __future__ import annotations
@@ -636,6 +637,15 @@ class Categorical(Column):
         found = [(number, code) for number, code in found if math.isfinite(number) and number != int(number)]
         return _unique(((kind, float(np.dtype(kind).type(x))), code) for kind in _NARROW for x, code in found)
 
+    def missing_word(self) -> str | None:
+        """The first category, if there is any, that a missing cell could mean, and that missing cells do not count as:
+        programs read "nan" or "NA" as missing where the other cells of a column are numbers, and as text elsewhere."""
+        for code, category in enumerate(self.categories):
+            number = parse_number(category.encode())
+            if number is not None and math.isnan(number) and code != self._missing:
+                return category
+        return None
+
     def one_of_two(self) -> tuple[str, str] | None:
         """The first two categories, if there are any, that a number or a time could mean alike."""
         seen: dict[tuple[str, float], str] = {}
@@ -903,10 +913,19 @@ class Schema:
         """Refuses this schema for tables that are not raw text, whatever these hold: see the top of this module.
 
         Raises:
-          ValueError: two categories of a column are the same number or time.
+          ValueError: two categories of a column are the same number or time; a category is a word for missing cells,
+            and missing cells do not count as this category.
         """
         for column in self.columns:
-            found = column.one_of_two() if isinstance(column, Categorical) else None
+            if not isinstance(column, Categorical):
+                continue
+            word = column.missing_word()
+            if word is not None:
+                raise column._error(
+                    f"the category {files.shown((word,))} is a word that programs also read as a missing cell: let it "
+                    "be the default of a column that is not nullable, rename it, or give a .csv file"
+                )
+            found = column.one_of_two()
             if found is not None:
                 raise column._error(
                     f"categories {files.shown(found[:1])} and {files.shown(found[1:])} are the same number or time, "
