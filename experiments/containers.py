@@ -40,7 +40,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax import Bounds, LatticeMap, integer_embedding
-from kme_jax.cells import UNREADABLE, is_number_type
+from kme_jax.cells import UNREADABLE, is_number_type, parse_number
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.feature_maps.table import Grid
 from kme_jax.kernels import Gaussian
@@ -152,7 +152,9 @@ def random_column(rng: np.random.Generator, name: str) -> Column:
     for words in rng.permutation(len(_CATEGORIES))[: int(rng.integers(1, 4))]:
         for category in _CATEGORIES[words]:
             tried = column(name, (*categories, category))
-            if _bools(rng) and tried.one_of_two() is None:
+            numbers = [parse_number(word.encode()) for word in tried.categories]
+            num_missing = sum(number is not None and math.isnan(number) for number in numbers)
+            if _bools(rng) and tried.one_of_two() is None and num_missing < 2:
                 categories.append(category)
     categories = categories or ["a", "b"]
     default = _choice(rng, [None, categories[-1]])
