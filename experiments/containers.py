@@ -11,7 +11,8 @@ What the container itself loses is left out:
   one in a column of them, and 0.10000000149011612 where another row has made the column wider.
 * ``pandas.read_csv`` before pandas 3.1, whose own parser of floats is off by a last digit. There, cases use
   ``float_precision="round_trip"``.
-* Numbers beside a time in ``pyarrow.array``, and so in ``pyarrow.Table.from_pandas`` and ``DataFrame.to_parquet``.
+* Numbers beside a time in ``pyarrow.array``, and so in ``pyarrow.Table.from_pandas``, ``DataFrame.to_parquet`` and
+  series of ``pandas.ArrowDtype``.
   pyarrow makes times of them without a word, microseconds since 1970. A DataFrame itself is read as it is.
 * Numbers beside a ``numpy.timedelta64`` in ``numpy.array``, which makes durations of them.
 * Text that NumPy makes of a missing cell. ``numpy.array(["a", nan])`` holds "nan", which may be a category.
@@ -331,8 +332,10 @@ CONTAINERS: dict[str, Container] = {
     "DataFrame turned into categories": _categories,
     "DataFrame of complex numbers": _converted("complex128", "complex64"),
     "DataFrame of times": _converted("datetime64[ns]", "datetime64[s]", "datetime64[us, UTC]", "timedelta64[ns]"),
-    "DataFrame of Arrow types": _converted(
-        *(pandas.ArrowDtype(kind) for kind in (pa.float64(), pa.string(), pa.timestamp("us"), pa.decimal128(30, 5)))
+    "DataFrame of Arrow types": _without_times(
+        _converted(
+            *(pandas.ArrowDtype(kind) for kind in (pa.float64(), pa.string(), pa.timestamp("us"), pa.decimal128(30, 5)))
+        )
     ),
     "nullable DataFrame": _nullable("numpy_nullable"),
     "Arrow DataFrame": _without_times(_nullable("pyarrow")),
