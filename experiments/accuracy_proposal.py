@@ -84,9 +84,9 @@ def release(
     reference: Reference, embedding: MeanEmbedding, budget: PrivacyBudget, keys: jax.Array, progress
 ) -> tuple[PosteriorMean, dict[str, Any]]:
     """One improved release with its own noise and sampler, and what it is like."""
-    private = perturb(keys[0], embedding, budget)
+    noisy = perturb(keys[0], embedding, budget)
     started = time.perf_counter()
-    mean, report = posterior_mean(keys[1], private, prior(embedding.feature_map.dim), progress=progress)
+    mean, report = posterior_mean(keys[1], noisy, prior(embedding.feature_map.dim), progress=progress)
     sample, _ = represent(mean, NUM_POINTS)
     seconds = time.perf_counter() - started
     points, counts = np.unique(sample.resample(_RESAMPLED_ROWS, seed=0), axis=0, return_counts=True)
@@ -97,10 +97,10 @@ def release(
             "resampled": reference.distance(points, counts / _RESAMPLED_ROWS),
         },
         "denoised": float(np.linalg.norm(mean.coordinates - truth)),
-        "noise": float(np.linalg.norm(private.coordinates - truth)),
+        "noise": float(np.linalg.norm(noisy.coordinates - truth)),
         "map": type(embedding.feature_map).__name__,
         "num_features": embedding.feature_map.num_features,
-        "sigma": private.mechanism.scale,
+        "sigma": noisy.mechanism.scale,
         "seconds": seconds,
         "converged": report.converged,
         "acceptance": report.acceptance,

@@ -18,16 +18,16 @@ from experiments.mixture import mixture
 from kme_jax import (
     Gaussian,
     MeanEmbedding,
+    NoisyEmbedding,
     PrivacyBudget,
-    PrivateEmbedding,
     SubspaceMap,
     adaptive,
     closed_form,
     mean_embedding,
     perturb,
 )
+from kme_jax._numerics.precision import Progress, in_float64
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import Progress, in_float64
 from kme_jax.synthesis import EntropicLeastSquares
 
 # Steps from the published algorithm 1 to `improved`: (name, calibration, diameter, weights).
@@ -51,11 +51,11 @@ def mixture_reference(config: Any, dim: int, stages: common.Stages) -> Reference
 
 
 @in_float64
-def _projection(private: PrivateEmbedding) -> np.ndarray:
+def _projection(noisy: NoisyEmbedding) -> np.ndarray:
     """Probability weights whose embedding is closest to μ̃ (Nikolov, Talwar & Zhang 2013): no shrinkage."""
-    features = private.feature_map(jnp.asarray(private.feature_map.points))
-    variance = private.mechanism.variance
-    problem = EntropicLeastSquares(features, private.coordinates)
+    features = noisy.feature_map(jnp.asarray(noisy.feature_map.points))
+    variance = noisy.mechanism.variance
+    problem = EntropicLeastSquares(features, noisy.coordinates)
     fit, penalty = None, float(jnp.sum(jnp.square(features))) / len(features)
     while fit is None or fit.penalty > _PROJECTION_PENALTY * variance:  # from one penalty to the next, as `adaptive`
         penalty = max(penalty / 4, _PROJECTION_PENALTY * variance)
@@ -82,7 +82,7 @@ def measure(
     seconds, chosen = [], []
     for i, seed in enumerate(draws):
         for name, calibration, diameter, method in used:
-            private = perturb(
+            noisy = perturb(
                 jax.random.key(seed),
                 embedding,
                 PrivacyBudget(epsilon, delta),
@@ -91,17 +91,17 @@ def measure(
             )
             if method == "adaptive":
                 started = time.perf_counter()
-                sample, report = adaptive(private)
+                sample, report = adaptive(noisy)
                 seconds.append(time.perf_counter() - started)
                 weights[name].append(sample.weights)
                 best = report.chosen
-                share = best.penalty / private.mechanism.variance if best.kind == "probability" else None
+                share = best.penalty / noisy.mechanism.variance if best.kind == "probability" else None
                 freedom = best.degrees_of_freedom
                 chosen.append({"kind": best.kind, "penalty_over_variance": share, "degrees_of_freedom": freedom})
             elif method == "closed_form":
-                weights[name].append(closed_form(private).weights)
+                weights[name].append(closed_form(noisy).weights)
             elif i < _PROJECTION_DRAWS and len(points) <= _LARGE:
-                weights[name].append(_projection(private))
+                weights[name].append(_projection(noisy))
         if progress:
             progress(i + 1, len(draws))
     everything = reference.distances(points, np.stack([w for each in weights.values() for w in each]), kernel_mean)

@@ -44,8 +44,10 @@ from kme_jax import (
     integer_embedding,
     mean_embedding,
 )
+from kme_jax._numerics.precision import float64
 from kme_jax.feature_maps import FeatureMap
-from kme_jax.numerics import float64
+from kme_jax.points.measure import plan_map
+from kme_jax.points.release import Measurement
 from kme_jax.privacy import (
     add_noise,
     gaussian_mechanism,
@@ -53,7 +55,6 @@ from kme_jax.privacy import (
     secure,
     secure_mechanism,
 )
-from kme_jax.release import Measurement, plan_map
 from kme_jax.table import Numeric, Schema, measure_table
 
 _KERNEL = Gaussian(0.5)
@@ -294,7 +295,7 @@ def _whole_command(pair: _Pair, budget: PrivacyBudget, runs: int, progress):
                     status = cli.main([*words, f"--output={folder}/out"])
                 if status:
                     raise RuntimeError("the command failed")
-                coordinates = Measurement.load(folder / "out").private.coordinates
+                coordinates = Measurement.load(folder / "out").noisy.coordinates
             values.append((coordinates / mechanism.grid - totals[0]) @ direction)
             done += 1
             progress(done, 2 * (runs + max(20, runs // _PILOT)))
@@ -322,7 +323,7 @@ def _release_of_frames(budget: PrivacyBudget, runs: int, progress, *, old: bool 
     done = 0
 
     def measure(which):
-        return measure_table(databases[which], _BOOLS, epsilon=budget.epsilon, delta=budget.delta)
+        return measure_table(databases[which], _BOOLS, budget=budget)
 
     ((_, private),) = measure(0).measured.items()
     totals = []

@@ -55,12 +55,12 @@ from kme_jax import (
     mean_embedding,
     perturb,
 )
+from kme_jax._numerics.precision import Progress, precision_of
+from kme_jax._numerics.sincos import sincos_turns
+from kme_jax.generators.networks import MLP
+from kme_jax.generators.train import Training, train_generator
 from kme_jax.gram import double_mean, kernel_mean
-from kme_jax.numerics import Progress, precision_of
-from kme_jax.sincos import sincos_turns
 from kme_jax.synthesis import reduced_set
-from kme_jax.synthesis.generator import Training, train_generator
-from kme_jax.synthesis.networks import MLP
 
 Run = Callable[[], Any]
 
@@ -754,8 +754,8 @@ def _joint_step(config: BenchmarkConfig) -> Iterator[Task]:
 
 def _greedy_step(config: BenchmarkConfig) -> Iterator[Task]:
     fourier, starts, num_steps = _fourier(config), proposal(32, 2), 10
-    private = perturb(jax.random.key(0), mean_embedding(fourier, mixture(config.num_rows, 2)[:1000]), _budget())
-    steps = functools.partial(reduced_set.greedy_preimages, [private], starts, num_steps=num_steps)
+    noisy = perturb(jax.random.key(0), mean_embedding(fourier, mixture(config.num_rows, 2)[:1000]), _budget())
+    steps = functools.partial(reduced_set.greedy_preimages, [noisy], starts, num_steps=num_steps)
     sizes = {"J": config.num_features, "D": 2}
     yield Task("greedy_step", sizes, "float32", steps, units=num_steps * len(starts))
 
@@ -763,8 +763,8 @@ def _greedy_step(config: BenchmarkConfig) -> Iterator[Task]:
 def _adaptive(config: BenchmarkConfig) -> Iterator[Task]:
     rows, num_points = mixture(min(config.num_rows, _MOST_ROWS), 2), max(1, config.num_points // 10)
     subspace = SubspaceMap.from_points(Gaussian(0.5e-4), rows[:num_points])
-    private = perturb(jax.random.key(0), mean_embedding(subspace, rows), _budget())
-    yield Task("adaptive", {"M": num_points, "D": 2}, "float64", lambda: adaptive(private)[0].weights)
+    noisy = perturb(jax.random.key(0), mean_embedding(subspace, rows), _budget())
+    yield Task("adaptive", {"M": num_points, "D": 2}, "float64", lambda: adaptive(noisy)[0].weights)
 
 
 def _improved(config: BenchmarkConfig) -> Iterator[Task]:
@@ -799,9 +799,9 @@ def _generator(config: BenchmarkConfig) -> Iterator[Task]:
     rows = mixture(1000, 2)
     labels = np.arange(len(rows)) % num_labels
     embedding = mean_embedding(features, np.column_stack([rows, labels]))
-    private = perturb(jax.random.key(0), embedding, _budget())
+    noisy = perturb(jax.random.key(0), embedding, _budget())
     training = Training(num_steps=num_steps, num_cycles=1, batch_size=500)
-    train = functools.partial(train_generator, jax.random.key(1), private, MLP(), training)
+    train = functools.partial(train_generator, jax.random.key(1), noisy, MLP(), training)
     yield Task("generator", {"J": num_features, "steps": num_steps, "D": 2}, "float32", lambda: train().shares)
 
 

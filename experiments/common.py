@@ -23,8 +23,13 @@ from tqdm import tqdm
 
 import kme_jax
 from experiments.mixture import mixture
-from kme_jax.compile_cache import temporary_compile_cache, use_compile_cache
-from kme_jax.numerics import Progress, check_columns, check_points, hide_absent_devices
+from kme_jax._numerics.compile_cache import temporary_compile_cache, use_compile_cache
+from kme_jax._numerics.precision import (
+    Progress,
+    check_columns,
+    check_points,
+    hide_absent_devices,
+)
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -482,7 +487,7 @@ def run_main(define_flags: Callable[[], None], main: Callable[[], None], *, comp
     Args:
       define_flags: defines the program's flags.
       main: the program.
-      compile_cache: whether compiled programs are kept, see ``kme_jax.compile_cache``.
+      compile_cache: whether compiled programs are kept, see ``kme_jax._numerics.compile_cache``.
     """
     define_flags()
 

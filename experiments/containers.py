@@ -41,13 +41,13 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax import Bounds, LatticeMap, integer_embedding
-from kme_jax.cells import UNREADABLE, is_number_type, parse_number
+from kme_jax._numerics.cells import UNREADABLE, is_number_type, parse_number
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.feature_maps.table import Grid
 from kme_jax.kernels import Gaussian
 from kme_jax.table import Categorical, Column, Datetime, Numeric, Ordinal, Schema, open_table
-from kme_jax.table import measurement as plans
-from kme_jax.table.schema import _Marks
+from kme_jax.table import plan as plans
+from kme_jax.table.columns import Marks
 
 Container = Callable[[list[list[Any]], Schema, pathlib.Path], Any]
 Encoder = Callable[[Any, Schema], np.ndarray]
@@ -396,7 +396,7 @@ def old_encoder(frame: pandas.DataFrame, schema: Schema) -> np.ndarray:
     """
     codes = []
     for column in schema.columns:
-        series, marks = frame[column.name], _Marks(column._missing, column._unreadable)
+        series, marks = frame[column.name], Marks(column._missing, column._unreadable)
         if series.dtype != object and not hasattr(series, "cat"):
             codes.append(column.encode(pa.Array.from_pandas(series)))
             continue
@@ -544,9 +544,9 @@ def is_violated_by_points(rng: np.random.Generator) -> bool | None:
         if found is None or (isinstance(found, np.ndarray) and found.ndim != 2):  # NumPy has looked into cells
             return None
         both.append(found)
-    single = [private[:1] if isinstance(private, list | np.ndarray) else private.iloc[:1] for private in both]
+    single = [noisy[:1] if isinstance(noisy, list | np.ndarray) else noisy.iloc[:1] for noisy in both]
     try:
-        totals = [integer_embedding(_POINTS, private, bounds=bounds).total for private in (*both, *single)]
+        totals = [integer_embedding(_POINTS, noisy, bounds=bounds).total for noisy in (*both, *single)]
     except ValueError:
         return True
     return not np.array_equal(totals[1] - totals[0], totals[3] - totals[2])

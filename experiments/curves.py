@@ -30,10 +30,10 @@ from kme_jax import (
     represent,
     spectral_map,
 )
+from kme_jax._numerics.precision import Progress, float64
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import Progress, float64
-from kme_jax.privacy import PrivateEmbedding, add_noise, gaussian_mechanism
+from kme_jax.privacy import NoisyEmbedding, add_noise, gaussian_mechanism
 from kme_jax.synthesis import adaptive_batch, greedy_preimages, joint_of_sizes, lasso_weights
 
 _DRAWS_PER_CALL = 100
@@ -133,7 +133,7 @@ def algorithm2_curves(
 
 def _lasso_distances(
     reference: Reference,
-    private: list[PrivateEmbedding],
+    private: list[NoisyEmbedding],
     points: np.ndarray,
     grid: np.ndarray,
     progress: Progress,

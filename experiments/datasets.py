@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from experiments import common
-from kme_jax.table.schema import Categorical, Column, Numeric, Schema
+from kme_jax.table.columns import Categorical, Column, Numeric
+from kme_jax.table.schema import Schema
 
 _PRIVATE_SHARE = 0.8
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments import common
-from kme_jax.numerics import Progress
+from kme_jax._numerics.precision import Progress
 
 SUBSTITUTIONS = {
     "adaboost": "SAMME, the only algorithm that is left; the authors had SAMME.R",

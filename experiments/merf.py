@@ -9,14 +9,15 @@ import jax
 import numpy as np
 
 from kme_jax import PrivacyBudget, mean_embedding
-from kme_jax.algorithms import LabelledMeasurement, measure_labelled
+from kme_jax._numerics.precision import Progress
 from kme_jax.embedding import MeanEmbedding, class_labels
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress
+from kme_jax.generators.measure import measure_labelled
+from kme_jax.generators.networks import Network
+from kme_jax.generators.release import GeneratorMeasurement
+from kme_jax.generators.train import Generator, Training, train_generator
 from kme_jax.privacy.calibration import gaussian_epsilon
-from kme_jax.synthesis.generator import Generator, Training, train_generator
-from kme_jax.synthesis.networks import Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Privacy:
     noise_multipliers: tuple[tuple[float, float], ...] = ()
     class_counts: bool = False
 
-    def measure(self, key: jax.Array, sums: Sums, budget: PrivacyBudget) -> LabelledMeasurement:
+    def measure(self, key: jax.Array, sums: Sums, budget: PrivacyBudget) -> GeneratorMeasurement:
         """Step 2.
 
         Raises:
@@ -78,7 +79,7 @@ class Privacy:
 
 def train(
     key: jax.Array,
-    measured: LabelledMeasurement,
+    measured: GeneratorMeasurement,
     network: Network,
     training: Training,
     bounds: tuple[float, float] | None,
@@ -94,7 +95,7 @@ def train(
     )  # fmt: skip
 
 
-def report(made: Generator, measured: LabelledMeasurement) -> dict[str, Any]:
+def report(made: Generator, measured: GeneratorMeasurement) -> dict[str, Any]:
     """What a cell says about noise and fit."""
     mechanism = measured.embedding.mechanism
     return {

@@ -20,9 +20,9 @@ from experiments import common, merf, plots
 from experiments.common import flag
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap
+from kme_jax.generators.networks import MLP
+from kme_jax.generators.train import Training
 from kme_jax.kernels import Gaussian, GaussianSum
-from kme_jax.synthesis.generator import Training
-from kme_jax.synthesis.networks import MLP
 
 SIDE = 5  # modes in a row of the grid, and classes
 SPREAD = 0.2

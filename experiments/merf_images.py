@@ -18,9 +18,14 @@ from experiments import common, image_classifiers, images, merf, plots
 from experiments.common import flag
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap
+from kme_jax.generators.networks import (
+    MLP,
+    Convolutional,
+    Network,
+    SmoothImages,
+)
+from kme_jax.generators.train import Generator, Training
 from kme_jax.kernels import Gaussian, GaussianSum
-from kme_jax.synthesis.generator import Generator, Training
-from kme_jax.synthesis.networks import MLP, Convolutional, Network, SmoothImages
 
 # [H] table 3: accuracy, mean of the classifiers.
 PUBLISHED = {("mnist", 1.0): 0.65, ("mnist", 0.2): 0.61, ("fashion_mnist", 1.0): 0.61, ("fashion_mnist", 0.2): 0.53}

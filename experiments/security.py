@@ -23,8 +23,8 @@ from experiments.common import flag
 from experiments.mixture import mixture
 from kme_jax import (
     Gaussian,
+    NoisyEmbedding,
     PrivacyBudget,
-    PrivateEmbedding,
     SubspaceMap,
     adaptive,
     integer_embedding,
@@ -61,11 +61,11 @@ class SecurityConfig:
                 PrivacyBudget(epsilon, self.delta)
 
 
-def _simulated(subspace: SubspaceMap, rows: np.ndarray, budget: PrivacyBudget, seed: int) -> PrivateEmbedding:
+def _simulated(subspace: SubspaceMap, rows: np.ndarray, budget: PrivacyBudget, seed: int) -> NoisyEmbedding:
     return perturb(jax.random.key(seed), mean_embedding(subspace, rows), budget)
 
 
-def _secure(subspace: SubspaceMap, rows: np.ndarray, budget: PrivacyBudget, _seed: int) -> PrivateEmbedding:
+def _secure(subspace: SubspaceMap, rows: np.ndarray, budget: PrivacyBudget, _seed: int) -> NoisyEmbedding:
     return perturb_securely(integer_embedding(subspace, rows), budget)
 
 

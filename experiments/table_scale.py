@@ -26,9 +26,10 @@ from experiments.processes import in_fresh_process
 from kme_jax import PrivacyBudget
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.privacy import perturb_securely
-from kme_jax.table.files import open_table
-from kme_jax.table.release import measure_table
-from kme_jax.table.schema import Column, Schema
+from kme_jax.table.columns import Column
+from kme_jax.table.measure import measure_table
+from kme_jax.table.readers import open_table
+from kme_jax.table.schema import Schema
 
 _GROUP = 2**17  # rows of a row group
 _MISSING = 0.05
@@ -83,7 +84,9 @@ def write_rows(path: pathlib.Path, schema: Schema, num_rows: int, seed: int = 0)
 def _measure(path: pathlib.Path, adult: datasets.Dataset, epsilon: float, delta: float) -> dict[str, Any]:
     """Measures a file with the features of a release of Adult, the same ones each time: its noise is simulated."""
     schema, budget = adult.schema, PrivacyBudget(epsilon, delta)
-    chosen = measure_table(adult.private, schema, epsilon=epsilon, delta=delta, target=adult.target, secure=False)
+    chosen = measure_table(
+        adult.private, schema, budget=PrivacyBudget(epsilon, delta), target=adult.target, secure=False
+    )
     maps = [private.feature_map for private in chosen.measured.values()]
     source, sums, noise = open_table(path, schema), 0.0, 0.0
     for feature_map in maps:

@@ -29,7 +29,7 @@ from experiments.processes import in_fresh_process
 from experiments.table_metrics import CLASSIFIERS, utility
 from kme_jax import PrivacyBudget
 from kme_jax.table import marginals
-from kme_jax.table.release import release_table
+from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
 
 _RELEASE = "release"
@@ -93,7 +93,9 @@ def result_path(config: TablesConfig, dataset: str) -> pathlib.Path:
 def _release(
     rows: pa.Table, schema: Schema, target: str, epsilon: float, delta: float, seed: int, secure: bool
 ) -> pa.Table:
-    return release_table(rows, schema, epsilon=epsilon, delta=delta, target=target, seed=seed, secure=secure).table
+    return release_table(
+        rows, schema, budget=PrivacyBudget(epsilon, delta), target=target, seed=seed, secure=secure
+    ).table
 
 
 def run(config: TablesConfig) -> dict[str, dict[str, Any]]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 
-from kme_jax.embedding import MeanEmbedding, class_labels, mean_embedding
+from kme_jax._numerics.precision import Progress, check_points
+from kme_jax.domain import NormalProposal
+from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
-from kme_jax.feature_maps.table import TableMap
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
 from kme_jax.privacy.calibration import Calibration
-from kme_jax.privacy.mechanisms import Composition, Diameter, PrivateEmbedding, check_diameter
-from kme_jax.proposals import NormalProposal
+from kme_jax.privacy.mechanisms import Diameter, NoisyEmbedding, check_diameter
 from kme_jax.synthesis import (
     WeightedSample,
     adaptive,
@@ -34,10 +30,6 @@ from kme_jax.synthesis import (
     posterior_mean,
     represent,
 )
-from kme_jax.synthesis.generator import Generator, Training, covered_share, train_generator
-from kme_jax.synthesis.networks import Network
-
-COUNT_SHARE = 0.02  # of the budget, for the counts of classes: their noise is small beside what classes differ by
 
 
 def algorithm1(
@@ -46,8 +38,7 @@ def algorithm1(
     kernel: Kernel,
     points: np.ndarray,
     *,
-    epsilon: float,
-    delta: float,
+    budget: PrivacyBudget,
     weights: Literal["closed_form", "l1_ball"] = "closed_form",
     calibration: Calibration = "analytic",
     diameter: Diameter = "proved",
@@ -64,8 +55,7 @@ def algorithm1(
         ``mean_embedding``).
       kernel: k, with a bandwidth that does not come from the private rows.
       points: public points z, [M, d], chosen independently of the rows that are to be protected (lines 1 and 2).
-      epsilon: ε > 0.
-      delta: δ in (0, 1), well below 1/N.
+      budget: (ε, δ), with δ in (0, 1), well below 1/N.
       weights: "closed_form" (line 8) or "l1_ball" (theorem 11, C = 1).
       calibration: "analytic", or "classical" as published.
       diameter: "proved" (√2 times a factor just above 1 for k ≥ 0), or "published" (2).
@@ -79,7 +69,6 @@ def algorithm1(
     """
     if weights not in ("closed_form", "l1_ball"):
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
-    budget = PrivacyBudget(epsilon, delta)
     check_before_long_work(rows, points, budget, calibration, diameter)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
@@ -102,8 +91,7 @@ def improved(
     kernel: Kernel,
     public: np.ndarray | NormalProposal,
     *,
-    epsilon: float,
-    delta: float,
+    budget: PrivacyBudget,
     num_points: int = 1000,
     num_features: int = 10_000,
     tolerance: float = DEFAULT_TOLERANCE,
@@ -129,8 +117,7 @@ def improved(
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal.
       public: points z, [M, d], or a proposal: chosen independently of the rows that are to be protected.
-      epsilon: ε > 0.
-      delta: δ in (0, 1), well below 1/N.
+      budget: (ε, δ), with δ in (0, 1), well below 1/N.
       num_points: M, for a proposal. (Points that are given are all used.)
       num_features: J, even, for a proposal; at most, on a lattice.
       tolerance: see ``SubspaceMap.from_points``, for points.
@@ -143,7 +130,6 @@ def improved(
       ValueError: shapes, a budget or an option that cannot be; a proposal so far from the origin that features of rows
         there are inaccurate.
     """
-    budget = PrivacyBudget(epsilon, delta)
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     check_before_long_work(rows, public, budget)
@@ -151,8 +137,8 @@ def improved(
     # With points only the noise is random.
     feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
     features = public_feature_map(feature_key, kernel, public, num_features=num_features, tolerance=tolerance)
-    private = perturb(noise_key, mean_embedding(features, rows), budget)
-    return synthesise(solver_key, private, proposal, num_points, progress=progress)
+    noisy = perturb(noise_key, mean_embedding(features, rows), budget)
+    return synthesise(solver_key, noisy, proposal, num_points, progress=progress)
 
 
 def public_feature_map(
@@ -173,7 +159,7 @@ def public_feature_map(
 
 def synthesise(
     key: jax.Array,
-    private: PrivateEmbedding,
+    noisy: NoisyEmbedding,
     proposal: NormalProposal | None,
     num_points: int = 1000,
     *,
@@ -193,8 +179,8 @@ def synthesise(
       progress: called with (work done, work at most).
     """
     if proposal is None:
-        return adaptive(private, signed=signed, progress=progress)[0]
-    mean, report = posterior_mean(key, private, proposal, progress=progress)
+        return adaptive(noisy, signed=signed, progress=progress)[0]
+    mean, report = posterior_mean(key, noisy, proposal, progress=progress)
     if not report.converged:
         warnings.warn(
             "the sampler found no mixture that explains the noisy embedding to within its noise, and keeps some of it "
@@ -211,8 +197,7 @@ def algorithm2(
     candidates: np.ndarray,
     num_points: int,
     *,
-    epsilon: float,
-    delta: float,
+    budget: PrivacyBudget,
     num_features: int = 10_000,
     orthogonal: bool = True,
     reduced_set: Literal["joint", "greedy"] = "joint",
@@ -230,8 +215,7 @@ def algorithm2(
       kernel: k, shift-invariant, with a bandwidth that does not come from the private rows.
       candidates: public points, [C, d], C ≥ M, drawn without looking at the rows: where the reduced set starts.
       num_points: M.
-      epsilon: ε > 0.
-      delta: δ in (0, 1), well below 1/N.
+      budget: (ε, δ), with δ in (0, 1), well below 1/N.
       num_features: J, even.
       orthogonal: orthogonal rather than independent frequencies.
       reduced_set: "joint" (locations and weights together, Σ|w| ≤ 1) or "greedy" (the published code's procedure).
@@ -246,7 +230,6 @@ def algorithm2(
     """
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
-    budget = PrivacyBudget(epsilon, delta)
     check_before_long_work(rows, candidates, budget, calibration)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
@@ -258,146 +241,11 @@ def algorithm2(
         feature_key, kernel, num_features, candidates.shape[1], orthogonal=orthogonal
     )  # lines 1 and 2
     embedding = mean_embedding(fourier, rows)  # line 3
-    private = perturb(noise_key, embedding, budget, calibration=calibration)  # line 4
+    noisy = perturb(noise_key, embedding, budget, calibration=calibration)  # line 4
     if reduced_set == "joint":
-        return joint(solver_key, private, candidates, num_points, progress=progress)[0]  # lines 5 to 7
-    points = greedy_preimages([private], candidates[:num_points], progress=progress)[0]
-    return next(lasso_weights(private, points))[0]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LabelledMeasurement:
-    """The two measurements of [H] algorithm 1: all that a generator may see of labelled rows.
-
-    Attributes:
-      embedding: μ̃.
-      counts: noisy shares of the classes; None where they were not measured.
-      composition: what both are together.
-      total: of all releases of the same rows, if a ledger knows, see ``Ledger.spend``.
-    """
-
-    embedding: PrivateEmbedding
-    counts: PrivateEmbedding | None
-    composition: Composition
-    total: dict[str, Any] | None = None
-
-
-def measure_labelled(
-    key: jax.Array,
-    embedding: MeanEmbedding,
-    counts: MeanEmbedding | None,
-    budget: PrivacyBudget,
-    *,
-    count_share: float = COUNT_SHARE,
-    calibration: Calibration = "analytic",
-    diameter: Diameter = "proved",
-) -> LabelledMeasurement:
-    """[H] algorithm 1, steps 1 to 3, with simulated noise.
-
-    Formal guarantee: the counts have the public part ``count_share`` of μ², and the embedding the rest; μ² adds up
-    (``Composition``), which is checked. δ is lowered for both by the probability that the embedding's diameter fails.
-
-    Args:
-      key: a JAX random key for the noise, used once.
-      embedding: μ̂ of rows with labels.
-      counts: mean of ``TableMap.of_codes`` over ``class_labels`` of the same rows; None to take classes as of one size.
-      budget: (ε, δ) of both.
-      count_share: in (0, 1).
-      calibration: see ``perturb``.
-      diameter: see ``perturb``; of the embedding.
-
-    Raises:
-      ValueError: as ``perturb``; two calibrations that do not compose.
-    """
-    if counts is None:
-        private = perturb(key, embedding, budget, calibration=calibration, diameter=diameter)
-        return LabelledMeasurement(private, None, Composition.of([private.mechanism], budget))
-    if not 0 < count_share < 1:
-        raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
-    embedding_key, counts_key = jax.random.split(key)
-    private = perturb(
-        embedding_key, embedding, budget, calibration=calibration, diameter=diameter, share=1 - count_share
-    )
-    left = PrivacyBudget(budget.epsilon, budget.delta - private.mechanism.failure_probability)
-    shares = perturb(counts_key, counts, left, calibration=calibration, share=count_share)
-    both = Composition.of([private.mechanism, shares.mechanism], budget)
-    warn_of_uncounted_rows(shares)
-    return LabelledMeasurement(private, shares, both)
-
-
-def warn_of_uncounted_rows(counts: PrivateEmbedding) -> None:
-    """Warns where ``covered_share`` is below 1. Post-processing of what is private, where an error about the rows
-    themselves would not be. The measurement is spent, and is not lost where warnings are made errors.
-
-    Args:
-      counts: noisy shares of the classes, [L].
-    """
-    share, num_labels = covered_share(counts), counts.feature_map.num_features
-    if share < 1:
-        with contextlib.suppress(UserWarning):
-            warnings.warn(
-                f"noisy shares of the classes add up to {share:.3f}, not to 1: the map does not cover the other rows, "
-                f"which were not counted. A label is a whole number from 0 to {num_labels - 1}, in the last column; "
-                "codes are below their number of categories; numbers are finite, and within the map's reach",
-                stacklevel=3,
-            )
-
-
-def dp_merf(
-    key: jax.Array,
-    rows: np.ndarray,
-    features: FeatureMap,
-    network: Network,
-    training: Training | None = None,
-    *,
-    epsilon: float,
-    delta: float,
-    class_counts: bool = True,
-    count_share: float = COUNT_SHARE,
-    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
-    levels: int = 0,
-    checkpoint: str | None = None,
-    progress: Progress | None = None,
-) -> Generator:
-    """Differentially private mean embeddings with random features: a generator ([H] algorithm 1 and sections 3 to 4).
-
-    Formal guarantee: (ε, δ)-differential privacy under replace-one neighbours with N public: one noisy embedding, and
-    for labelled rows noisy counts of the classes; training is post-processing ([H] section 3). The noise is simulated,
-    see ``kme_jax.privacy.mechanisms``; ``kme_jax.generators`` has what may be published.
-
-    Args:
-      key: a JAX random key for noise and training.
-      rows: the private rows: numbers [N, d], then codes of categories for a ``MixedMap``, and in the last column the
-        label for a ``LabelledMap``. Rows that the map does not cover, those with a label that is none of the classes
-        among them, contribute nothing.
-      features: ψ, public: a ``FourierMap`` or ``LatticeMap``, a ``MixedMap``, or a ``LabelledMap`` of one of these.
-      network: of the generator, e.g. ``kme_jax.synthesis.networks.MLP()``.
-      training: how it is trained.
-      epsilon: ε > 0.
-      delta: δ in (0, 1), well below 1/N.
-      class_counts: whether the counts of the classes are measured too ([H] section 4.2); if not, synthetic rows are as
-        many of each class.
-      count_share: the part of the budget for them.
-      bounds: public bounds of the numbers; see ``train_generator``.
-      levels: see ``train_generator``.
-      checkpoint: a folder for the state of training; see ``train_generator``. A second call with the same key and rows
-        goes on from there.
-      progress: called with (steps done, steps).
-
-    Raises:
-      ValueError: shapes, a budget or an option that cannot be.
-    """
-    budget = PrivacyBudget(epsilon, delta)
-    gaussian_noise_multiplier(budget)
-    noise_key, training_key = jax.random.split(key)
-    embedding, counts = mean_embedding(features, rows), None
-    if class_counts and isinstance(features, LabelledMap):
-        counts = mean_embedding(TableMap.of_codes(features.num_labels), class_labels(features, rows))
-    measured = measure_labelled(noise_key, embedding, counts, budget, count_share=count_share)
-    return train_generator(
-        training_key, measured.embedding, network, training, counts=measured.counts, bounds=bounds, levels=levels,
-        checkpoint=checkpoint, progress=progress,
-    )  # fmt: skip
+        return joint(solver_key, noisy, candidates, num_points, progress=progress)[0]  # lines 5 to 7
+    points = greedy_preimages([noisy], candidates[:num_points], progress=progress)[0]
+    return next(lasso_weights(noisy, points))[0]
 
 
 def check_before_long_work(rows, public, budget, calibration="analytic", diameter="proved") -> None:

@@ -23,18 +23,22 @@ from absl.flags import argparse_flags
 from scipy.spatial import cKDTree
 from tqdm import tqdm
 
-from kme_jax import evaluation, files
-from kme_jax.bounds import Bounds
-from kme_jax.compile_cache import use_compile_cache
-from kme_jax.folders import check_folder
+import kme_jax
+from kme_jax._numerics.compile_cache import use_compile_cache
+from kme_jax._numerics.precision import Progress, hide_absent_devices
+from kme_jax._numerics.text import printable
+from kme_jax.domain import Bounds
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52
-from kme_jax.ledger import Ledger
-from kme_jax.numerics import Progress, hide_absent_devices
-from kme_jax.planning import plan
+from kme_jax.points import evaluate as evaluation
+from kme_jax.points.files import read_rows, write_rows
+from kme_jax.points.measure import measure, plan_map, plan_mechanism
+from kme_jax.points.plan import plan
+from kme_jax.points.release import Measurement, Release
 from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows
-from kme_jax.release import Measurement, Release, is_generator, measure, plan_map, plan_mechanism
-from kme_jax.text import printable
+from kme_jax.privacy.ledger import Ledger, Spending
+from kme_jax.storage import files
+from kme_jax.storage.folders import check_folder
 
 KERNELS: dict[str, Callable[[float], Kernel]] = {
     "gaussian": lambda length: Gaussian(1 / (2 * length**2)),
@@ -44,6 +48,7 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
 }
 
 _TABLE_ROOM = 1 << 26  # bytes
+_RELEASES = ("release", "table release")
 
 _DESCRIPTION = """Publish a synthetic database instead of a private one, with differential privacy.
 
@@ -479,7 +484,7 @@ def _release_table(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} does not apply with --schema")
     if not args.header:
         raise InputError("--no-header does not apply with --schema: the file needs the names of its columns")
-    schema, table_files, table_release = _tables("schema", "files", "release")
+    schema, readers, table_release, table_measure = _tables("schema", "readers", "release", "measure")
     budget, num_rows = _budget(args.epsilon, args.delta), _num_rows(args.num_rows)
     if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would be waited for
         raise InputError(f"{args.schema}: is not a file")
@@ -487,19 +492,16 @@ def _release_table(args: argparse.Namespace) -> None:
     table_release.check_columns(known, args.target)
     places = _places(args, _TABLE_ROOM)
     _, measured, ledger, database = places
-    source, size = table_files.open_table(args.file, known), {"num_rows": num_rows}
+    source, size = readers.open_table(args.file, known), {"num_rows": num_rows}
     _num_rows(source.num_rows if num_rows is None else num_rows)
     with _kept(args, size, places):
         with _bar("rows") as progress:
-            result = table_release.measure_table(
+            result = table_measure.measure_table(
                 source,
                 known,
-                epsilon=budget.epsilon,
-                delta=budget.delta,
+                budget=budget,
                 target=args.target,
-                ledger=ledger,
-                database=database,
-                again=args.again,
+                spending=Spending(ledger, database, allow_repeat=args.again),
                 folder=measured,
                 progress=progress,
             )
@@ -518,7 +520,7 @@ def _release_points(args: argparse.Namespace) -> None:
     _, measured, ledger, database = places
 
     def read(path):
-        return files.read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
+        return read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
 
     points = None
     if args.points is not None:
@@ -540,12 +542,9 @@ def _release_points(args: argparse.Namespace) -> None:
                 rows,
                 kernel,
                 points,
-                epsilon=budget.epsilon,
-                delta=budget.delta,
+                budget=budget,
                 bounds=bounds,
-                ledger=ledger,
-                database=database,
-                again=args.again,
+                spending=Spending(ledger, database, allow_repeat=args.again),
                 folder=measured,
                 num_features=num_features,
                 seed=args.seed,
@@ -558,8 +557,8 @@ def _release_points(args: argparse.Namespace) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     output = files.check_new_file(args.output, (".json",))
-    (schema,) = _tables("schema")
-    draft, left_out = schema.Schema.draft(args.file, public=args.public)
+    schema, drafts = _tables("schema", "draft")
+    draft, left_out = drafts.draft_schema(args.file, public=args.public)
     schema.write_json(output, draft)
     for name, reason in left_out.items():
         _say_line(f"left out: {name}: {reason}")
@@ -568,8 +567,8 @@ def _schema(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    schema, table_files, check = _tables("schema", "files", "check")
-    source = table_files.open_table(args.file, schema.Schema.read(args.schema))
+    schema, readers, check = _tables("schema", "readers", "check")
+    source = readers.open_table(args.file, schema.Schema.read(args.schema))
     print(check.describe(check.check_table(source), source.num_rows))
 
 
@@ -582,7 +581,8 @@ def _finish(measurement, size: dict[str, int | None], seed: int, output: pathlib
 
 
 def _synthesise(args: argparse.Namespace) -> None:
-    measurement = Measurement.load(args.folder)
+    loaded = kme_jax.load(args.folder, (*_RELEASES, "measurement", "table measurement"))
+    measurement = getattr(loaded, "measurement", loaded)
     if isinstance(measurement, Measurement):
         if args.num_rows is not None:
             raise InputError("--num_rows is for tables: give --num_points")
@@ -595,32 +595,22 @@ def _synthesise(args: argparse.Namespace) -> None:
     result = _finish(measurement, size, args.seed, output)
     made = f"{len(result.sample.points)} points" if isinstance(result, Release) else f"{result.table.num_rows} rows"
     _say_line(f"wrote {output}: {made}; nothing was spent")
-    if not any((pathlib.Path(args.folder) / name).exists() for name in ("points.npz", "rows.npz")):
+    if measurement is loaded:
         _say_line(f"{args.folder} is not needed any more")
 
 
-def _show_generator(args: argparse.Namespace) -> None:
-    from kme_jax.generators import load_generator
-
-    made = load_generator(args.folder)
-    said = json.loads((pathlib.Path(args.folder) / "privacy.json").read_text())  # which load_generator has compared
-    if args.json:
-        _say_json(said)
-        return
-    _say(statement.describe(said))
-    shares = "" if made.shares is None else f", shares of the classes {', '.join(f'{s:.3f}' for s in made.shares)}"
-    _say(f"\nA generator, {type(made.network).__name__}{shares}; kme_jax.generators.load_generator(...).sample(1000)")
-    _say_line(f"‖μ̃ − μ_G‖² = {made.report.fit:.3g}; that of the noise alone would be {made.report.expected:.3g}")
-
-
 def _show(args: argparse.Namespace) -> None:
-    if is_generator(pathlib.Path(args.folder)):
-        return _show_generator(args)
-    release = Release.load(args.folder)
+    release = kme_jax.load(args.folder, (*_RELEASES, "generator"))
     if args.json:
         _say_json(release.statement)
         return
     _say(statement.describe(release.statement))
+    if hasattr(release, "generator"):
+        made = release.generator
+        shares = "" if made.shares is None else f", shares of the classes {', '.join(f'{s:.3f}' for s in made.shares)}"
+        _say(f"\nA generator, {type(made.network).__name__}{shares}; kme_jax.load(...).sample(1000) makes rows")
+        _say_line(f"‖μ̃ − μ_G‖² = {made.report.fit:.3g}; that of the noise alone would be {made.report.expected:.3g}")
+        return
     if not isinstance(release, Release):
         _say(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
         for column in release.schema.columns:
@@ -639,14 +629,14 @@ def _show(args: argparse.Namespace) -> None:
 def _sample(args: argparse.Namespace) -> None:
     _num_rows(args.num_rows)
     files.check_new_file(args.output, (".csv", ".npz", ".parquet"))
-    release = Release.load(args.folder)
+    release = kme_jax.load(args.folder, _RELEASES)
     output = files.check_new_file(args.output, (".csv", ".npz" if isinstance(release, Release) else ".parquet"))
     if not release.statement["private"]:
         print("warning: NOT PRIVATE: the noise of this release was simulated; do not publish its rows", file=sys.stderr)
     if not isinstance(release, Release):
-        (table_files,) = _tables("files")
+        (readers,) = _tables("readers")
         table = release.sample(args.num_rows, seed=args.seed, where=args.where, weighted=args.weighted)
-        table_files.write_table(output, table)
+        readers.write_table(output, table)
         _say_line(f"wrote {output}: {table.num_rows} rows")
         return
     if args.where:
@@ -659,7 +649,7 @@ def _sample(args: argparse.Namespace) -> None:
     else:
         rows, names = release.sample.resample(args.num_rows, args.seed), release.columns
         rows = np.random.default_rng(args.seed).permutation(rows)
-    files.write_rows(output, rows, names)
+    write_rows(output, rows, names)
     _say_line(f"wrote {output}: {len(rows)} rows")
 
 
@@ -706,7 +696,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     output = None if args.output is None else files.check_new_file(args.output, (".json",))
     if output is not None and _resolved(args.folder) in _resolved(output).parents:
         raise InputError(f"{output}: errors are NOT PRIVATE, and do not belong into what is published")
-    release = Release.load(args.folder)
+    release = kme_jax.load(args.folder, _RELEASES)
     found, text = (_evaluated_points if isinstance(release, Release) else _evaluated_table)(args, release)
     if output is not None:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -719,16 +709,16 @@ def _evaluated_table(args: argparse.Namespace, release) -> tuple[dict, str]:
     for name, given in {"no-header": not args.header, "array": args.array, "no-distance": not args.distance}.items():
         if given:
             raise InputError(f"--{name} does not apply to a table")
-    (table_files,) = _tables("files")
-    found = evaluation.evaluate_table(release, table_files.open_table(args.against, release.schema))
-    return found, evaluation.describe_table(found)
+    readers, evaluate_table = _tables("readers", "evaluate")
+    found = evaluate_table.evaluate_table(release, readers.open_table(args.against, release.schema))
+    return found, evaluate_table.describe_table(found)
 
 
 def _evaluated_points(args: argparse.Namespace, release: Release) -> tuple[dict, str]:
     if release.measurement.bounds is None:
         raise InputError(f"{args.folder}: it was made without bounds, so there is nothing to read the file by")
     named = pathlib.Path(args.against).suffix == ".csv" and args.header
-    rows = files.read_rows(
+    rows = read_rows(
         args.against,
         columns=release.columns if named else None,
         num_columns=len(release.columns),

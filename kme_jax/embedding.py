@@ -11,12 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.bounds import Bounds
-from kme_jax.cells import points_of
+from kme_jax._numerics.cells import points_of
+from kme_jax._numerics.precision import (
+    Progress,
+    check_columns,
+    is_on_accelerator,
+    precision_of,
+)
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap, integer_map
-from kme_jax.numerics import Progress, check_columns, is_on_accelerator, precision_of
-from kme_jax.pytrees import pytree_dataclass
 
 
 @pytree_dataclass
@@ -74,8 +79,8 @@ def _is_row(row: Any) -> bool:
 def private_points(rows: Any) -> np.ndarray:
     """Rows as a floating-point array [n, d], refused for their shape alone: a cell that is no number is NaN.
 
-    Each cell becomes a number by itself, as ``kme_jax.cells`` does it. The type of the array does not count, because
-    one row can decide it.
+    Each cell becomes a number by itself, see ``kme_jax._numerics.cells``. The type of the array does not count,
+    because one row can decide it.
 
     Raises:
       ValueError: not two-dimensional.

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import fused, tiles
-from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
-from kme_jax.numerics import (
+from kme_jax._numerics import fused, tiles
+from kme_jax._numerics.precision import (
     Progress,
     check_columns,
     check_points,
@@ -21,7 +20,8 @@ from kme_jax.numerics import (
     precision_of,
     reproducible_jit,
 )
-from kme_jax.pytrees import pytree_dataclass
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 
 Array = jax.Array
 

@@ -3,7 +3,7 @@
 The two-point form ``kernel(x, y)`` is the definition; :meth:`Kernel.pairwise` is the same function for all
 pairs of two sets of points, and everything else in the library is tested against the two-point form.
 Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes. A kernel of your own
-is a :class:`Kernel` that ``kme_jax.pytrees.pytree_dataclass`` has registered.
+is a :class:`Kernel` that ``kme_jax._numerics.pytrees.pytree_dataclass`` has registered.
 
 Each kernel states what the privacy proofs need to know about it:
 
@@ -29,9 +29,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.exponential import exp2_nonpositive
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.validation import require
+from kme_jax._numerics.exp2 import exp2_nonpositive
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.validation import require
 
 Array = jax.Array
 NormalSampler = Callable[..., Array]
@@ -283,6 +284,7 @@ def _of_products(kernel: Kernel, x, y, exp2) -> Array:
     return exp2(functools.reduce(operator.add, [a * b for a, b in zip(x, y, strict=True)]))
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Gaussian(_OfDistance):
@@ -334,6 +336,7 @@ class Gaussian(_OfDistance):
         return jnp.sqrt(jnp.asarray(2 * self.gamma, draws.dtype)) * draws
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianSum(_UnitShiftInvariant):
@@ -395,6 +398,7 @@ class GaussianSum(_UnitShiftInvariant):
         return jnp.sqrt(2 * jnp.asarray(self.gammas, draws.dtype))[terms] * draws
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Laplacian(_OfDistance):
@@ -461,6 +465,7 @@ class _Matern(_OfDistance):
         return draws * jnp.sqrt(self._two_nu / chi_squared) / jnp.asarray(self.length_scale, draws.dtype)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern32(_Matern):
@@ -473,6 +478,7 @@ class Matern32(_Matern):
         return 1 + s
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern52(_Matern):
@@ -535,6 +541,7 @@ class _Pair(Kernel):
             raise _no_spectral_measure(self)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sum(_Pair):
@@ -555,6 +562,7 @@ class Sum(_Pair):
         return jnp.where(jax.random.bernoulli(choice_key, share, (num_frequencies, 1)), left, right)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Product(_Pair):

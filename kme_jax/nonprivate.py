@@ -1,4 +1,4 @@
-"""Distances to the private data. NOT PRIVATE: for experiments, tests and ``kme_jax.evaluation`` alone."""
+"""Distances to the private data. NOT PRIVATE: for experiments, tests and ``kme_jax.points.evaluate`` alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax import gram
+from kme_jax._numerics.precision import (
+    Progress,
+    check_points,
+    in_float64,
+    reproducible_jit,
+)
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, in_float64, reproducible_jit
+
+WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
 
 
 @functools.partial(reproducible_jit, static_argnames="num_rows")

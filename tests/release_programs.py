@@ -32,17 +32,18 @@ from kme_jax import (
     perturb_securely,
     release,
 )
-from kme_jax.compile_cache import use_compile_cache
-from kme_jax.generators import measure_labelled_securely
-from kme_jax.synthesis.generator import Training
-from kme_jax.synthesis.networks import MLP
-from kme_jax.table.release import measure_table
-from kme_jax.table.schema import Categorical, Numeric, Schema
+from kme_jax._numerics.compile_cache import use_compile_cache
+from kme_jax.generators.measure import measure_generator
+from kme_jax.generators.networks import MLP
+from kme_jax.generators.train import Training
+from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.measure import measure_table
+from kme_jax.table.schema import Schema
 
 # The row in which the two differ. Its numbers are nowhere else.
 VALUES = {"first": (0.7312987, -0.2190743), "second": (-0.4128764, 0.8850139)}
 KERNEL = Gaussian(0.5)
-BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+BUDGET = PrivacyBudget(1.0, 1e-6)
 SCHEMA = Schema((Numeric("a", -4, 4), Numeric("b", -4, 4), Categorical("c", ("no", "yes"))))
 
 
@@ -56,39 +57,39 @@ def database(name):
 
 def _points(rows, labels):
     points = np.random.default_rng(1).normal(size=(40, 2))
-    algorithm1(jax.random.key(0), rows, KERNEL, points, **BUDGET)
-    release(rows, KERNEL, points, **BUDGET)
+    algorithm1(jax.random.key(0), rows, KERNEL, points, budget=BUDGET)
+    release(rows, KERNEL, points, budget=BUDGET)
 
 
 def _fourier(rows, labels):
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2)
-    perturb(jax.random.key(0), mean_embedding(fourier, rows), PrivacyBudget(**BUDGET))
-    perturb_securely(integer_embedding(fourier, rows), PrivacyBudget(**BUDGET))
+    perturb(jax.random.key(0), mean_embedding(fourier, rows), BUDGET)
+    perturb_securely(integer_embedding(fourier, rows), BUDGET)
     points = np.random.default_rng(1).normal(size=(40, 2))
-    algorithm2(jax.random.key(0), rows, KERNEL, points, 5, **BUDGET, num_features=100)
+    algorithm2(jax.random.key(0), rows, KERNEL, points, 5, budget=BUDGET, num_features=100)
 
 
 def _lattice(rows, labels):
     lattice = LatticeMap.from_box(KERNEL, np.full(2, -4.0), np.full(2, 4.0), 2000)
-    perturb(jax.random.key(0), mean_embedding(lattice, rows), PrivacyBudget(**BUDGET))
-    measure(rows, KERNEL, NormalProposal.create(np.zeros(2), 2.0), **BUDGET, num_features=2000)
+    perturb(jax.random.key(0), mean_embedding(lattice, rows), BUDGET)
+    measure(rows, KERNEL, NormalProposal.create(np.zeros(2), 2.0), budget=BUDGET, num_features=2000)
     bounds = Bounds.create(np.full(2, -4.0), np.full(2, 4.0))
-    measure(rows, KERNEL, bounds=bounds, **BUDGET, num_features=2000)
+    measure(rows, KERNEL, bounds=bounds, budget=BUDGET, num_features=2000)
 
 
 def _generator(rows, labels):
     labelled = LabelledMap(FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2), 2)
     with_labels = np.column_stack([rows, labels])
     training = Training(num_steps=3, num_cycles=1, batch_size=20)
-    dp_merf(jax.random.key(0), with_labels, labelled, MLP(widths=(5,), code=2), training, **BUDGET)
-    measure_labelled_securely(with_labels, labelled, **BUDGET)
+    dp_merf(jax.random.key(0), with_labels, labelled, MLP(widths=(5,), code=2), training, budget=BUDGET)
+    measure_generator(with_labels, labelled, budget=BUDGET)
 
 
 def _table(rows, labels):
     classes = np.asarray(["no", "yes"])[labels]
     table = pa.table({"a": rows[:, 0].clip(-4, 4), "b": rows[:, 1].clip(-4, 4), "c": classes})
     for secure in (False, True):  # which cells are measured depends on noisy counts
-        measure_table(table, SCHEMA, **BUDGET, target="c", secure=secure)
+        measure_table(table, SCHEMA, budget=BUDGET, target="c", secure=secure)
 
 
 def main(folder):

@@ -3,15 +3,17 @@ import numpy as np
 import pytest
 
 from kme_jax import Gaussian, algorithm1, algorithm2, improved
+from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import float64
+from kme_jax.privacy.budget import PrivacyBudget
 from tests import reference
+from tests.arguments import arguments
 
 
 @pytest.mark.parametrize(("num_rows", "num_points"), [(50, 1), (333, 70), (97, 260)])
 def test_algorithm1_is_the_papers_box(num_rows, num_points, rng):
     rows, points = rng.normal(size=(num_rows, 2)), rng.normal(size=(num_points, 2))
-    sample = algorithm1(jax.random.key(9), rows, Gaussian(0.3), points, epsilon=0.8, delta=1e-4)
+    sample = algorithm1(jax.random.key(9), rows, Gaussian(0.3), points, budget=PrivacyBudget(0.8, 1e-4))
     rank = reference.gram_schmidt(reference.gaussian_gram(points, points, 0.3), 1e-5)[0].shape[0]
     with float64():
         noise = sample.mechanism.scale * np.asarray(jax.random.normal(jax.random.key(9), (rank,), np.float64))
@@ -26,7 +28,9 @@ def test_a_users_own_array(rng):
     rows = rng.normal(10, 2, size=(20_000, 2)).astype(np.float32)
     points = rng.normal(10, 6, size=(200, 2))
     for weights in ("closed_form", "l1_ball"):
-        sample = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=1, delta=1e-6, weights=weights)
+        sample = algorithm1(
+            jax.random.key(0), rows, Gaussian(0.02), points, budget=PrivacyBudget(1, 1e-6), weights=weights
+        )
         np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.3)
         assert sample.weights.sum() == pytest.approx(1, abs=0.02)
     assert np.abs(sample.weights).sum() <= 1 + 1e-9
@@ -35,17 +39,17 @@ def test_a_users_own_array(rng):
 def test_improved_on_a_users_own_array(rng):
     rows = rng.normal(10, 2, size=(20_000, 2)).astype(np.float32)
     points = rng.normal(10, 6, size=(200, 2))
-    sample = improved(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
+    sample = improved(jax.random.key(0), rows, Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
     np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.3)
     assert sample.weights.min() >= 0
     assert sample.weights.sum() == pytest.approx(1)
     assert sample.mechanism.calibration == "analytic"
     assert sample.mechanism.sensitivity == pytest.approx(np.sqrt(2) / 20_000, rel=1e-3)
-    plain = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
+    plain = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
     reference = Reference.from_rows(Gaussian(0.02), rows)
     assert reference.distance(points, sample.weights) < 0.5 * reference.distance(points, plain.weights)
     with pytest.raises(ValueError, match="rows: expected 2 columns"):
-        improved(jax.random.key(0), rows[:, :1], Gaussian(0.02), points, epsilon=0.1, delta=1e-6)
+        improved(jax.random.key(0), rows[:, :1], Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
 
 
 def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
@@ -57,7 +61,7 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
     counts = []
     for epsilon, gamma in [(1, 0.5), (1, 0.5), (0.3, 0.5), (2, 0.5), (1, 0.51), (1, 0.6), (0.5, 0.7)]:
         before = len(compiled)
-        algorithm1(jax.random.key(0), rows, Gaussian(gamma), points, epsilon=epsilon, delta=1e-6)
+        algorithm1(jax.random.key(0), rows, Gaussian(gamma), points, budget=PrivacyBudget(epsilon, 1e-6))
         counts.append(len(compiled) - before)
     assert counts[0] > 0
     assert counts[1:] == [0] * 6
@@ -67,10 +71,10 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
 def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
     rows = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
     candidates = rng.uniform(-5, 5, size=(200, 2))
-    options = {"epsilon": 1.0, "delta": 1e-6, "num_features": 600, "reduced_set": reduced_set}
+    options = arguments(num_features=600, reduced_set=reduced_set)
     sample = algorithm2(jax.random.key(0), rows, Gaussian(0.1), candidates, 30, **options)
     assert sample.points.shape == (30, 2)
-    assert not sample.mechanism.private
+    assert not sample.mechanism.secure
     np.testing.assert_allclose(sample.expectation(lambda z: z), [1, -2], atol=0.15 if reduced_set == "joint" else 0.6)
     again = algorithm2(jax.random.key(0), rows, Gaussian(0.1), candidates, 30, **options)
     np.testing.assert_array_equal(sample.weights, again.weights)
@@ -88,18 +92,16 @@ def test_bad_arguments_of_algorithm_2(rng):
         ("candidates: row 0 is NaN", {"candidates": np.full((2, 2), np.nan)}),
         ("epsilon must be positive", {"epsilon": -1}),
     ]:
-        arguments = {"rows": rows, "kernel": Gaussian(1.0), "candidates": candidates, "num_points": 3}
-        arguments |= {"epsilon": 1.0, "delta": 1e-3} | change
+        flat = {"rows": rows, "kernel": Gaussian(1.0), "candidates": candidates, "num_points": 3, "delta": 1e-3}
         with pytest.raises(ValueError, match=message):
-            algorithm2(jax.random.key(0), **arguments)
+            algorithm2(jax.random.key(0), **arguments(**(flat | change)))
 
 
 def test_bad_arguments(rng):
     rows, points = rng.normal(size=(10, 2)), rng.normal(size=(5, 2))
 
     def call(rows=rows, points=points, **options):
-        options = {"epsilon": 1, "delta": 1e-6} | options
-        return algorithm1(jax.random.key(0), rows, Gaussian(1.0), points, **options)
+        return algorithm1(jax.random.key(0), rows, Gaussian(1.0), points, **arguments(**options))
 
     for message, options in [
         ("epsilon must be positive", {"epsilon": 0}),
@@ -122,7 +124,7 @@ def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
     kernel, points = Gaussian(1e-4 / 3), mixture_rows[:120]
     truth = Reference.from_rows(kernel, mixture_rows)
     for i, epsilon in enumerate([0.1, 1.0, 5.0]):
-        sample = algorithm1(jax.random.key(i), mixture_rows, kernel, points, epsilon=epsilon, delta=1e-5)
+        sample = algorithm1(jax.random.key(i), mixture_rows, kernel, points, budget=PrivacyBudget(epsilon, 1e-5))
         alpha, *_ = reference.algorithm1(mixture_rows, points, kernel.gamma, np.zeros(120))
         with float64():
             noise = np.asarray(jax.random.normal(jax.random.key(i), (len(alpha),), np.float64)) * sample.mechanism.scale

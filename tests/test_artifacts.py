@@ -24,36 +24,40 @@ from kme_jax import (
     Ledger,
     Matern32,
     Measurement,
+    NoisyEmbedding,
     PrivacyBudget,
-    PrivateEmbedding,
     Release,
     cli,
-    folders,
+    load,
     measure,
     release,
 )
 from kme_jax.feature_maps.integer import integer_map
-from kme_jax.folders import ReleaseError
-from kme_jax.generators import load_generator, load_measurement, measure_labelled_securely, save_generator
+from kme_jax.generators.measure import measure_generator
+from kme_jax.generators.networks import MLP
+from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
+from kme_jax.generators.train import Training, train_generator
+from kme_jax.points.release import points_statement
 from kme_jax.privacy import secure_mechanism
-from kme_jax.release import _statement
-from kme_jax.synthesis.generator import Training, train_generator
-from kme_jax.synthesis.networks import MLP
-from kme_jax.table.release import _statement as _table_statement
-from kme_jax.table.release import measure_table, release_table
-from kme_jax.table.schema import Categorical, Numeric, Ordinal, Schema
+from kme_jax.privacy.ledger import Spending
+from kme_jax.storage import folders
+from kme_jax.storage.folders import ReleaseError
+from kme_jax.table.columns import Categorical, Numeric, Ordinal
+from kme_jax.table.measure import measure_table, release_table
+from kme_jax.table.release import TableMeasurement, TableRelease, table_statement
+from kme_jax.table.schema import Schema
 from tests import artifacts
 
-BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+BUDGET = PrivacyBudget(1.0, 1e-6)
 BOUNDS = Bounds.create([-3, -3], [3, 3], ["age", "income"])
 LOADERS = {
     "release": Release.load,
     "measurement of frequencies": Measurement.load,
     "measurement on a lattice": Measurement.load,
-    "table release": Release.load,
-    "table measurement": Measurement.load,
-    "generator": load_generator,
-    "generator measurement": load_measurement,
+    "table release": TableRelease.load,
+    "table measurement": TableMeasurement.load,
+    "generator": GeneratorRelease.load,
+    "generator measurement": GeneratorMeasurement.load,
 }
 # Of all mutants one in so many is tried. `python -m tests.test_artifacts` tries all of them.
 STRIDES = {
@@ -95,13 +99,18 @@ def _make_all(root: pathlib.Path) -> None:
     ledger = Ledger(root / "ledger")
     for again in (False, True):
         made = release(
-            rows, Gaussian(8.0), points, **BUDGET, bounds=BOUNDS, ledger=ledger, database="rows", again=again
+            rows,
+            Gaussian(8.0),
+            points,
+            budget=BUDGET,
+            bounds=BOUNDS,
+            spending=Spending(ledger, "rows", allow_repeat=again),
         )
     made.save(root / "release")
     folder = root / "measurement on a lattice"
-    measure(rows, Gaussian(8.0), **BUDGET, bounds=BOUNDS, num_features=200, folder=folder)
+    measure(rows, Gaussian(8.0), budget=BUDGET, bounds=BOUNDS, num_features=200, folder=folder)
     folder = root / "measurement of frequencies"
-    measure(rows, Matern32(0.5), **BUDGET, bounds=BOUNDS, num_features=20, folder=folder)
+    measure(rows, Matern32(0.5), budget=BUDGET, bounds=BOUNDS, num_features=20, folder=folder)
     columns = (
         Numeric("age", 0, 5000, integer=True, nullable=True),
         Categorical("sex", ("f", "m")),
@@ -109,18 +118,18 @@ def _make_all(root: pathlib.Path) -> None:
     )
     age = np.where(rng.random(4000) < 0.3, 40, rng.integers(0, 5000, 4000))
     table = pa.table({"age": age, "sex": rng.choice(["f", "m"], 4000), "level": rng.choice(list("abcd"), 4000)})
-    budget = {"epsilon": 3.0, "delta": 1e-6}
-    release_table(table, Schema(columns), **budget, target="sex", num_rows=50).save(root / "table release")
-    measure_table(table, Schema(columns), **budget, folder=root / "table measurement")
+    budget = PrivacyBudget(3.0, 1e-6)
+    release_table(table, Schema(columns), budget=budget, target="sex", num_rows=50).save(root / "table release")
+    measure_table(table, Schema(columns), budget=budget, folder=root / "table measurement")
     labelled = np.concatenate([rng.normal(size=(500, 2)), rng.integers(0, 3, (500, 1))], axis=1)
     features = LabelledMap(FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20, 2), 3)
     folder = root / "generator measurement"
-    measured = measure_labelled_securely(labelled, features, epsilon=1.0, delta=1e-5, folder=folder)
+    measured = measure_generator(labelled, features, budget=PrivacyBudget(1.0, 1e-5), folder=folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         training = Training(num_steps=50)
         made = train_generator(jax.random.key(1), measured.embedding, MLP((4,), 2), training, counts=measured.counts)
-    save_generator(root / "generator", made, measured, public_inputs=("bounds",))
+    GeneratorRelease.create(made, measured, ("bounds",)).save(root / "generator")
 
 
 def _load(load, folder: pathlib.Path) -> str | None:
@@ -217,15 +226,15 @@ def test_what_a_statement_promises_cannot_be_edited(folder_of, tmp_path, name, f
 
 _MEMORY = """
 import resource, sys
-from kme_jax import Release
-from kme_jax.folders import ReleaseError
+from kme_jax import load
+from kme_jax.storage import ReleaseError
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-Release.load(sys.argv[1])
+load(sys.argv[1])
 before = peak()
 for folder in sys.argv[2:]:
     try:
-        Release.load(folder)
+        load(folder)
     except ReleaseError:
         continue
     raise SystemExit(f"{folder} was accepted")
@@ -265,25 +274,25 @@ def test_extreme_budgets_are_loaded_again(tmp_path, epsilon, delta):
     rows, points = rng.normal(size=(300, 2)), rng.uniform(-3, 3, (12, 2))
     table = pa.table({"age": rng.integers(0, 99, 300), "sex": rng.choice(["f", "m"], 300)})
     schema = Schema((Numeric("age", 0, 100, integer=True), Categorical("sex", ("f", "m"))))
-    budget, kernel = {"epsilon": epsilon, "delta": delta}, Gaussian(8.0)
+    budget, kernel = PrivacyBudget(epsilon, delta), Gaussian(8.0)
     kept = []
     for public in (points if epsilon > 1e-4 else None, None):
-        kept.append(measure(rows, kernel, public, **budget, bounds=BOUNDS, folder=tmp_path / f"{len(kept)}"))
+        kept.append(measure(rows, kernel, public, budget=budget, bounds=BOUNDS, folder=tmp_path / f"{len(kept)}"))
     for secure in (True, False):
-        kept.append(measure_table(table, schema, **budget, secure=secure, folder=tmp_path / f"{len(kept)}"))
+        kept.append(measure_table(table, schema, budget=budget, secure=secure, folder=tmp_path / f"{len(kept)}"))
     for number, measured in enumerate(kept):
-        assert Measurement.load(tmp_path / f"{number}").statement == measured.statement
+        assert load(tmp_path / f"{number}").statement == measured.statement
 
 
 def _forged(measured: Measurement, feature_map) -> Measurement:
     """A measurement that says, consistently, that its noise was for another map."""
-    old = measured.private
+    old = measured.noisy
     num_rows = old.mechanism.num_rows
     integers = integer_map(feature_map, num_rows)
-    mechanism = secure_mechanism(integers, num_rows, PrivacyBudget(**BUDGET))
+    mechanism = secure_mechanism(integers, num_rows, BUDGET)
     coordinates = np.rint(old.coordinates / mechanism.grid) * mechanism.grid
-    private = PrivateEmbedding(feature_map, coordinates, mechanism)
-    return dataclasses.replace(measured, private=private, statement=dict(_statement(private, measured.bounds, None)))
+    noisy = NoisyEmbedding(feature_map, coordinates, mechanism)
+    return dataclasses.replace(measured, noisy=noisy, statement=dict(points_statement(noisy, measured.bounds, None)))
 
 
 def _smaller_cosines(feature_map):
@@ -334,23 +343,23 @@ def _stretched(feature_map, by, lambda_max):
 )
 def test_a_map_cannot_claim_a_smaller_diameter(folder_of, tmp_path, name, forge, error):
     measured = Measurement.load(folder_of(name))
-    _forged(measured, measured.private.feature_map).save(tmp_path / "same")
+    _forged(measured, measured.noisy.feature_map).save(tmp_path / "same")
     Measurement.load(tmp_path / "same")
-    _forged(measured, forge(measured.private.feature_map)).save(tmp_path / "forged")
+    _forged(measured, forge(measured.noisy.feature_map)).save(tmp_path / "forged")
     with pytest.raises(ReleaseError, match=error):
         Measurement.load(tmp_path / "forged")
 
 
 def test_no_measurement_can_be_left_out(folder_of, tmp_path):
     """What remains is consistent, and has a smaller ρ than what was spent."""
-    loaded = Measurement.load(folder_of("table measurement"))
+    loaded = TableMeasurement.load(folder_of("table measurement"))
     for left in (1, 2):
         kept = dict(list(loaded.measured.items())[:left])
         budget = PrivacyBudget(loaded.statement["epsilon"], loaded.statement["delta"])
-        statement = _table_statement(loaded.schema, loaded.target, kept, budget, None)
+        statement = table_statement(loaded.schema, loaded.target, kept, budget, None)
         dataclasses.replace(loaded, measured=kept, statement=statement).save(tmp_path / f"{left}")
         with pytest.raises(ReleaseError, match=r"second measurement is not|third measurement is missing"):
-            Measurement.load(tmp_path / f"{left}")
+            load(tmp_path / f"{left}")
 
 
 def test_no_long_floats_are_read(folder_of, tmp_path):
@@ -369,9 +378,10 @@ def test_kinds_are_told_apart(folder_of):
     for name in LOADERS:
         kind = folders.open_folder(folder_of(name)).kind
         assert name.startswith(kind)
+        assert type(load(folder_of(name))) is type(LOADERS[name](folder_of(name)))
         if kind != "generator":
-            with pytest.raises(ReleaseError, match=f"holds {folders.KINDS[kind].about}, not a generator"):
-                load_generator(folder_of(name))
+            with pytest.raises(ReleaseError, match=r"holds (a|the) .*(release|measurement).*, not a generator"):
+                GeneratorRelease.load(folder_of(name))
     assert isinstance(Measurement.load(folder_of("release")), Measurement)
 
 

@@ -21,9 +21,10 @@ from kme_jax import (
     represent,
     spectral_map,
 )
-from kme_jax.folders import ReleaseError
+from kme_jax.points.measure import plan_map
 from kme_jax.privacy.mechanisms import perturb_integers
-from kme_jax.release import plan_map
+from kme_jax.storage.folders import ReleaseError
+from tests.arguments import arguments
 
 BOUNDS = Bounds.create([-2.0, 0.0], [2.0, 1000.0], ["left", "right"])
 KERNEL = Gaussian(50.0)  # a length of 0.1
@@ -94,9 +95,9 @@ def test_points_stay_in_the_box(rng):
     """Rows on a bound, where a mixture of normal distributions has half of its mass outside."""
     rows = np.where(rng.uniform(size=(5000, 1)) < 0.7, 0, rng.uniform(size=(5000, 1)))
     feature_map = plan_map(KERNEL, Bounds.create([0], [1]).proposal, bounded=True)
-    private = perturb_integers(jax.random.key(1), integer_embedding(feature_map, rows), PrivacyBudget(0.5, 1e-6))
+    noisy = perturb_integers(jax.random.key(1), integer_embedding(feature_map, rows), PrivacyBudget(0.5, 1e-6))
     proposal = NormalProposal.from_bounds([0], [1])
-    mean, _ = posterior_mean(jax.random.key(0), private, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
+    mean, _ = posterior_mean(jax.random.key(0), noisy, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
     free, _ = represent(mean, 50, num_steps=100)
     kept, report = represent(mean, 50, box=(np.zeros(1), np.ones(1)), num_steps=100)
     assert free.points.min() < 0 <= kept.points.min()
@@ -112,10 +113,10 @@ def test_points_stay_in_the_box(rng):
 def test_a_measurement_is_a_release_without_points(tmp_path, rng):
     rows = rng.uniform([-2, 0], [2, 1000], (400, 2))
     points = rng.uniform([-2, 0], [2, 1000], (30, 2))
-    options = {"epsilon": 1.0, "delta": 1e-6, "bounds": BOUNDS}
+    options = arguments(bounds=BOUNDS)
     measured = measure(rows, KERNEL, points, **options, folder=tmp_path / "measured")
     again = Measurement.load(tmp_path / "measured")
-    np.testing.assert_array_equal(again.private.coordinates, measured.private.coordinates)
+    np.testing.assert_array_equal(again.noisy.coordinates, measured.noisy.coordinates)
     assert again.bounds.names == ("left", "right")
     made = again.synthesise()
     np.testing.assert_allclose(made.sample.points, points, rtol=1e-12)
@@ -130,7 +131,7 @@ def test_a_measurement_is_a_release_without_points(tmp_path, rng):
 def test_a_proposal_in_the_units_of_the_rows(rng):
     rows = rng.uniform([-2, 0], [2, 1000], (400, 2))
     proposal = NormalProposal.create([1.0, 250.0], [0.4, 100.0])
-    measured = measure(rows, KERNEL, proposal, epsilon=1.0, delta=1e-6, bounds=BOUNDS)
+    measured = measure(rows, KERNEL, proposal, budget=PrivacyBudget(1.0, 1e-6), bounds=BOUNDS)
     np.testing.assert_allclose(measured.proposal.mean, [0.75, 0.25])
     np.testing.assert_allclose(measured.proposal.scale, [0.1, 0.1])
 
@@ -146,4 +147,4 @@ def test_a_proposal_in_the_units_of_the_rows(rng):
 )
 def test_what_is_public_has_to_fit(public, bounds, match):
     with pytest.raises(ValueError, match=match):
-        release(np.ones((50, 2)), KERNEL, public, epsilon=1.0, delta=1e-6, bounds=bounds)
+        release(np.ones((50, 2)), KERNEL, public, budget=PrivacyBudget(1.0, 1e-6), bounds=bounds)

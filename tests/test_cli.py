@@ -14,9 +14,16 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, Ledger, Release, cli, files
+from kme_jax import (
+    Gaussian,
+    Ledger,
+    Release,
+    cli,
+    load,
+)
+from kme_jax.points.release import Measurement
 from kme_jax.privacy import statement
-from kme_jax.release import Measurement
+from kme_jax.storage import files
 from tests import artifacts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -97,9 +104,9 @@ def test_a_release_has_what_it_should(released):
         "rows.csv.ledger",
         "rows.npy",
     ]
-    made = Release.load(released / "out")
+    made = load(released / "out")
     assert made.columns == ("a", "b")
-    assert made.private.mechanism.private
+    assert made.noisy.mechanism.secure
     jsonschema.Draft202012Validator(statement.schema()).validate(made.statement)
     assert made.statement["public_inputs"] == ["kernel", "public points", "bounds of a, b"]
     points = files.read_rows(released / "points.csv", columns=["a", "b"])
@@ -135,20 +142,20 @@ def test_show(released, capsys):
     assert "(1, 0.0001)-differential privacy for one row of 300" in text
     assert "40 points" in text
     assert cli.main(["show", str(released / "out"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == Release.load(released / "out").statement
+    assert json.loads(capsys.readouterr().out) == load(released / "out").statement
 
 
 def test_points_beyond_the_bounds_are_told(place, capsys):
     _write_csv(place / "points.csv", [[0, -3, 0.5], [1, 0.5, 0.5], [2, 0.5, 1.5]])
     assert cli.main(_command()) == 0
     assert "warning: points.csv: 2 of 3 rows are beyond a bound, moved" in capsys.readouterr().err
-    np.testing.assert_allclose(Release.load("out").sample.points, [[0.5, -1], [0.5, 0.5], [1, 0.5]])
+    np.testing.assert_allclose(load("out").sample.points, [[0.5, -1], [0.5, 0.5], [1, 0.5]])
 
 
 def test_sample(place, capsys):
     assert cli.main(["sample", "old", "--output=s.csv", "--num_rows=500"]) == 0
     rows = files.read_rows(place / "s.csv", columns=["b", "a"])
-    points = Release.load(place / "old").sample.points
+    points = load(place / "old").sample.points
     assert rows.shape == (500, 2)
     assert {tuple(row[::-1]) for row in rows} <= {tuple(point) for point in points}
     assert cli.main(["sample", "old", "--output=w.npz", "--weighted"]) == 0
@@ -164,7 +171,7 @@ def test_evaluate(place, capsys):
     assert text.startswith("NOT PRIVATE")
     found = json.loads((place / "errors.json").read_text())
     assert found["warning"].startswith("NOT PRIVATE")
-    sample, rows = Release.load(place / "old").sample, np.load("rows.npy")
+    sample, rows = load(place / "old").sample, np.load("rows.npy")
     for i, column in enumerate(found["columns"]):
         x, z, w = rows[:, i].clip([0, -1][i], 1), sample.points[:, i], sample.weights
         assert column["mean"] == pytest.approx({"rows": x.mean(), "release": w @ z})
@@ -190,12 +197,12 @@ def test_with_bounds_alone_as_a_program(place):
 
     text = do(*_command(points=None, num_features=100, num_points=50, kernel="matern52", length=0.4))
     assert "differential privacy" in text
-    made = Release.load("out")
+    made = load("out")
     assert made.sample.points.shape == (50, 2)
     assert (made.sample.points >= [0, -1]).all()
     assert (made.sample.points <= 1).all()
     assert "70 points" in do("synthesise", "out", "--output=again", "--num_points=70", "--seed=3")
-    again = Release.load("again")
+    again = load("again")
     assert again.statement == made.statement
     assert again.seed == 3
     assert again.sample.points.shape == (70, 2)
@@ -247,7 +254,7 @@ def test_nothing_that_is_printed_depends_on_values(place, capsys):
 def test_cells_are_clamped_and_filled(place):
     """inf is the bound, and what is no number the middle, in the sums themselves."""
     from kme_jax import Bounds, integer_embedding
-    from kme_jax.release import plan_map
+    from kme_jax.points.release import plan_map
 
     bounds = Bounds.create([0.0, -1.0], [1.0, 1.0])
     feature_map = plan_map(cli.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
@@ -288,7 +295,7 @@ def _forged(**others):
 
 
 def _spent(place):
-    source = Release.load("old").private.mechanism
+    source = load("old").noisy.mechanism
     Ledger(place / "rows.csv.ledger").spend("rows.csv", source)
 
 
@@ -409,7 +416,7 @@ BAD = {
     "show a measurement": (
         ["show", "measured"],
         "kme-jax synthesise measured",
-        lambda place: Release.load(place / "old").measurement.save(place / "measured"),
+        lambda place: load(place / "old").measurement.save(place / "measured"),
     ),
     "negative seed": (_command(seed=-1), "--seed"),
     "show nothing": (["show", "none"], "no such folder"),
@@ -512,14 +519,14 @@ def test_an_interrupted_synthesis_can_be_finished(place, capsys, monkeypatch):
     assert "kme-jax synthesise out.measured --output=out" in capsys.readouterr().err
     assert not (place / "out").exists()
     assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
-    assert Release.load("out").statement == Measurement.load("out.measured").statement
+    assert load("out").statement == Measurement.load("out.measured").statement
     assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
 
 
 def test_again_adds_up(place, capsys):
     assert cli.main(_command()) == 0
     assert cli.main([*_command(output="second"), "--again"]) == 0
-    total = Release.load("second").statement["total"]
+    total = load("second").statement["total"]
     assert total["releases"] == 2
     assert 1.3 < total["epsilon"] < 1.7
 

@@ -13,7 +13,12 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax.compile_cache import UnsafeFolderError, cache_folder, private_folder, prune
+from kme_jax._numerics.compile_cache import (
+    UnsafeFolderError,
+    cache_folder,
+    private_folder,
+    prune,
+)
 from tests.release_programs import VALUES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -115,7 +120,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-USE = "from kme_jax.compile_cache import use_compile_cache; found = use_compile_cache(); import jax; "
+USE = "from kme_jax._numerics.compile_cache import use_compile_cache; found = use_compile_cache(); import jax; "
 SHOW = "print(found, jax.config.jax_compilation_cache_dir)"
 
 
@@ -194,11 +199,11 @@ def test_no_private_value_is_a_constant_of_a_program(tmp_path):
     assert collections.Counter(programs["first"]) == collections.Counter(programs["second"])
     entries = json.loads(run.stdout)
     assert entries["first"] == entries["second"]
-    private = np.abs([value for values in VALUES.values() for value in values])
+    noisy = np.abs([value for values in VALUES.values() for value in values])
     found = {abs(number) for text in programs["first"] for number in _floats(text)}
     assert len(found) > 20
     found = np.asarray(sorted(found))[:, None]
-    assert not np.any(np.abs(found - private) < 1e-6)
+    assert not np.any(np.abs(found - noisy) < 1e-6)
     # What is kept is compressed, by zlib or zstandard.
     for path in (tmp_path / "cache").iterdir():
         data = path.read_bytes()

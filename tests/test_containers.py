@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from experiments import containers
-from kme_jax.files import FileError
+from kme_jax.storage.files import FileError
 from kme_jax.table import Categorical, Datetime, Numeric, Schema, open_table
 
 NUMBER = Numeric("x", 0, 100, integer=True, nullable=True)

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 
 from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
-from kme_jax.numerics import float64
+from kme_jax._numerics.precision import float64
 from kme_jax.synthesis import EntropicLeastSquares, adaptive, adaptive_batch, closed_form, entropic, uniform
 from kme_jax.synthesis.entropic import EntropicBatch
 
@@ -96,10 +96,10 @@ def _private(points, rows, seed, epsilon, gamma=0.2):
 def test_the_risk_estimate_is_unbiased(rng):
     """Of one estimator with a fixed penalty, over draws of the noise."""
     points, rows = rng.normal(size=(25, 2)), rng.normal(0.5, 0.7, (400, 2))
-    embedding, private = _private(points, rows, 0, 0.5)
-    alpha, scale = embedding.coordinates, private.mechanism.scale
+    embedding, noisy = _private(points, rows, 0, 0.5)
+    alpha, scale = embedding.coordinates, noisy.mechanism.scale
     with float64():
-        features = np.asarray(private.feature_map(jnp.asarray(points)))
+        features = np.asarray(noisy.feature_map(jnp.asarray(points)))
         estimates, errors = [], []
         for draw in rng.normal(size=(200, len(alpha))):
             problem = EntropicLeastSquares(features, alpha + scale * draw)
@@ -120,59 +120,59 @@ def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, eps
     points = rows[:num_points]
     squares = {"adaptive": [], "closed_form": [], "uniform": []}
     for seed in range(20):
-        embedding, private = _private(points, rows, seed, epsilon)
+        embedding, noisy = _private(points, rows, seed, epsilon)
         with float64():
-            features = np.asarray(private.feature_map(jnp.asarray(points)))
-        samples = {"adaptive": adaptive(private)[0], "closed_form": closed_form(private), "uniform": uniform(points)}
+            features = np.asarray(noisy.feature_map(jnp.asarray(points)))
+        samples = {"adaptive": adaptive(noisy)[0], "closed_form": closed_form(noisy), "uniform": uniform(points)}
         for name, sample in samples.items():
             squares[name].append(np.sum((sample.weights @ features - embedding.coordinates) ** 2))
     risk = {name: np.mean(values) for name, values in squares.items()}
     # A choice by a noisy estimate costs about the variance of one coordinate.
-    assert risk["adaptive"] <= min(risk["closed_form"], risk["uniform"]) + private.mechanism.variance
+    assert risk["adaptive"] <= min(risk["closed_form"], risk["uniform"]) + noisy.mechanism.variance
 
 
 @pytest.mark.parametrize("copies", [1, 5])
 def test_a_single_public_point(copies, rng):
     rows = rng.normal(size=(500, 2))
-    _, private = _private(np.repeat(rows[:1], copies, axis=0), rows, 0, 1.0)
-    sample, report = adaptive(private)
+    _, noisy = _private(np.repeat(rows[:1], copies, axis=0), rows, 0, 1.0)
+    sample, report = adaptive(noisy)
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
     assert np.isfinite(sample.weights).all()
     assert report.chosen.kind == "signed"  # the length of the embedding is not 1
     assert report.chosen.share == 1
-    assert sample.weights.sum() == pytest.approx(private.coordinates[0], rel=1e-3)
+    assert sample.weights.sum() == pytest.approx(noisy.coordinates[0], rel=1e-3)
 
 
 def test_weights_that_did_not_converge_are_no_candidates(rng, monkeypatch):
     rows = rng.normal(size=(500, 2))
-    _, private = _private(rows[:30], rows, 0, 0.3)
+    _, noisy = _private(rows[:30], rows, 0, 0.3)
     solve = EntropicBatch.solve
     monkeypatch.setattr(EntropicBatch, "solve", lambda *a, **k: solve(*a, **k, max_steps=0))
-    _, report = adaptive(private)
+    _, report = adaptive(noisy)
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
 
 
 def test_adaptive_reports_what_it_tried(rng):
     rows = rng.normal(size=(500, 2))
-    _, private = _private(rows[:40], rows, 0, 0.3)
+    _, noisy = _private(rows[:40], rows, 0, 0.3)
     calls = []
-    sample, report = adaptive(private, progress=lambda *done: calls.append(done))
+    sample, report = adaptive(noisy, progress=lambda *done: calls.append(done))
     assert report.chosen in report.candidates
     assert report.chosen.risk == min(candidate.risk for candidate in report.candidates)
     assert report.chosen.share == max(candidate.share for candidate in report.candidates)
     assert sum(candidate.share for candidate in report.candidates) == pytest.approx(1)
     larger = [candidate for candidate in report.candidates if candidate.share]
     ratio = larger[0].share / larger[-1].share
-    assert ratio == pytest.approx(np.exp((larger[-1].risk - larger[0].risk) / (4 * private.mechanism.variance)))
+    assert ratio == pytest.approx(np.exp((larger[-1].risk - larger[0].risk) / (4 * noisy.mechanism.variance)))
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed", "probability"}
     assert calls[-1][0] == calls[-1][1]
-    assert sample.mechanism is private.mechanism
+    assert sample.mechanism is noisy.mechanism
     assert sample.weights.sum() == pytest.approx(1)
     assert sample.weights.min() >= 0
     penalties = [c.penalty for c in report.candidates if c.kind == "probability"]
     degrees = [c.degrees_of_freedom for c in report.candidates if c.kind == "probability"]
     assert penalties == sorted(penalties, reverse=True)
-    assert degrees[0] < degrees[-1] <= private.feature_map.num_features
+    assert degrees[0] < degrees[-1] <= noisy.feature_map.num_features
 
 
 def test_bad_arguments(rng):
@@ -185,9 +185,9 @@ def test_bad_arguments(rng):
         with pytest.raises(ValueError, match="penalty must be positive"):
             EntropicLeastSquares(features, target).solve(0.0, 1e-6)
     fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 8, 2)
-    private = perturb(jax.random.key(0), mean_embedding(fourier, rng.normal(size=(9, 2))), PrivacyBudget(1.0, 1e-6))
+    noisy = perturb(jax.random.key(0), mean_embedding(fourier, rng.normal(size=(9, 2))), PrivacyBudget(1.0, 1e-6))
     with pytest.raises(ValueError, match="needs the embedding of a SubspaceMap, got FourierMap"):
-        adaptive(private)
+        adaptive(noisy)
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])
@@ -209,29 +209,29 @@ def test_a_batch_is_each_by_itself(rng):
     rows = rng.normal(size=(500, 2))
     subspace = SubspaceMap.from_points(Gaussian(0.2), rows[:150])
     embedding = mean_embedding(subspace, rows)
-    private = [
+    noisy = [
         perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
         for epsilon in (0.03, 0.3, 3.0)
         for seed in range(2)
     ]
     calls = []
-    together = adaptive_batch(private, progress=lambda *done: calls.append(done))
+    together = adaptive_batch(noisy, progress=lambda *done: calls.append(done))
     assert calls[-1][0] == calls[-1][1]
     lengths = set()
-    for one, (sample, report) in zip(private, together, strict=True):
+    for one, (sample, report) in zip(noisy, together, strict=True):
         alone, own = adaptive(one)
         np.testing.assert_allclose(sample.weights, alone.weights, rtol=1e-6, atol=1e-9)
         assert report.chosen.penalty == pytest.approx(own.chosen.penalty)
         assert sample.mechanism is one.mechanism
         lengths.add(len(report.candidates))
     assert len(lengths) > 1  # some were done before others
-    backwards = adaptive_batch(private[::-1])[::-1]
+    backwards = adaptive_batch(noisy[::-1])[::-1]
     for (sample, _), (other, _) in zip(together, backwards, strict=True):
         np.testing.assert_allclose(sample.weights, other.weights, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match="expected one or more"):
         adaptive_batch([])
     with pytest.raises(ValueError, match="expected one feature map"):
-        adaptive_batch([private[0], _private(rows[:5], rows, 0, 1.0)[1]])
+        adaptive_batch([noisy[0], _private(rows[:5], rows, 0, 1.0)[1]])
 
 
 @pytest.mark.parametrize(("num_weights", "num_features"), [(9, 4), (128, 128), (130, 40)])

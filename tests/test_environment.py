@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax.numerics import float64
+from kme_jax._numerics.precision import float64
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(np.float64, 16_385), (np.float32, 32_769)])

@@ -15,6 +15,7 @@ from experiments import common, curves, figure1, figure2, figures, plots
 from experiments.mixture import mixture, proposal
 from experiments.published import published_panel
 from kme_jax.nonprivate import Reference
+from kme_jax.privacy.budget import PrivacyBudget
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = {"figure1": figure1.run, "figure2": figure2.run}
@@ -171,7 +172,7 @@ def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
         distances = []
         for draw in range(2):
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(tiny.seed), 4), draw)
-            sample = kme_jax.improved(key, rows, tiny.kernel, rows[:10], epsilon=epsilon, delta=tiny.delta)
+            sample = kme_jax.improved(key, rows, tiny.kernel, rows[:10], budget=PrivacyBudget(epsilon, tiny.delta))
             distances.append(reference.distance(sample.points, sample.weights))
         found = curves_["improved"][common.epsilon_key(epsilon)]
         assert found["mean"][0] == pytest.approx(np.mean(distances), rel=1e-6)

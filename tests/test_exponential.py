@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax.exponential import exp2_nonpositive
-from kme_jax.numerics import precision_of
+from kme_jax._numerics.exp2 import exp2_nonpositive
+from kme_jax._numerics.precision import precision_of
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-7), (np.float64, 6e-16)])

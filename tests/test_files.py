@@ -2,8 +2,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kme_jax import files
 from kme_jax.embedding import private_points
+from kme_jax.storage import files
 from kme_jax.table import Numeric, Schema, open_table
 
 

@@ -19,7 +19,7 @@ from kme_jax import (
     mean_embedding,
     mean_embedding_of_batches,
 )
-from kme_jax.numerics import float64, precision_of
+from kme_jax._numerics.precision import float64, precision_of
 
 UNIT = [Gaussian(0.3), Laplacian(0.4), Matern32(1.5), Matern52(0.8)]
 KERNELS = [*UNIT, UNIT[0] + UNIT[2], (UNIT[0] + UNIT[1]) * UNIT[3] + UNIT[2]]

@@ -7,11 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, Laplacian, fused, gram, mean_embedding, tiles
-from kme_jax.exponential import exp2_by_polynomial
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Laplacian,
+    gram,
+    mean_embedding,
+)
+from kme_jax._numerics import fused, tiles
+from kme_jax._numerics.exp2 import exp2_by_polynomial
+from kme_jax._numerics.precision import precision_of
 from kme_jax.feature_maps.waves import CosSin
 from kme_jax.kernels import GaussianSum, Matching, Matern32, Matern52
-from kme_jax.numerics import precision_of
 
 KERNELS = [
     (Gaussian(0.3), 2),

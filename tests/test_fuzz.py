@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kme_jax import Ledger, Release, cli, evaluation
+from kme_jax import Ledger, cli, load
+from kme_jax._numerics.text import printable
+from kme_jax.points import evaluate as evaluation
 from kme_jax.privacy import statement
-from kme_jax.synthesis import relaxed
-from kme_jax.table.files import write_table
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
-from kme_jax.text import printable
+from kme_jax.table import relaxed
+from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.readers import write_table
+from kme_jax.table.schema import Schema
 
 SCHEMA = Schema(
     (
@@ -337,7 +339,7 @@ def test_what_artifacts_say_is_escaped(inside, capsys, monkeypatch):
         assert all(letter.isprintable() or letter == "\n" for letter in text)
         assert "red" in text
         assert "\nred" not in text
-    release = Release.load("points")
+    release = load("points")
     bounds = dataclasses.replace(release.measurement.bounds, names=(EVIL, "\x1b"))
     release = dataclasses.replace(release, measurement=dataclasses.replace(release.measurement, bounds=bounds))
     monkeypatch.setattr(cli.Release, "load", lambda _: release)

@@ -16,24 +16,20 @@ import numpy as np
 import pytest
 
 from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, cli, dp_merf, mean_embedding, perturb
-from kme_jax.algorithms import measure_labelled
 from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.folders import ReleaseError
-from kme_jax.generators import (
-    generator_statement,
-    load_generator,
-    load_measurement,
-    measure_labelled_securely,
-    save_generator,
-)
+from kme_jax.generators import train as generators
+from kme_jax.generators.measure import measure_generator, measure_labelled
+from kme_jax.generators.networks import MLP, Convolutional, SmoothImages
+from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
+from kme_jax.generators.train import Training, class_shares, train_generator
 from kme_jax.privacy.calibration import gaussian_delta
+from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Composition
 from kme_jax.privacy.statement import schema
-from kme_jax.synthesis import generator as generators
-from kme_jax.synthesis.generator import Training, class_shares, train_generator
-from kme_jax.synthesis.networks import MLP, Convolutional, SmoothImages
+from kme_jax.storage.folders import ReleaseError
+from tests.arguments import arguments
 
 BUDGET = PrivacyBudget(2.0, 1e-5)
 FOURIER = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2)
@@ -223,14 +219,14 @@ def test_labels_of_samples(trained):
 def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
     measured = _measured(_rows())
     training = Training(num_steps=75, num_cycles=2, batch_size=60)
-    arguments = (jax.random.key(1), measured.embedding, SMALL, training)
-    whole = train_generator(*arguments, counts=measured.counts)
+    given = (jax.random.key(1), measured.embedding, SMALL, training)
+    whole = train_generator(*given, counts=measured.counts)
     assert whole.report.steps == (50, 75, 125, 150)
 
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr("kme_jax.synthesis.checkpoints._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("kme_jax.generators.checkpoints._SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(generators, "_STEPS_PER_CALL", 50)
     for stopped, rest in ((50, [50, 75, 125, 150]), (75, [75, 125, 150])):  # within a cycle, and between two
 
@@ -240,9 +236,9 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
 
         folder, seen = str(tmp_path / str(stopped)), []
         with pytest.raises(Stop):
-            train_generator(*arguments, counts=measured.counts, checkpoint=folder, progress=stop)
+            train_generator(*given, counts=measured.counts, checkpoint=folder, progress=stop)
         resumed = train_generator(
-            *arguments, counts=measured.counts, checkpoint=folder,
+            *given, counts=measured.counts, checkpoint=folder,
             progress=lambda done, total, seen=seen: seen.append(done),
         )  # fmt: skip
         assert seen == rest
@@ -250,7 +246,7 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
         for name, value in whole.state.items():
             np.testing.assert_array_equal(value, resumed.state[name])
     with pytest.raises(ValueError, match="another training"):
-        train_generator(jax.random.key(2), *arguments[1:], counts=measured.counts, checkpoint=folder)
+        train_generator(jax.random.key(2), *given[1:], counts=measured.counts, checkpoint=folder)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +373,7 @@ def test_rows_that_are_none_are_missing_from_the_counts(column, value, share, me
 
     def measured():
         if measure == "secure":
-            return measure_labelled_securely(rows, features, epsilon=3.0, delta=1e-5)
+            return measure_generator(rows, features, budget=PrivacyBudget(3.0, 1e-5))
         counts = mean_embedding(TableMap.of_codes(2), class_labels(features, rows))
         budget = PrivacyBudget(3.0, 1e-5)
         return measure_labelled(jax.random.key(3), mean_embedding(features, rows), counts, budget)
@@ -425,9 +421,9 @@ def test_generators_are_of_the_rows_that_are_covered():
 
 def test_a_poor_fit_says_so():
     measured = _measured(_rows())
-    arguments = (jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
+    given = (jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
     with pytest.warns(UserWarning, match="after 3 steps"):
-        made = train_generator(*arguments)
+        made = train_generator(*given)
     assert not made.report.converged
     assert made.report.fit > 2 * made.report.expected
 
@@ -438,7 +434,7 @@ def test_warnings_that_are_errors_lose_nothing(tmp_path):
     rows[::2, 2] = 3
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        measured = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+        measured = measure_generator(rows, LABELLED, budget=PrivacyBudget(2.0, 1e-5), spending=Spending(ledger, "rows"))
         training = dataclasses.replace(QUICK, num_steps=3)
         made = train_generator(jax.random.key(1), measured.embedding, SMALL, training, counts=measured.counts)
     error = math.sqrt(3) * measured.counts.mechanism.scale
@@ -456,7 +452,7 @@ def test_mixed_rows_are_numbers_and_codes():
     made = dp_merf(
         jax.random.key(2), rows, features, SMALL,
         Training(num_steps=500, num_cycles=1, batch_size=100, learning_rate=1e-2),
-        epsilon=5.0, delta=1e-5, bounds=(0.0, 1.0), levels=100,
+        budget=PrivacyBudget(5.0, 1e-5), bounds=(0.0, 1.0), levels=100,
     )  # fmt: skip
     sample = made.sample(4000)
     assert sample.shape == (4000, 4)
@@ -487,7 +483,7 @@ def test_networks_of_images(network, num_labels):
         rows, features = np.concatenate([rows, np.arange(50)[:, None] % 2], axis=1), LabelledMap(features, 2)
     made = dp_merf(
         jax.random.key(2), rows, features, network, Training(num_steps=3, num_cycles=1, batch_size=8),
-        epsilon=1.0, delta=1e-3, bounds=(0.0, 1.0), levels=255,
+        budget=PrivacyBudget(1.0, 1e-3), bounds=(0.0, 1.0), levels=255,
     )  # fmt: skip
     sample = made.sample(20)
     assert sample.shape == (20, rows.shape[1])
@@ -528,7 +524,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="features of numbers"):
         train_generator(key, measured.counts, SMALL, QUICK)
     with pytest.raises(ValueError, match="count_share"):
-        dp_merf(key, rows, LABELLED, SMALL, QUICK, epsilon=1.0, delta=1e-3, count_share=1.0)
+        dp_merf(key, rows, LABELLED, SMALL, QUICK, budget=PrivacyBudget(1.0, 1e-3), count_share=1.0)
     for wrong in (
         {"num_steps": 0},
         {"num_cycles": 0},
@@ -551,7 +547,7 @@ def test_what_cannot_be_is_refused():
 
 def test_lattice_features_do_too():
     lattice = LatticeMap.from_box(Gaussian(0.5), [-4.0, -4.0], [4.0, 4.0])
-    made = dp_merf(jax.random.key(0), _rows(), LabelledMap(lattice, 3), SMALL, QUICK, epsilon=1.0, delta=1e-4)
+    made = dp_merf(jax.random.key(0), _rows(), LabelledMap(lattice, 3), SMALL, QUICK, budget=PrivacyBudget(1.0, 1e-4))
     assert np.isfinite(made.sample(10)).all()
 
 
@@ -576,7 +572,7 @@ class TestPrivacy:
         assert all(part.epsilon < 2.0 for part in parts)
         with pytest.raises(ValueError, match="spend more"):
             Composition.of([*parts, parts[1]], BUDGET)
-        secure = measure_labelled_securely(rows, features, epsilon=1.0, delta=1e-5)
+        secure = measure_generator(rows, features, budget=PrivacyBudget(1.0, 1e-5))
         with pytest.raises(ValueError, match="one kind"):
             Composition.of([parts[0], secure.counts.mechanism], BUDGET)
 
@@ -584,29 +580,29 @@ class TestPrivacy:
         rows = _rows(1000)
         truth = mean_embedding(LABELLED, rows).coordinates
         simulated = _measured(rows)
-        secure = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5)
+        secure = measure_generator(rows, LABELLED, budget=PrivacyBudget(2.0, 1e-5))
         for measured in (simulated, secure):
             errors = (measured.embedding.coordinates - truth) / measured.embedding.mechanism.scale
             # The secure noise has no seed: six standard errors of the root mean square of so many normals.
             assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / math.sqrt(2 * errors.size))
             shares = np.bincount(rows[:, 2].astype(int)) / len(rows)
             assert np.abs(measured.counts.coordinates - shares).max() < 8 * measured.counts.mechanism.scale
-        assert secure.composition.private
-        assert not simulated.composition.private
+        assert secure.composition.secure
+        assert not simulated.composition.secure
 
     def test_a_published_generator(self, tmp_path, capsys):
         ledger = Ledger(tmp_path / "ledger.jsonl")
         rows = _rows(2000)
-        measured = measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+        measured = measure_generator(rows, LABELLED, budget=PrivacyBudget(2.0, 1e-5), spending=Spending(ledger, "rows"))
         with pytest.raises(ValueError, match="was released before"):
-            measure_labelled_securely(rows, LABELLED, epsilon=2.0, delta=1e-5, ledger=ledger, database="rows")
+            measure_generator(rows, LABELLED, budget=PrivacyBudget(2.0, 1e-5), spending=Spending(ledger, "rows"))
         made = train_generator(jax.random.key(1), measured.embedding, SMALL, QUICK, counts=measured.counts)
-        folder = save_generator(tmp_path / "published", made, measured, public_inputs=("bounds",))
-        loaded = load_generator(folder)
+        folder = GeneratorRelease.create(made, measured, ("bounds",)).save(tmp_path / "published")
+        loaded = GeneratorRelease.load(folder).generator
         assert loaded.network == made.network
         assert loaded.report == made.report
         np.testing.assert_array_equal(loaded.sample(50, seed=3), made.sample(50, seed=3))
-        statement = generator_statement(measured)
+        statement = measured.statement
         import jsonschema
 
         jsonschema.validate(statement, schema())
@@ -615,34 +611,35 @@ class TestPrivacy:
         assert [part["name"] for part in statement["measurements"]] == ["embedding", "counts of the classes"]
         assert "LabelledIntegers" in statement["measurements"][0]["feature_map"]["proof"]
         with pytest.raises(ReleaseError, match="exists"):
-            save_generator(folder, made, measured)
+            GeneratorRelease.create(made, measured).save(folder)
         assert {"kernel", "frequencies"} <= set(statement["public_inputs"])
         assert cli.main(["show", str(folder)]) == 0
         text = capsys.readouterr().out
         assert "(2, 1e-05)-differential privacy" in text
         assert "A generator, MLP, shares of the classes 0." in text
         assert cli.main(["sample", str(folder), f"--output={tmp_path / 'rows.csv'}"]) == 2
-        assert "load_generator" in capsys.readouterr().err
+        assert "kme_jax.load" in capsys.readouterr().err
         # A statement of another measurement would be wrong.
         with pytest.raises(ValueError, match="not trained on this"):
-            save_generator(tmp_path / "other", made, measure_labelled_securely(rows, LABELLED, epsilon=1.0, delta=1e-5))
+            GeneratorRelease.create(made, measure_generator(rows, LABELLED, budget=PrivacyBudget(1.0, 1e-5)))
         with pytest.raises(ValueError, match="not trained on this"):
-            save_generator(tmp_path / "other", made, _measured(rows))
+            GeneratorRelease.create(made, _measured(rows))
         text = (folder / "privacy.json").read_text()
         (folder / "privacy.json").write_text(text.replace('"epsilon": 2.0', '"epsilon": 1.0', 1))
         with pytest.raises(ReleaseError, match="not the file that manifest"):
-            load_generator(folder)
+            GeneratorRelease.load(folder)
         (folder / "privacy.json").write_text(text)
         (folder / "generator.npz").write_bytes(b"no")
         with pytest.raises(ReleaseError, match="damaged"):
-            load_generator(folder)
+            GeneratorRelease.load(folder)
 
     def test_a_measurement_is_kept_before_training(self, tmp_path):
         ledger, rows = Ledger(tmp_path / "ledger.jsonl"), _rows(2000)
-        arguments = {"epsilon": 1.0, "delta": 1e-5, "ledger": ledger, "database": "rows"}
-        measure_labelled_securely(rows, LABELLED, **arguments)
-        measured = measure_labelled_securely(rows, LABELLED, **arguments, again=True, folder=tmp_path / "measured")
-        loaded = load_measurement(tmp_path / "measured")
+        once = arguments(delta=1e-5, ledger=ledger, database="rows")
+        again = arguments(delta=1e-5, ledger=ledger, database="rows", allow_repeat=True)
+        measure_generator(rows, LABELLED, **once)
+        measured = measure_generator(rows, LABELLED, **again, folder=tmp_path / "measured")
+        loaded = GeneratorMeasurement.load(tmp_path / "measured")
         np.testing.assert_array_equal(loaded.embedding.coordinates, measured.embedding.coordinates)
         assert loaded.counts.mechanism == measured.counts.mechanism
         assert loaded.composition == measured.composition
@@ -655,22 +652,22 @@ class TestPrivacy:
         assert statement["total"]["releases"] == 2
         assert statement["total"]["epsilon"] > 1.3
         with pytest.raises(ReleaseError, match="exists"):
-            measure_labelled_securely(rows, LABELLED, **arguments, again=True, folder=tmp_path / "measured")
+            measure_generator(rows, LABELLED, **again, folder=tmp_path / "measured")
         with pytest.raises(ValueError, match="count_share"):
-            measure_labelled_securely(rows, LABELLED, **arguments, again=True, count_share=0.0)
+            measure_generator(rows, LABELLED, **again, count_share=0.0)
         with pytest.raises(ValueError, match="below 1/N"):
-            measure_labelled_securely(rows, LABELLED, **(arguments | {"delta": 1e-3}), again=True)
+            measure_generator(rows, LABELLED, **(again | {"budget": PrivacyBudget(1.0, 1e-3)}))
         assert len(ledger.spent("rows")) == 2
 
     def test_maps_that_may_fail_are_in_the_ledger_with_what_they_may(self, tmp_path):
         ledger = Ledger(tmp_path / "ledger.jsonl")
         features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20_000, 2), 3)
-        measure_labelled_securely(_rows(1000), features, epsilon=1.0, delta=1e-6, ledger=ledger, database="rows")
+        measure_generator(_rows(1000), features, budget=PrivacyBudget(1.0, 1e-6), spending=Spending(ledger, "rows"))
         (spent,) = ledger.spent("rows")
         assert spent.failure_probability == features.failure_probability == 1e-10
 
     def test_simulated_noise_says_so(self):
-        statement = generator_statement(_measured(_rows(500)))
+        statement = _measured(_rows(500)).statement
         assert not statement["private"]
         assert statement["rho"] is None
         assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]
@@ -679,7 +676,13 @@ class TestPrivacy:
 def test_the_examples_in_the_readme_run(tmp_path, monkeypatch, capsys):
     readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    chosen = [block for block in blocks if "dp_merf(" in block or "save_generator(" in block]
+    chosen = [
+        block
+        for block in blocks
+        if "dp_merf(" in block
+        or "GeneratorRelease" in block
+        or ("synthesise(" in block and "measure_generator" in block)
+    ]
     assert len(chosen) == 2
     monkeypatch.chdir(tmp_path)
     variables = {}

@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from experiments.mixture import mixture
-from kme_jax import Gaussian, Laplacian, Matern32, gram, tiles
-from kme_jax.numerics import float64
+from kme_jax import (
+    Gaussian,
+    Laplacian,
+    Matern32,
+    gram,
+)
+from kme_jax._numerics import tiles
+from kme_jax._numerics.precision import float64
 from tests import reference
 
 

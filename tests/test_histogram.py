@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from kme_jax.synthesis.histogram import project_to_simplex, smooth, threshold
+from kme_jax.table.histogram import project_to_simplex, smooth, threshold
 
 
 def test_projection_is_the_nearest_point(rng):

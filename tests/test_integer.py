@@ -16,9 +16,9 @@ from kme_jax import (
     integer_embedding_of_batches,
     mean_embedding,
 )
+from kme_jax._numerics.precision import float64
 from kme_jax.feature_maps import integer_map
 from kme_jax.feature_maps.integer import exact_product
-from kme_jax.numerics import float64
 
 NUM_ROWS = 5000
 

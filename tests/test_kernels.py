@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kme_jax import FourierMap, kernels
-from kme_jax.numerics import float64
+from kme_jax._numerics.precision import float64
 
 UNIT = [kernels.Gaussian(0.3), kernels.Laplacian(0.4), kernels.Matern32(1.5), kernels.Matern52(0.8)]
 COMBINED = [UNIT[0] + UNIT[2], UNIT[1] * UNIT[3], (UNIT[0] + UNIT[1]) * UNIT[3] + UNIT[2]]

@@ -7,7 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, LatticeMap, SubspaceMap, integer_embedding, mean_embedding, tiles
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    LatticeMap,
+    SubspaceMap,
+    integer_embedding,
+    mean_embedding,
+)
+from kme_jax._numerics import tiles
 from kme_jax.feature_maps import LabelledMap, MixedMap, integer_map
 from kme_jax.feature_maps.table import TableMap
 

@@ -19,8 +19,8 @@ from kme_jax import (
     represent,
     spectral_map,
 )
+from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import float64
 
 KERNEL = Gaussian(0.5)  # ℓ = 1
 BOXES = [([-4.0], [9.0]), ([-3.0, 1.0], [3.0, 11.0]), ([0.0, -1.0, 2.0], [2.0, 1.0, 5.0])]
@@ -139,10 +139,10 @@ def test_the_posterior_mean_of_lattice_features(rng):
     lattice = spectral_map(jax.random.key(0), KERNEL, proposal)
     assert isinstance(lattice, LatticeMap)
     embedding = mean_embedding(lattice, rows)
-    private = perturb(jax.random.key(1), embedding, PrivacyBudget(0.1, 1e-6))
-    mean, report = posterior_mean(jax.random.key(2), private, proposal, num_atoms=20, num_trajectories=8, num_leaps=15)
+    noisy = perturb(jax.random.key(1), embedding, PrivacyBudget(0.1, 1e-6))
+    mean, report = posterior_mean(jax.random.key(2), noisy, proposal, num_atoms=20, num_trajectories=8, num_leaps=15)
     assert report.converged
-    noise = np.linalg.norm(private.coordinates - embedding.coordinates)
+    noise = np.linalg.norm(noisy.coordinates - embedding.coordinates)
     error = np.linalg.norm(mean.coordinates - embedding.coordinates)
     assert error < 0.2 * noise
     sample, _ = represent(mean, 200)

@@ -3,8 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
+from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.marginals import means, total_variation
-from kme_jax.table.schema import Categorical, Numeric, Schema
+from kme_jax.table.schema import Schema
 
 SCHEMA = Schema(
     (

@@ -252,7 +252,7 @@ def test_improved_beats_algorithm_two_on_a_laplacian_kernel_away_from_the_origin
     rows = _clusters() + centre
     proposal = NormalProposal.from_bounds(centre - 8, centre + 8)
     sample = improved(
-        jax.random.key(0), rows, kernel, proposal, epsilon=0.1, delta=1e-6, num_points=100, num_features=1000
+        jax.random.key(0), rows, kernel, proposal, budget=PrivacyBudget(0.1, 1e-6), num_points=100, num_features=1000
     )
     reference = Reference.from_rows(kernel, rows)
     fourier = FourierMap.from_kernel(jax.random.key(1), kernel, 1000, 2)
@@ -284,7 +284,7 @@ def test_bad_arguments_are_refused(released):
         ("columns", KERNEL, NormalProposal.create(np.zeros(5), 1.0)),
     ):
         with pytest.raises(ValueError, match=message):
-            improved(jax.random.key(0), rows, kernel, public, epsilon=1, delta=1e-6)
+            improved(jax.random.key(0), rows, kernel, public, budget=PrivacyBudget(1, 1e-6))
     for arguments in ((np.zeros((2, 2)), 1.0), (np.zeros(0), 1.0), (np.zeros(2), 0.0), (np.array([np.nan]), 1.0)):
         with pytest.raises(ValueError, match="mean and scale"):
             NormalProposal.create(*arguments)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from kme_jax import FourierMap, Gaussian, MeanEmbedding, PrivacyBudget, SubspaceMap, perturb
-from kme_jax.numerics import float64
+from kme_jax._numerics.precision import float64
 from kme_jax.privacy import (
     add_noise,
     gaussian_delta,
@@ -165,7 +165,7 @@ def test_noise_is_the_keys(rng):
     other = perturb(jax.random.key(2), embedding, budget)
     assert np.all(first.coordinates != other.coordinates)
     assert first.coordinates.dtype == np.float64
-    assert not first.mechanism.private
+    assert not first.mechanism.secure
     assert "simulated" in first.mechanism.noise_source
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kme_jax import Gaussian, Laplacian, Matern32, Matern52
-from kme_jax.pytrees import pytree_dataclass
+from kme_jax._numerics.pytrees import pytree_dataclass
 
 
 @pytree_dataclass

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
 from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
+from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
-from kme_jax.numerics import float64
 from kme_jax.synthesis import (
     greedy_preimages,
     joint,
@@ -50,14 +50,14 @@ def _problem(seed, num_weights, num_features):
 
 
 def test_greedy_is_the_published_procedure(rows, rng):
-    private = _private(rows)
+    noisy = _private(rows)
     starts = rng.normal(0, 2, size=(4, 2))
-    found = greedy_preimages([private], starts, num_steps=30, learning_rate=0.05)[0]
+    found = greedy_preimages([noisy], starts, num_steps=30, learning_rate=0.05)[0]
 
     def correlation(z, r):
-        return _features(private.feature_map, z[None])[0] @ r
+        return _features(noisy.feature_map, z[None])[0] @ r
 
-    residual, optimiser = np.asarray(private.coordinates, np.float64), optax.adam(0.05)
+    residual, optimiser = np.asarray(noisy.coordinates, np.float64), optax.adam(0.05)
     for m, z in enumerate(starts):
         state = optimiser.init(z)
         for _ in range(30):
@@ -67,19 +67,19 @@ def test_greedy_is_the_published_procedure(rows, rng):
                 updates, state = optimiser.update(np.asarray(gradient), state)
             z = z + np.asarray(updates)
         np.testing.assert_allclose(found[m], z, atol=2e-3)
-        residual = residual - correlation(z, residual) * _features(private.feature_map, z[None])[0]
+        residual = residual - correlation(z, residual) * _features(noisy.feature_map, z[None])[0]
 
 
 def test_greedy_embeddings_do_not_influence_each_other(rows, rng):
     fourier = FourierMap.from_kernel(jax.random.key(0), KERNEL, 100, 2)
     embedding = mean_embedding(fourier, rows)
-    private = [perturb(jax.random.key(i), embedding, PrivacyBudget(1.0, 1e-6)) for i in range(3)]
+    noisy = [perturb(jax.random.key(i), embedding, PrivacyBudget(1.0, 1e-6)) for i in range(3)]
     starts = rng.normal(0, 2, size=(7, 2))
-    together = greedy_preimages(private, starts, num_steps=10, learning_rate=0.1)
+    together = greedy_preimages(noisy, starts, num_steps=10, learning_rate=0.1)
     for i in range(3):
-        alone = greedy_preimages(private[i : i + 1], starts, num_steps=10, learning_rate=0.1)[0]
+        alone = greedy_preimages(noisy[i : i + 1], starts, num_steps=10, learning_rate=0.1)[0]
         np.testing.assert_allclose(together[i], alone, atol=1e-3)
-    prefix = greedy_preimages(private, starts[:3], num_steps=10, learning_rate=0.1)
+    prefix = greedy_preimages(noisy, starts[:3], num_steps=10, learning_rate=0.1)
     np.testing.assert_allclose(together[:, :3], prefix, atol=1e-3)
 
 
@@ -90,9 +90,9 @@ def test_greedy_in_one_kernel(num_features, rows, rng):
         pytest.skip("JAX 0.11 or later is needed")
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    private = [_private(rows, seed, num_features=num_features) for seed in range(2)]
-    turns = np.stack([p.feature_map.turns for p in private])
-    residuals = np.stack([p.coordinates for p in private]).astype(np.float32).reshape(2, 2, -1)
+    noisy = [_private(rows, seed, num_features=num_features) for seed in range(2)]
+    turns = np.stack([p.feature_map.turns for p in noisy])
+    residuals = np.stack([p.coordinates for p in noisy]).astype(np.float32).reshape(2, 2, -1)
     starts, rates = rng.normal(0, 2, size=(3, 2)).astype(np.float32), np.float32([0.05, 0.2])
     arguments = [jnp.asarray(array) for array in (turns, rates, residuals, starts)]
     expected = reduced_set._all_at_once(*arguments, num_steps=4)
@@ -205,27 +205,27 @@ def test_l1_ball_of_feature_vectors_larger_than_one():
 
 
 def test_lasso_weights_are_of_the_noisy_embedding(rows, rng):
-    private = _private(rows)
+    noisy = _private(rows)
     points = rng.normal(0, 2, size=(40, 2))
-    samples = list(lasso_weights(private, points, [1, 10, 40]))
+    samples = list(lasso_weights(noisy, points, [1, 10, 40]))
     assert [len(sample.points) for sample, _ in samples] == [1, 10, 40]
     weights = samples[-1][0].weights
-    features = _features(private.feature_map, points)
-    correlation = features @ (np.asarray(private.coordinates, np.float64) - weights @ features)
+    features = _features(noisy.feature_map, points)
+    correlation = features @ (np.asarray(noisy.coordinates, np.float64) - weights @ features)
     assert np.abs(correlation).max() <= 100 / (2 * len(rows)) * (1 + 1e-2)
-    assert samples[-1][0].mechanism == private.mechanism
+    assert samples[-1][0].mechanism == noisy.mechanism
 
 
 def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
-    private = _private(rows, epsilon=5.0)
+    noisy = _private(rows, epsilon=5.0)
     candidates = rng.uniform(-5, 5, size=(100, 2))
-    sample, report = joint(jax.random.key(3), private, candidates, 20, num_steps=100)
+    sample, report = joint(jax.random.key(3), noisy, candidates, 20, num_steps=100)
     assert np.abs(sample.weights).sum() <= 1 + 1e-6
     assert sample.points.shape == (20, 2)
     assert len(report.objective) == 300 + 1
     assert report.objective[-1] <= report.objective[299] * (1 + 1e-3)
-    features = _features(private.feature_map, sample.points)
-    residual = np.asarray(private.coordinates, np.float64) - sample.weights @ features
+    features = _features(noisy.feature_map, sample.points)
+    residual = np.asarray(noisy.coordinates, np.float64) - sample.weights @ features
     assert 0.5 * residual @ residual == pytest.approx(report.objective[-1], rel=1e-2)
     exact = Reference.from_rows(KERNEL, rows)
     uniform = exact.distance(candidates[:20], np.full(20, 1 / 20))
@@ -233,10 +233,10 @@ def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
 
 
 def test_joint_of_sizes_is_joint(rows, rng):
-    private, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
+    noisy, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
     keys = [jax.random.key(7), jax.random.key(8)]
-    together = joint_of_sizes(keys, private, candidates, [1, 6], num_steps=30)
-    for key, embedding, of_sizes in zip(keys, private, together, strict=True):
+    together = joint_of_sizes(keys, noisy, candidates, [1, 6], num_steps=30)
+    for key, embedding, of_sizes in zip(keys, noisy, together, strict=True):
         for size, (sample, report) in zip([1, 6], of_sizes, strict=True):
             alone, other = joint(key, embedding, candidates, size, num_steps=30)
             np.testing.assert_allclose(sample.points, alone.points, atol=1e-2)
@@ -244,17 +244,17 @@ def test_joint_of_sizes_is_joint(rows, rng):
 
 
 def test_joint_steps_descend_along_the_gradient(rows, rng):
-    private = _private(rows)
+    noisy = _private(rows)
     points, weights = rng.normal(size=(2, 2)).astype(np.float32), np.float32([0.3, 0.2])
-    target = np.asarray(private.coordinates, np.float32)
-    turns, scale = private.feature_map.turns, np.float32(private.feature_map.scale)
+    target = np.asarray(noisy.coordinates, np.float32)
+    turns, scale = noisy.feature_map.turns, np.float32(noisy.feature_map.scale)
     waves = reduced_set._Waves.of(jnp.asarray(turns))
-    np.testing.assert_allclose(scale * waves(points), private.feature_map(points), atol=1e-6)
-    residual = target - weights @ private.feature_map(points)
+    np.testing.assert_allclose(scale * waves(points), noisy.feature_map(points), atol=1e-6)
+    residual = target - weights @ noisy.feature_map(points)
     products = waves(points) @ waves.with_gradient(residual).T
 
     def objective(points, weights):
-        return 0.5 * jnp.sum(jnp.square(target - weights @ private.feature_map(points)))
+        return 0.5 * jnp.sum(jnp.square(target - weights @ noisy.feature_map(points)))
 
     by_points, by_weights = jax.grad(objective, (0, 1))(points, weights)
     np.testing.assert_allclose(-scale * products[:, 0], by_weights, atol=1e-5)
@@ -265,26 +265,26 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
 
 
 def test_joint_is_a_function_of_its_key(rows, rng):
-    private, candidates = _private(rows), rng.uniform(-5, 5, size=(30, 2))
-    first, again, other = (joint(jax.random.key(k), private, candidates, 5, num_steps=20)[0] for k in (1, 1, 2))
+    noisy, candidates = _private(rows), rng.uniform(-5, 5, size=(30, 2))
+    first, again, other = (joint(jax.random.key(k), noisy, candidates, 5, num_steps=20)[0] for k in (1, 1, 2))
     np.testing.assert_array_equal(first.points, again.points)
     assert not np.array_equal(first.points, other.points)
 
 
 def test_bad_arguments(rows, rng):
-    private, points = _private(rows), rng.normal(size=(10, 2))
+    noisy, points = _private(rows), rng.normal(size=(10, 2))
     subspace = SubspaceMap.from_points(KERNEL, points)
     of_subspace = perturb(jax.random.key(0), mean_embedding(subspace, rows), PrivacyBudget(1.0, 1e-6))
     key = jax.random.key(0)
     for message, call in [
         ("needs the embedding of a FourierMap, got SubspaceMap", lambda: joint(key, of_subspace, points, 3)),
         ("needs the embedding of a FourierMap", lambda: greedy_preimages([of_subspace], points)),
-        ("same precision and numbers", lambda: greedy_preimages([private, _private(rows, 5, num_features=40)], points)),
-        ("starts: expected 2 columns", lambda: greedy_preimages([private], np.ones((3, 3)))),
-        ("num_points must be at least 1, got 0", lambda: joint(key, private, points, 0)),
-        ("10 points are fewer than num_points=11", lambda: joint(key, private, points, 11)),
-        ("radius must be at least 1", lambda: joint(key, private, points, 3, radius=0.5)),
-        ("points: expected 2 columns", lambda: next(lasso_weights(private, np.ones((3, 3))))),
+        ("same precision and numbers", lambda: greedy_preimages([noisy, _private(rows, 5, num_features=40)], points)),
+        ("starts: expected 2 columns", lambda: greedy_preimages([noisy], np.ones((3, 3)))),
+        ("num_points must be at least 1, got 0", lambda: joint(key, noisy, points, 0)),
+        ("10 points are fewer than num_points=11", lambda: joint(key, noisy, points, 11)),
+        ("radius must be at least 1", lambda: joint(key, noisy, points, 3, radius=0.5)),
+        ("points: expected 2 columns", lambda: next(lasso_weights(noisy, np.ones((3, 3))))),
         ("penalty must be positive", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 0.0, [2]))),
         ("sizes must increase", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 1.0, [2, 1]))),
         ("sizes must increase", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 1.0, [0]))),
@@ -297,9 +297,9 @@ def test_bad_arguments(rows, rng):
 
 def test_reference_gram_is_what_the_features_estimate(rows):
     """The helper above computes the library's features, independently of its sincos."""
-    private = _private(rows, num_features=20_000)
+    noisy = _private(rows, num_features=20_000)
     np.testing.assert_allclose(
-        _features(private.feature_map, rows[:5]) @ _features(private.feature_map, rows[-5:]).T,
+        _features(noisy.feature_map, rows[:5]) @ _features(noisy.feature_map, rows[-5:]).T,
         reference.gaussian_gram(rows[:5], rows[-5:], 0.5),
         atol=0.03,
     )

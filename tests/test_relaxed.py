@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax.synthesis import relaxed
-from kme_jax.synthesis.relaxed import Leaves, Observed, RelaxedRows
+from kme_jax.table import relaxed
+from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 # Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
 _FIRST = Leaves(np.asarray([0, 2, 3]), np.asarray([2, 3, 6]), np.asarray([0, 0, 1]), np.asarray([[0.5, 0.5, 1.0]] * 2))

@@ -27,14 +27,15 @@ from kme_jax import (
     release,
 )
 from kme_jax import algorithms as algorithms_module
-from kme_jax.folders import ReleaseError
-from kme_jax.ledger import LedgerError
 from kme_jax.privacy import secure_mechanism, statement, zcdp_delta, zcdp_epsilon
+from kme_jax.privacy.ledger import LedgerError, Spending
+from kme_jax.storage.folders import ReleaseError
 from tests import artifacts
+from tests.arguments import arguments
 
 ROWS = np.random.default_rng(0).normal([1.0, -2.0], [1.0, 0.5], (2000, 2))
 KERNEL = Gaussian(0.5)
-BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+BUDGET = PrivacyBudget(1.0, 1e-6)
 POINTS = np.random.default_rng(1).normal([1.0, -2.0], 1.5, (60, 2))
 PROPOSAL = NormalProposal.create(np.zeros(2), 2.0)
 
@@ -44,7 +45,7 @@ def made(tmp_path_factory):
     """A release with public points and a ledger, and its folder."""
     folder = tmp_path_factory.mktemp("made")
     ledger = Ledger(folder / "ledger.jsonl")
-    result = release(ROWS, KERNEL, POINTS, **BUDGET, ledger=ledger, database="register-7")
+    result = release(ROWS, KERNEL, POINTS, budget=BUDGET, spending=Spending(ledger, "register-7"))
     return result, result.save(folder / "release"), ledger
 
 
@@ -58,12 +59,12 @@ def from_proposal():
             return original(*args, **kwargs, num_atoms=10, num_trajectories=2, num_leaps=5)
 
         patch.setattr(algorithms_module, "posterior_mean", short)
-        yield release(ROWS, KERNEL, PROPOSAL, **BUDGET, num_points=40, num_features=600)
+        yield release(ROWS, KERNEL, PROPOSAL, budget=BUDGET, num_points=40, num_features=600)
 
 
 def test_a_release_is_useful(made):
     result, *_ = made
-    assert result.sample.mechanism.private
+    assert result.sample.mechanism.secure
     np.testing.assert_allclose(result.sample.expectation(lambda z: z), [1, -2], atol=0.3)
 
 
@@ -74,10 +75,10 @@ def test_it_is_saved_and_loaded(made):
     again = Release.load(folder)
     np.testing.assert_array_equal(again.sample.points, result.sample.points)
     np.testing.assert_array_equal(again.sample.weights, result.sample.weights)
-    np.testing.assert_array_equal(again.private.coordinates, result.private.coordinates)
-    np.testing.assert_array_equal(again.private.feature_map.basis, result.private.feature_map.basis)
-    assert again.private.feature_map.diameter == result.private.feature_map.diameter
-    assert again.private.mechanism == result.private.mechanism
+    np.testing.assert_array_equal(again.noisy.coordinates, result.noisy.coordinates)
+    np.testing.assert_array_equal(again.noisy.feature_map.basis, result.noisy.feature_map.basis)
+    assert again.noisy.feature_map.diameter == result.noisy.feature_map.diameter
+    assert again.noisy.mechanism == result.noisy.mechanism
     assert again.statement == result.statement == json.loads((folder / "privacy.json").read_text())
     resynthesised = again.resynthesise()
     np.testing.assert_allclose(resynthesised.sample.weights, result.sample.weights, atol=1e-9)
@@ -96,9 +97,9 @@ def test_one_from_a_proposal_is_made_again_in_another_size(from_proposal, tmp_pa
 def test_nothing_private_is_in_a_release(made):
     """No row of the table, no noise seed, and no exact sum: bytes of all arrays are looked through."""
     result, folder, _ = made
-    embedding = integer_embedding(result.private.feature_map, ROWS)
+    embedding = integer_embedding(result.noisy.feature_map, ROWS)
     exact = embedding.integer_map.released(embedding.total) / (embedding.integer_map.units * len(ROWS))
-    assert not np.isclose(result.private.coordinates, exact, rtol=0, atol=1e-9).any()
+    assert not np.isclose(result.noisy.coordinates, exact, rtol=0, atol=1e-9).any()
     with np.load(folder / "release.npz") as file:
         content = b"".join(file[name].tobytes() for name in file.files)
     for row in ROWS[:200]:
@@ -121,8 +122,8 @@ def _private_embeddings():
 
 def test_statements_validate_and_can_be_recomputed():
     checker = jsonschema.Draft202012Validator(statement.schema())
-    for private in _private_embeddings():
-        text = json.dumps(statement.privacy_statement(private), allow_nan=False)
+    for noisy in _private_embeddings():
+        text = json.dumps(statement.privacy_statement(noisy), allow_nan=False)
         said = json.loads(text)
         checker.validate(said)
         (mechanism,) = said["measurements"]
@@ -150,10 +151,10 @@ def test_rows_used_as_points_are_said_to_be_unprotected(made):
     assert any("public points" in text for text in result.statement["not_covered"])
     assert result.statement["total"] == {
         "releases": 1,
-        "rho": result.private.mechanism.rho,
+        "rho": result.noisy.mechanism.rho,
         "epsilon": 1.0,
         "delta": 1e-6,
-        "failure_probability": result.private.mechanism.failure_probability,
+        "failure_probability": result.noisy.mechanism.failure_probability,
         "pure_epsilons": [],
         "at_delta": {"epsilon": 1.0, "delta": 1e-6},
     }
@@ -177,7 +178,7 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
     with pytest.raises(LedgerError, match=r'"people" was released before, with \(ε, δ\) = \(1, 1e-06\) in all'):
         ledger.spend("people", mechanism)
     assert len(ledger.spent("people")) == 1
-    second = ledger.spend("people", mechanism, again=True)
+    second = ledger.spend("people", mechanism, allow_repeat=True)
     assert second["releases"] == 2
     assert second["rho"] == pytest.approx(2 * mechanism.rho)
     assert second["epsilon"] == pytest.approx(zcdp_epsilon(2 * mechanism.rho, 1e-6))
@@ -193,11 +194,11 @@ def test_a_release_that_the_ledger_refuses_draws_no_noise(made, monkeypatch):
     def never(*_):
         raise AssertionError("noise was drawn")
 
-    monkeypatch.setattr(sys.modules["kme_jax.release"], "perturb_securely", never)
+    monkeypatch.setattr(sys.modules["kme_jax.points.release"], "perturb_securely", never)
     assert module is release
     before = ledger.path.read_bytes()
     with pytest.raises(LedgerError, match="released before"):
-        release(ROWS, KERNEL, POINTS, **BUDGET, ledger=ledger, database="register-7")
+        release(ROWS, KERNEL, POINTS, budget=BUDGET, spending=Spending(ledger, "register-7"))
     assert ledger.path.read_bytes() == before
 
 
@@ -225,7 +226,7 @@ def test_what_an_interrupted_run_left_of_a_line_is_closed_off(mechanism, tmp_pat
         with open(ledger.path, "ab") as file:
             file.write(whole[:length])
         before = len(ledger.spent("people"))
-        ledger.spend("people", mechanism, again=True)
+        ledger.spend("people", mechanism, allow_repeat=True)
         assert len(ledger.spent("people")) == before + 1
 
 
@@ -237,7 +238,7 @@ def test_a_record_without_its_line_break_counts(mechanism, tmp_path):
         assert len(ledger.spent("people")) == 1
     with pytest.raises(LedgerError, match="released before"):
         ledger.spend("people", mechanism)
-    assert ledger.spend("people", mechanism, again=True)["releases"] == 2
+    assert ledger.spend("people", mechanism, allow_repeat=True)["releases"] == 2
     assert len(ledger.spent("people")) == 2
 
 
@@ -420,7 +421,7 @@ def test_no_pickle_is_read(made, tmp_path):
 def test_what_release_refuses(change, match, tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     with pytest.raises(ValueError, match=match):
-        release(ROWS, KERNEL, POINTS, **(BUDGET | change), ledger=ledger, database="people")
+        release(ROWS, KERNEL, POINTS, **arguments(ledger=ledger, database="people", **change))
     assert not ledger.path.exists()
 
 
@@ -432,14 +433,14 @@ import numpy as np
 from tests.test_release import KERNEL, POINTS, ROWS, BUDGET
 from kme_jax import Ledger, release
 folder = pathlib.Path({str(tmp_path)!r})
-made = release(ROWS, KERNEL, POINTS, **BUDGET)
+made = release(ROWS, KERNEL, POINTS, budget=BUDGET)
 random.seed(0)
 for child in range(20):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         for i in range(1000):
-            Ledger(folder / "ledger.jsonl").spend("people", made.private.mechanism, again=True)
+            Ledger(folder / "ledger.jsonl").spend("people", made.noisy.mechanism, allow_repeat=True)
             made.save(folder / f"release-{{child}}-{{i}}")
             os.write(writer, b"x")
         os._exit(0)
@@ -464,9 +465,9 @@ def test_two_processes_on_one_ledger(tmp_path):
 import pathlib
 from kme_jax import Ledger
 from kme_jax.privacy.mechanisms import Mechanism
-mechanism = Mechanism("gaussian", 1.0, 1.0, 1.0, 1e-6, "zcdp", 100, private=True, noise_source="test", rho=0.5)
+mechanism = Mechanism("gaussian", 1.0, 1.0, 1.0, 1e-6, "zcdp", 100, secure=True, noise_source="test", rho=0.5)
 for _ in range(50):
-    Ledger(pathlib.Path({str(tmp_path)!r}) / "ledger.jsonl").spend("people", mechanism, again=True)
+    Ledger(pathlib.Path({str(tmp_path)!r}) / "ledger.jsonl").spend("people", mechanism, allow_repeat=True)
 """
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]

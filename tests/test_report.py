@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from kme_jax.table import report as module
-from kme_jax.table.report import report
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
+from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.report import report as report_of
+from kme_jax.table.schema import Schema
 
 _ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
 _VOID = {"meta", "link", "br", "path"}
@@ -43,6 +44,10 @@ class _Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def report(release):
+    return report_of(release.table, release.schema, release.statement, release.target)
 
 
 def _statement(private=True, **changes):

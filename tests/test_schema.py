@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kme_jax.files import FileError
-from kme_jax.table import files
-from kme_jax.table.files import open_table
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema, _floats, write_json
+from kme_jax._numerics.text import said
+from kme_jax.storage.files import FileError
+from kme_jax.table.arrow import floats_of
+from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.draft import draft_schema
+from kme_jax.table.readers import open_table
+from kme_jax.table.schema import Schema, write_json
 
 AGE = Numeric("age", 0, 100, integer=True, nullable=True)
 JOB = Categorical("job", ("clerk", "émigré"), nullable=True)
@@ -267,9 +270,9 @@ def test_decimals_are_rounded_once(rng):
             numbers = [decimal.Decimal(int(x)).scaleb(-kind.scale) for x in rng.integers(-(10**14), 10**14, size=300)]
             array = pa.array([*numbers, None], kind)
             expected = [float(str(number)) for number in array.to_pylist()[:-1]]
-            np.testing.assert_array_equal(_floats(array)[:-1], expected)
-            np.testing.assert_array_equal(_floats(array[7:])[:-1], expected[7:])
-            assert np.isnan(_floats(array)[-1])
+            np.testing.assert_array_equal(floats_of(array)[:-1], expected)
+            np.testing.assert_array_equal(floats_of(array[7:])[:-1], expected[7:])
+            assert np.isnan(floats_of(array)[-1])
 
 
 def test_a_dictionary_of_views_that_is_longer_than_its_batch():
@@ -549,7 +552,7 @@ def test_bad_columns_are_named_in_one_line(tmp_path, fields, message):
     path.write_text(json.dumps({"schema_version": 1, "columns": [{"name": "height"} | fields]}))
     with pytest.raises(FileError, match=message) as caught:
         Schema.read(path)
-    name = files.said(fields["name"]) if "name" in fields else "height"
+    name = said(fields["name"]) if "name" in fields else "height"
     assert str(caught.value).startswith(f"{path}: column {name}: ")
     assert len(str(caught.value)) - len(str(path)) < 400
     assert str(caught.value).isprintable()
@@ -643,7 +646,7 @@ def _draft(tmp_path, table, suffix, **options):
         path.write_text(table)
     else:
         pq.write_table(table, path)
-    draft, left_out = Schema.draft(path, **options)
+    draft, left_out = draft_schema(path, **options)
     return {column["name"]: column for column in draft["columns"]}, left_out, draft
 
 
@@ -726,7 +729,7 @@ def test_a_public_csv_file_tells_types(tmp_path):
 def test_a_public_file_with_constant_columns_and_other_encodings(tmp_path):
     path = tmp_path / "people.csv"
     path.write_bytes(b"a,b,c,d\n" + "1,0.5,2024-01-01,é\n".encode("latin-1") * 2 + b"1,0.5,2024-01-01,e\n")
-    draft, left_out = Schema.draft(path, public=True)
+    draft, left_out = draft_schema(path, public=True)
     assert left_out == {}
     schema = Schema.from_json(draft)
     assert [column.num_values for column in schema.columns] == [2, 2, 2, 1]

@@ -53,17 +53,15 @@ def embedding(rows):
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
 def test_noise_has_the_scale_that_is_said(embedding, rows, delta):
     """Accepted; two thirds and three halves of it would not be. Coordinates are on the grid."""
-    private = perturb_securely(embedding, PrivacyBudget(1.0, delta))
-    mechanism = private.mechanism
-    assert mechanism.private
+    noisy = perturb_securely(embedding, PrivacyBudget(1.0, delta))
+    mechanism = noisy.mechanism
+    assert mechanism.secure
     assert mechanism.noise_source.startswith("OpenDP 0.16")
-    noise = (private.coordinates - mean_embedding(private.feature_map, rows).coordinates) / math.sqrt(
-        mechanism.variance
-    )
+    noise = (noisy.coordinates - mean_embedding(noisy.feature_map, rows).coordinates) / math.sqrt(mechanism.variance)
     # Relative standard deviation of the empirical one: √((kurtosis − 1) / 4F), of a normal or Laplace distribution.
     assert np.std(noise) == pytest.approx(1, abs=5 * math.sqrt((2 if delta else 5) / 16000))
     assert abs(noise.mean()) < 5 / math.sqrt(4000)
-    steps = private.coordinates / mechanism.grid
+    steps = noisy.coordinates / mechanism.grid
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-3)
 
 
@@ -81,7 +79,7 @@ def test_what_security_costs(embedding, rows):
     simulated = perturb(jax.random.key(0), mean_embedding(embedding.integer_map.feature_map, rows), BUDGET).mechanism
     mechanism = secure_mechanism(embedding.integer_map, len(rows), BUDGET)
     assert 1.04 < mechanism.scale / simulated.scale < 1.12
-    assert not simulated.private
+    assert not simulated.secure
     assert mechanism.sensitivity / simulated.sensitivity < 1.001
 
 
@@ -129,21 +127,21 @@ def test_the_mechanism_is_recomputed_from_what_it_says(embedding, rows):
 )
 def test_step_three_takes_a_secure_embedding(feature_map, rows):
     """Algorithm 1 with both kinds of weights, algorithm 2, and the improved release."""
-    private = perturb_securely(integer_embedding(feature_map, rows), BUDGET)
+    noisy = perturb_securely(integer_embedding(feature_map, rows), BUDGET)
     if isinstance(feature_map, SubspaceMap):
-        sample, _ = adaptive(private)
-        assert closed_form(private).mechanism.private
-        bounded, _ = l1_ball(private)
+        sample, _ = adaptive(noisy)
+        assert closed_form(noisy).mechanism.secure
+        bounded, _ = l1_ball(noisy)
         assert np.abs(bounded.weights).sum() <= 1 + 1e-9
         assert np.linalg.norm(bounded.expectation(lambda z: z)) < 0.3
     elif isinstance(feature_map, FourierMap):
         candidates = np.random.default_rng(1).normal(0, 2, (200, 2))
-        sample, _ = joint(jax.random.key(1), private, candidates, 30, num_steps=100, num_rounds=1)
+        sample, _ = joint(jax.random.key(1), noisy, candidates, 30, num_steps=100, num_rounds=1)
     else:
         proposal = NormalProposal.create(np.zeros(2), 1.0)
-        mean, _ = posterior_mean(jax.random.key(1), private, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
+        mean, _ = posterior_mean(jax.random.key(1), noisy, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)
         sample, _ = represent(mean, 50)
-    assert sample.mechanism.private
+    assert sample.mechanism.secure
     error = np.linalg.norm(sample.expectation(lambda z: z))
     assert error < 0.3
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kme_jax.numerics import precision_of
-from kme_jax.sincos import sincos_half_turns, sincos_turns
+from kme_jax._numerics.precision import precision_of
+from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns
 
 DTYPES = [np.float32, np.float64]
 STATED_ERROR = {np.float32: 1.2e-7, np.float64: 4e-16}

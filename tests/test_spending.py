@@ -13,25 +13,33 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, Ledger, Release, cli, measure, release
+from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.feature_maps.integer import integer_map
-from kme_jax.generators import measure_labelled_securely
-from kme_jax.ledger import LedgerError, Spending, check_total, composed_epsilon, total
+from kme_jax.generators.measure import measure_generator
+from kme_jax.points.release import Measurement
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
-from kme_jax.release import Measurement
-from kme_jax.synthesis import relaxed
-from kme_jax.table.files import TableSource
-from kme_jax.table.release import measure_table, release_table
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
+from kme_jax.privacy.ledger import (
+    Entry,
+    LedgerError,
+    check_total,
+    composed_epsilon,
+    total,
+)
+from kme_jax.table import relaxed
+from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.measure import measure_table, release_table
+from kme_jax.table.readers import TableSource
+from kme_jax.table.schema import Schema
+from tests.arguments import arguments
 
 
 def _gaussian(epsilon, delta, failure=0.0):
-    return Spending("rows", "now", epsilon, delta, zcdp_rho(PrivacyBudget(epsilon, delta - failure)), failure)
+    return Entry("rows", "now", epsilon, delta, zcdp_rho(PrivacyBudget(epsilon, delta - failure)), failure)
 
 
 def _pure(epsilon):
-    return Spending("rows", "now", epsilon, 0.0, epsilon**2 / 2, 0.0)
+    return Entry("rows", "now", epsilon, 0.0, epsilon**2 / 2, 0.0)
 
 
 def _checked(found, last):
@@ -186,7 +194,7 @@ def test_totals_fit_the_schema():
 def test_a_ledger_without_a_total(tmp_path):
     """Large δ, which add up to nothing, are refused before they are written."""
     path = tmp_path / "ledger"
-    lines = [Spending("rows", "t", 1.0, 0.9, 0.1, 0.0)] + [Spending("rows", "t", 1.0, 0.9, 0.1, 0.06)] * 9
+    lines = [Entry("rows", "t", 1.0, 0.9, 0.1, 0.0)] + [Entry("rows", "t", 1.0, 0.9, 0.1, 0.06)] * 9
     path.write_text("".join(json.dumps(vars(s)) + "\n" for s in lines))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="total delta of all releases is"):
@@ -197,7 +205,7 @@ def test_a_ledger_without_a_total(tmp_path):
 class _Planned:
     """As much of a mechanism as a ledger asks for."""
 
-    private, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
+    noisy, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"rho": 0.0}, {"delta": 1.0}, {"rho": 1e300}, {"epsilon": 1e300}])
@@ -303,8 +311,8 @@ def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_p
             "kme_jax.table.release.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
         )
         ledger, folder = Ledger(tmp_path / f"ledger{i}"), tmp_path / f"measured{i}"
-        options = {"epsilon": epsilon, "delta": delta, "target": target, "ledger": ledger, "database": "rows"}
         try:  # δ has to be below 1/N
+            options = arguments(epsilon=epsilon, delta=delta, target=target, ledger=ledger, database="rows")
             measured = measure_table(_Source(schema, num_rows), schema, folder=folder, **options)
         except ValueError:
             assert not ledger.path.exists()
@@ -380,15 +388,25 @@ def _raises(error, matches=lambda *_: True):
 # Where it stops, whether what was measured is kept then.
 STEPS = {
     "table noise": (TABLE, "kme_jax.table.release.perturb_securely", None, False),
-    "table save": (TABLE, "kme_jax.folders.flush", lambda path: path.name == "privacy.json" and _spent(), False),
+    "table save": (
+        TABLE,
+        "kme_jax.storage.folders.flush",
+        lambda path: path.name == "privacy.json" and _spent(),
+        False,
+    ),
     "table synthesis": (TABLE, "kme_jax.table.release.synthesise", None, True),
     "table report": (TABLE, "kme_jax.table.release.report", None, True),
     "table rename": (TABLE, "os.rename", lambda _, to: str(to) == "out", True),
-    "points noise": (POINTS, "kme_jax.release.perturb_securely", None, False),
-    "points save": (POINTS, "kme_jax.folders.flush", lambda path: path.name == "privacy.json" and _spent(), False),
-    "points synthesis": (POINTS, "kme_jax.release.synthesise", None, True),
+    "points noise": (POINTS, "kme_jax.points.release.perturb_securely", None, False),
+    "points save": (
+        POINTS,
+        "kme_jax.storage.folders.flush",
+        lambda path: path.name == "privacy.json" and _spent(),
+        False,
+    ),
+    "points synthesis": (POINTS, "kme_jax.points.release.synthesise", None, True),
     "points rename": (POINTS, "os.rename", lambda _, to: str(to) == "out", True),
-    "after the measurement": (POINTS, "kme_jax.release.Measurement.save", "after", True),
+    "after the measurement": (POINTS, "kme_jax.points.release.Measurement.save", "after", True),
 }
 
 
@@ -402,8 +420,8 @@ def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, 
     words, target, matches, kept = STEPS[step]
     module, _, name = target.rpartition(".")
     owner = pkgutil.resolve_name(module)
-    if target.startswith("kme_jax.release."):
-        owner = sys.modules["kme_jax.release"] if module == "kme_jax.release" else Measurement
+    if target.startswith("kme_jax.points.release."):
+        owner = sys.modules["kme_jax.points.release"] if module == "kme_jax.points.release" else Measurement
     original = getattr(owner, name)
     with monkeypatch.context() as patch:
         if matches == "after":
@@ -431,7 +449,7 @@ def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, 
     assert "spends nothing" in line
     assert "--again" not in line
     assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
-    assert Release.load("out").statement["private"]
+    assert load("out").statement["private"]
     assert _spent() == 1
 
 
@@ -457,23 +475,23 @@ def test_arguments_that_cannot_be_are_refused_before_they_are_spent(change, plac
     """Of a table, of points, and of labelled rows."""
     ledger, rows = Ledger("ledger"), np.random.default_rng(0).uniform(size=(50, 2))
     table = Schema.read("schema.json")
-    options = {"epsilon": 1.0, "delta": 1e-4, "ledger": ledger, "database": "rows", "folder": "measured"} | change
+    flat = {"epsilon": 1.0, "delta": 1e-4, "ledger": ledger, "database": "rows", "folder": "measured"} | change
     before = sorted(path.name for path in place.rglob("*"))
     with pytest.raises((ValueError, OSError)):
-        measure_table("rows.csv", table, **options)
+        measure_table("rows.csv", table, **arguments(**flat))
     with pytest.raises((ValueError, OSError)):
-        measure(rows, Gaussian(1.0), rows[:3], **options)
+        measure(rows, Gaussian(1.0), rows[:3], **arguments(**flat))
     if "seed" not in change:
         features = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 10, 2)
         with pytest.raises((ValueError, OSError)):
-            measure_labelled_securely(rows, features, **options)
+            measure_generator(rows, features, **arguments(**flat))
     assert sorted(path.name for path in place.rglob("*")) == before
 
 
 @pytest.mark.parametrize("num_points", [0, -1, 10**6 + 1, 2.0, "9", None, True])
 def test_sizes_that_cannot_be_are_refused_before_they_are_spent(num_points, place):
     ledger = Ledger("ledger")
-    options = {"epsilon": 1.0, "delta": 1e-4, "ledger": ledger, "database": "rows"}
+    options = arguments(delta=1e-4, ledger=ledger, database="rows")
     with pytest.raises(ValueError, match="num_points must be"):
         release(np.zeros((50, 2)), Gaussian(1.0), np.eye(2), num_points=num_points, **options)
     if num_points not in (None, 10**6 + 1):
@@ -484,10 +502,10 @@ def test_sizes_that_cannot_be_are_refused_before_they_are_spent(num_points, plac
 
 def test_simulated_noise_is_said_to_be_not_private(place, capsys):
     schema = Schema.read("schema.json")
-    made = release_table("rows.csv", schema, epsilon=1.0, delta=1e-5, secure=False, num_rows=9)
+    made = release_table("rows.csv", schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, num_rows=9)
     assert "NOT PRIVATE" in repr(made)
     made.save("simulated")
     assert cli.main(["sample", "simulated", "--output=some.csv", "--num_rows=5"]) == 0
     assert "NOT PRIVATE" in capsys.readouterr().err
-    private = release_table("rows.csv", schema, epsilon=1.0, delta=1e-5, num_rows=9)
-    assert "NOT PRIVATE" not in repr(private)
+    noisy = release_table("rows.csv", schema, budget=PrivacyBudget(1.0, 1e-5), num_rows=9)
+    assert "NOT PRIVATE" not in repr(noisy)

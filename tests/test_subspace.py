@@ -9,8 +9,8 @@ import pytest
 
 from experiments.mixture import mixture, proposal
 from kme_jax import Gaussian, Laplacian, SubspaceMap, mean_embedding
+from kme_jax._numerics.precision import float64
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import float64
 from tests import reference
 
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import Ledger, Release, cli
-from kme_jax.synthesis import relaxed
-from kme_jax.table.files import write_table
-from kme_jax.table.schema import Categorical, Numeric, Schema
+from kme_jax import Ledger, cli, load
+from kme_jax.table import relaxed
+from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.readers import write_table
+from kme_jax.table.schema import Schema
 
 SCHEMA = Schema(
     (
@@ -77,7 +78,7 @@ def _tree(folder):
 
 def test_a_release(released, capsys):
     assert {path.name for path in released.iterdir()} == {"rows.parquet", "schema.json", "rows.parquet.ledger", "out"}
-    made = Release.load(released / "out")
+    made = load(released / "out")
     assert made.target == "rich"
     assert made.table.num_rows == 800
     assert made.statement["private"]
@@ -112,7 +113,7 @@ def test_sample(place, capsys, suffix):
 def test_synthesise(place, capsys):
     assert cli.main(["synthesise", "old", "--num_rows=77", "--output=new"]) == 0
     assert "77 rows; nothing was spent" in capsys.readouterr().out
-    assert Release.load("new").table.num_rows == 77
+    assert load("new").table.num_rows == 77
 
 
 def test_evaluate(place, capsys):
@@ -154,7 +155,7 @@ def test_an_interrupted_synthesis_can_be_finished(place, capsys, monkeypatch):
     assert not (place / "out").exists()
     assert cli.main(["synthesise", "out.measured", "--output=out", "--num_rows=90"]) == 0
     assert "not needed any more" in capsys.readouterr().out
-    assert Release.load("out").table.num_rows == 90
+    assert load("out").table.num_rows == 90
     assert len(Ledger("rows.parquet.ledger").spent("rows.parquet")) == 1
 
 
@@ -321,7 +322,7 @@ def test_cells_decide_nothing(place, capsys):
         printed = capsys.readouterr()
         texts.append(printed.err)
         assert SECRET not in printed.out + printed.err
-        SCHEMA.check(Release.load(f"out{i}").table)
+        SCHEMA.check(load(f"out{i}").table)
     assert set(texts) == {""}
 
 
@@ -331,7 +332,7 @@ def test_cells_of_any_type_are_released(place, capsys):
     (place / "rows.parquet").unlink()
     pq.write_table(table, "rows.parquet")
     assert cli.main(_command()) == 0
-    SCHEMA.check(Release.load("out").table)
+    SCHEMA.check(load("out").table)
     assert cli.main(["check", "rows.parquet", "--schema=schema.json"]) == 0
     assert "none is read: is the kind right?" in capsys.readouterr().out
 

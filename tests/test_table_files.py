@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax.files import FileError
-from kme_jax.table import files
-from kme_jax.table.files import open_table, write_table
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Schema
+from kme_jax.storage.files import FileError
+from kme_jax.table import readers as files
+from kme_jax.table.columns import Categorical, Datetime, Numeric
+from kme_jax.table.readers import open_table, write_table
+from kme_jax.table.schema import Schema
 
 SCHEMA = Schema(
     (

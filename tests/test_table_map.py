@@ -141,7 +141,7 @@ def test_shares_of_a_budget_compose(rng):
     assert parts[0].scale == pytest.approx(whole.scale * math.sqrt(2), rel=1e-6)
     assert parts[0].epsilon < whole.epsilon == 1.0
     composition = Composition.of(parts, budget)
-    assert (composition.epsilon, composition.delta, composition.private) == (1.0, 1e-6, True)
+    assert (composition.epsilon, composition.delta, composition.secure) == (1.0, 1e-6, True)
     with pytest.raises(ValueError, match="spend more"):
         Composition.of([*parts, parts[1]], budget)
     with pytest.raises(ValueError, match="one measurement"):
@@ -153,9 +153,9 @@ def test_noise_has_the_scale_that_it_says(rng):
     truth = embedding.total / embedding.integer_map.units / embedding.num_rows
     secure = perturb_securely(embedding, budget, share=0.3)
     simulated = perturb_integers(jax.random.key(3), embedding, budget, share=0.3)
-    for private in (secure, simulated):
-        errors = (private.coordinates - truth) / private.mechanism.scale
+    for noisy in (secure, simulated):
+        errors = (noisy.coordinates - truth) / noisy.mechanism.scale
         # The secure noise has no seed: six standard errors of the root mean square of so many normals.
         assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / math.sqrt(2 * errors.size))
-        assert private.mechanism.private is (private is secure)
+        assert noisy.mechanism.secure is (noisy is secure)
     assert simulated.mechanism.scale == secure.mechanism.scale

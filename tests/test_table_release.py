@@ -7,19 +7,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kme_jax import Ledger, Release
+from kme_jax import Ledger, load
 from kme_jax.feature_maps.table import Grid
-from kme_jax.folders import ReleaseError
 from kme_jax.privacy import statement
+from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import zcdp_delta
-from kme_jax.release import Measurement
-from kme_jax.synthesis import relaxed
-from kme_jax.table import measurement as plans
-from kme_jax.table.files import open_table
+from kme_jax.privacy.ledger import Spending
+from kme_jax.storage.folders import ReleaseError
+from kme_jax.table import plan as plans
+from kme_jax.table import relaxed
+from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.marginals import means, total_variation
-from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
-from kme_jax.table.schema import Categorical, Datetime, Numeric, Ordinal, Schema
+from kme_jax.table.measure import measure_table, release_table
+from kme_jax.table.readers import open_table
+from kme_jax.table.release import TableMeasurement, TableRelease
+from kme_jax.table.schema import Schema
 from tests import artifacts
+from tests.arguments import arguments
 
 JOBS = ("baker", "clerk", "nurse", "smith", "tailor")
 SCHEMA = Schema(
@@ -72,7 +76,7 @@ def _quick_fits(monkeypatch):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A release with secure noise, saved."""
-    released = release_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, target="rich", num_rows=5000)
+    released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
     return released, released.save(tmp_path_factory.mktemp("made") / "release")
 
 
@@ -115,12 +119,12 @@ def test_saved_and_loaded(made):
         "schema.json",
         "synthetic.parquet",
     ]
-    loaded = Release.load(folder)
+    loaded = load(folder)
     assert isinstance(loaded, TableRelease)
     assert loaded.table.equals(released.table)
     assert (loaded.statement, loaded.schema, loaded.target) == (released.statement, SCHEMA, "rich")
     assert loaded.sample(20, seed=3).equals(released.sample(20, seed=3))
-    again = Measurement.load(folder)
+    again = TableMeasurement.load(folder)
     assert isinstance(again, TableMeasurement)
     assert again.synthesise(30, seed=1).table.num_rows == 30
     assert "TableRelease(ε=3" in repr(loaded)
@@ -183,7 +187,7 @@ def test_counts_are_those_of_the_table_and_the_noise(made):
 
 
 def test_simulated_noise_is_reproducible_and_said_to_be_no_protection():
-    both = [measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False, seed=4) for _ in range(2)]
+    both = [measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), secure=False, seed=4) for _ in range(2)]
     for first, second in zip(*(list(measured.measured.values()) for measured in both), strict=True):
         np.testing.assert_array_equal(first.coordinates, second.coordinates)
     assert both[0].statement["private"] is False
@@ -192,16 +196,16 @@ def test_simulated_noise_is_reproducible_and_said_to_be_no_protection():
 
 def test_the_ledger_comes_before_the_noise(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "ledger")
-    options = {"epsilon": 1.0, "delta": 1e-6, "ledger": ledger, "database": "people"}
+    options = {"ledger": ledger, "database": "people"}
     monkeypatch.setattr("kme_jax.privacy.secure.add_gaussian", lambda *_: (_ for _ in ()).throw(InterruptedError))
     with pytest.raises(InterruptedError):
-        measure_table(TABLE, SCHEMA, **options)
+        measure_table(TABLE, SCHEMA, **arguments(**options))
     (spent,) = ledger.spent("people")
     assert (spent.epsilon, spent.delta) == (1.0, 1e-6)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="released before"):
-        measure_table(TABLE, SCHEMA, **options)
-    measured = measure_table(TABLE, SCHEMA, **options, again=True, folder=tmp_path / "measured")
+        measure_table(TABLE, SCHEMA, **arguments(**options))
+    measured = measure_table(TABLE, SCHEMA, **arguments(**options, allow_repeat=True), folder=tmp_path / "measured")
     assert measured.statement["total"]["releases"] == 2
     assert measured.statement["total"]["rho"] == pytest.approx(2 * spent.rho)
     assert measured.statement["rho"] <= spent.rho
@@ -216,17 +220,17 @@ def test_what_can_fail_does_so_before_the_ledger_is_written(tmp_path, monkeypatc
     ledger = Ledger(tmp_path / "ledger")
     monkeypatch.setattr(f"kme_jax.privacy.{where}", lambda *_: (_ for _ in ()).throw(error))
     with pytest.raises(type(error)):
-        measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, ledger=ledger, database="people")
+        measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), spending=Spending(ledger, "people"))
     monkeypatch.undo()
     monkeypatch.setattr(Schema, "encode", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("secret")))
     with pytest.raises(ValueError, match="cannot convert"):
-        measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, ledger=ledger, database="people")
+        measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), spending=Spending(ledger, "people"))
     assert not ledger.path.exists()
 
 
 @pytest.mark.parametrize("change", [{"private": True}, {"measurements": []}])
 def test_a_statement_that_was_changed_is_refused(tmp_path, change):
-    measured = measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False, folder=tmp_path / "measured")
+    measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), secure=False, folder=tmp_path / "measured")
     TableMeasurement.load(tmp_path / "measured")
     path = tmp_path / "measured" / "privacy.json"
     path.write_text(json.dumps(measured.statement | change))
@@ -239,12 +243,12 @@ def test_a_statement_that_was_changed_is_refused(tmp_path, change):
 
 def test_the_source_may_come_in_any_form(tmp_path):
     """The same rows in a file, in another order of columns: the same codes, so the same release."""
-    from kme_jax.table.files import write_table
+    from kme_jax.table.readers import write_table
 
     reordered = TABLE.select(list(reversed(SCHEMA.names)))
     write_table(tmp_path / "rows.parquet", reordered)
     sources = TABLE, tmp_path / "rows.parquet", open_table(reordered, SCHEMA)
-    found = [measure_table(source, SCHEMA, epsilon=1.0, delta=1e-6, secure=False) for source in sources]
+    found = [measure_table(source, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), secure=False) for source in sources]
     for name, expected in found[0].measured.items():
         for other in found[1:]:
             np.testing.assert_array_equal(other.measured[name].coordinates, expected.coordinates)
@@ -309,7 +313,7 @@ def test_bad_conditions(made, where, message):
 def test_the_longest_name_is_meant():
     schema = Schema((Numeric("a", 0, 3, integer=True), Numeric("a>1", 0, 3, integer=True)))
     table = pa.table({"a": [0, 1, 2, 3] * 30, "a>1": [3, 2, 1, 0] * 30})
-    released = release_table(table, schema, epsilon=10.0, delta=1e-4, secure=False)
+    released = release_table(table, schema, budget=PrivacyBudget(10.0, 1e-4), secure=False)
     assert set(released.sample(50, where="a>1=2")["a>1"].to_pylist()) == {2}
     assert set(released.sample(50, where="a > 1")["a"].to_pylist()) <= {2, 3}
 
@@ -342,7 +346,7 @@ def test_weighted_samples(made):
 def test_any_schema_can_be_released(schema, target, num_rows):
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, column.num_codes, num_rows) for column in schema.columns], axis=1)
-    released = release_table(schema.decode(codes), schema, epsilon=1.0, delta=1e-6, target=target, secure=False)
+    released = release_table(schema.decode(codes), schema, budget=PrivacyBudget(1.0, 1e-6), target=target, secure=False)
     schema.check(released.table)
     assert released.table.num_rows == num_rows
 
@@ -351,7 +355,7 @@ def test_columns_of_a_single_value_or_none():
     """What is constant or missing everywhere passes in silence, and stays valid."""
     schema = Schema((Numeric("x", 0, 1, nullable=True), Categorical("a", ("u", "v")), Numeric("n", 0, 9, integer=True)))
     table = pa.table({"x": pa.nulls(200, pa.float64()), "a": ["v"] * 200, "n": [4] * 200})
-    released = release_table(table, schema, epsilon=5.0, delta=1e-6, secure=False)
+    released = release_table(table, schema, budget=PrivacyBudget(5.0, 1e-6), secure=False)
     schema.check(released.table)
     assert np.mean(np.asarray(released.table["a"]) == "v") > 0.8
 
@@ -371,15 +375,15 @@ def test_columns_of_a_single_value_or_none():
 )
 def test_what_cannot_be_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        release_table(TABLE, SCHEMA, **({"epsilon": 1.0, "delta": 1e-6} | changes))
+        release_table(TABLE, SCHEMA, **arguments(**changes))
 
 
 def test_a_source_of_another_schema_is_refused():
     source = open_table(TABLE, SCHEMA)
     other = Schema(SCHEMA.columns, filled_from_data=True)
     with pytest.raises(ValueError, match="another schema"):
-        measure_table(source, other, epsilon=1.0, delta=1e-6)
-    said = measure_table(TABLE, other, epsilon=1.0, delta=1e-6, secure=False).statement
+        measure_table(source, other, budget=PrivacyBudget(1.0, 1e-6))
+    said = measure_table(TABLE, other, budget=PrivacyBudget(1.0, 1e-6), secure=False).statement
     assert "said to be public" in said["public_inputs"][0]
 
 
@@ -387,12 +391,12 @@ def test_too_many_columns():
     schema = Schema(tuple(Numeric(f"x{i}", 0, 1) for i in range(201)))
     table = pa.table({name: [0.5, 0.5] for name in schema.names})
     with pytest.raises(ValueError, match="at most 200 columns"):
-        release_table(table, schema, epsilon=1.0, delta=1e-6)
+        release_table(table, schema, budget=PrivacyBudget(1.0, 1e-6))
 
 
 def test_plans_do_not_see_rows():
     """Bins, pairs and cells are functions of noisy counts alone."""
-    first = measure_table(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, secure=False)
+    first = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), secure=False)
     rho = first.statement["rho"]
     layout = plans.Layout.create(first.measured["single columns"].feature_map.grids, -1, TABLE.num_rows, rho)
     singles = plans.Singles.read(layout, first.measured["single columns"])
@@ -410,7 +414,7 @@ def test_plans_do_not_see_rows():
 
 
 def test_pairs_that_depend_on_each_other_come_first():
-    measured = measure_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, secure=False)
+    measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), secure=False)
     private = list(measured.measured.values())
     layout = plans.Layout.of_plan(private[0].feature_map.grids, -1, measured.plan)
     singles = plans.Singles.read(layout, private[0])
@@ -435,7 +439,7 @@ def test_bins_are_numbered_without_gaps(made, name):
 
 def test_releases_differ(made):
     """The noise of two secure releases is not the same."""
-    other = measure_table(TABLE, SCHEMA, epsilon=3.0, delta=1e-6, target="rich")
+    other = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich")
     first, second = (m.measured["single columns"].coordinates for m in (made[0].measurement, other))
     assert np.mean(first == second) < 0.2
     assert json.dumps(dataclasses.asdict(made[0].measurement.measured["single columns"].mechanism))
@@ -451,7 +455,7 @@ def test_an_attack_on_the_whole_sequence():
     statistics, bounds = [[], []], []
     for _ in range(25):
         for which in (0, 1):
-            measured = measure_table(rows[which], schema, epsilon=10.0, delta=1e-3)
+            measured = measure_table(rows[which], schema, budget=PrivacyBudget(10.0, 1e-3))
             statistic = bound = 0.0
             for private in measured.measured.values():
                 sums = [private.feature_map.weighted_sum(codes, np.ones(40)) / 40 for codes in neighbours]
@@ -494,7 +498,7 @@ def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
     columns = {"left": left, "right": right, "label": label}
     schema = Schema(tuple(Categorical(name, ("0", "1", "2", "3")) for name in columns))
     table = pa.table({name: pa.array(codes.astype(str)) for name, codes in columns.items()})
-    made = release_table(table, schema, epsilon=3.0, delta=1e-6, target="label", secure=False).table
+    made = release_table(table, schema, budget=PrivacyBudget(3.0, 1e-6), target="label", secure=False).table
     codes = schema.encode(made)
     assert np.mean((codes[:, 0] + codes[:, 1]) % 4 == codes[:, 2]) > 0.9
 
@@ -512,6 +516,6 @@ def test_wide_tables_have_bins_that_there_is_room_for():
 @pytest.mark.parametrize(("width", "expected"), [(1000, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])
 def test_a_table_of_one_column_spends_all(width, expected):
     schema = Schema((Numeric("a", 0, width - 1, integer=True),))
-    made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, epsilon=1.0, delta=1e-6, secure=False)
+    made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
     assert plans.shares(plans.Layout(made.measured["single columns"].feature_map.grids, -1, -1)) == expected
     assert made.measured["single columns"].mechanism.rho >= 0.89 * made.statement["rho"]

@@ -14,8 +14,9 @@ import threadpoolctl
 
 from experiments import common, datasets, plots, table_metrics, table_scale, tables
 from experiments.processes import Measured, in_fresh_process
-from kme_jax.synthesis import relaxed
-from kme_jax.table.schema import Categorical, Numeric, Schema
+from kme_jax.table import relaxed
+from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.schema import Schema
 
 # The real files are no part of the project.
 DATA = pathlib.Path(os.environ.get("KME_JAX_DATA", common.REPOSITORY.parent / "shared" / "data"))

@@ -37,25 +37,25 @@ def _objective(points, weights, coordinates, subspace, gamma=0.5):
 
 def test_closed_form_represents_the_noisy_embedding(rng):
     points = np.concatenate([rng.normal(size=(20, 2))] * 2)
-    private = _private(points, 3, 1.0)
-    sample = closed_form(private)
+    noisy = _private(points, 3, 1.0)
+    sample = closed_form(noisy)
     assert sample.weights.shape == (40,)
-    assert _objective(points, sample.weights, private.coordinates, private.feature_map) < 1e-18
-    assert np.count_nonzero(sample.weights) == private.feature_map.num_features
-    assert sample.mechanism == private.mechanism
+    assert _objective(points, sample.weights, noisy.coordinates, noisy.feature_map) < 1e-18
+    assert np.count_nonzero(sample.weights) == noisy.feature_map.num_features
+    assert sample.mechanism == noisy.mechanism
 
 
 @pytest.mark.parametrize("radius", [1.0, 2.5])
 def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
     points = rng.normal(size=(12, 2))
-    private = _private(points, 4, 0.5)
-    sample, report = l1_ball(private, radius=radius, tolerance=1e-10)
+    noisy = _private(points, 4, 0.5)
+    sample, report = l1_ball(noisy, radius=radius, tolerance=1e-10)
     gram = reference.gaussian_gram(points, points, 0.5)
     basis, _ = reference.gram_schmidt(gram, 1e-5)
     matrix = basis @ gram
 
     def objective(split):  # w = p − n with p, n ≥ 0
-        return 0.5 * np.sum((private.coordinates - matrix @ (split[:12] - split[12:])) ** 2)
+        return 0.5 * np.sum((noisy.coordinates - matrix @ (split[:12] - split[12:])) ** 2)
 
     solution = minimize(
         objective,
@@ -75,25 +75,25 @@ def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
 @given(seed=st.integers(0, 10**6), radius=st.floats(1, 5), epsilon=st.floats(0.05, 20))
 def test_l1_ball_properties(seed, radius, epsilon):
     points = np.random.default_rng(seed).normal(size=(16, 2))
-    private = _private(points, seed, epsilon)
-    sample, report = l1_ball(private, radius=radius, tolerance=1e-7)
+    noisy = _private(points, seed, epsilon)
+    sample, report = l1_ball(noisy, radius=radius, tolerance=1e-7)
     assert np.abs(sample.weights).sum() <= radius * (1 + 1e-12)
     assert report.gap >= -1e-12
-    value = _objective(points, sample.weights, private.coordinates, private.feature_map)
+    value = _objective(points, sample.weights, noisy.coordinates, noisy.feature_map)
     assert value == pytest.approx(report.objective[-1], abs=1e-8)
     # The gap is a certificate: no feasible weights do better than it says.
     rng = np.random.default_rng(seed + 1)
     for _ in range(20):
         other = rng.laplace(size=16)
         other *= rng.uniform() * radius / np.abs(other).sum()
-        assert _objective(points, other, private.coordinates, private.feature_map) >= value - report.gap - 1e-8
+        assert _objective(points, other, noisy.coordinates, noisy.feature_map) >= value - report.gap - 1e-8
 
 
 def test_a_large_ball_gives_the_closed_form(rng):
     points = 2 * rng.normal(size=(10, 2))
-    private = _private(points, 5, 5.0)
-    free = closed_form(private).weights
-    sample, report = l1_ball(private, radius=2 * np.abs(free).sum(), tolerance=1e-6)
+    noisy = _private(points, 5, 5.0)
+    free = closed_form(noisy).weights
+    sample, report = l1_ball(noisy, radius=2 * np.abs(free).sum(), tolerance=1e-6)
     assert report.converged
     assert report.objective[-1] < 1e-9
     np.testing.assert_allclose(sample.weights, free, rtol=1e-2)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.precision import Progress
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress
 
 
 def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:

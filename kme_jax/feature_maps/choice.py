@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Gaussian, Kernel
-from kme_jax.proposals import NormalProposal
 
 _REACH = 6.0  # standard deviations of the proposal; further out there are 2e-9 of its draws
 

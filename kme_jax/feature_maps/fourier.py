@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.precision import float64
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.sincos import sincos_turns
+from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.waves import FreeWaves, SpectralMap
 from kme_jax.kernels import Kernel, orthogonal_normal
-from kme_jax.numerics import float64
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_turns
-from kme_jax.validation import check_array, require
 
 Array = jax.Array
 
@@ -69,6 +70,7 @@ def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple
     return (least, half_width / 2) if least > -1 else (-1.0, math.inf)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class FourierMap(SpectralMap):
@@ -213,7 +215,7 @@ class FourierMap(SpectralMap):
           ValueError: a float64 map outside of it.
         """
         if jnp.asarray(self.turns).dtype != self.turns.dtype:
-            raise ValueError("a float64 FourierMap must be called within kme_jax.numerics.float64()")
+            raise ValueError("a float64 FourierMap must be called within kme_jax._numerics.precision.float64()")
         angle = jnp.matmul(jnp.asarray(x, self.turns.dtype), self.turns.T, precision=jax.lax.Precision.HIGHEST)
         sin, cos = sincos_turns(angle)
         return self.scale * jnp.concatenate([cos, sin], axis=1)

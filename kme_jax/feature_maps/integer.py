@@ -15,15 +15,16 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import gram, tiles
+from kme_jax import gram
+from kme_jax._numerics import tiles
+from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.waves import CosSin, SpectralMap
 from kme_jax.kernels import Gaussian, Kernel, Laplacian, Matern32, Matern52, Product, Sum
-from kme_jax.numerics import Progress
-from kme_jax.pytrees import pytree_dataclass
 
 MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
 

@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.precision import Progress, are_sizes
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
 from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
-from kme_jax.numerics import Progress, are_sizes
-from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedMap(FeatureMap):
@@ -129,6 +131,7 @@ class MixedMap(FeatureMap):
 _PARTS_OF_A_CLASS = 8  # of a class of average size
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledMap(FeatureMap):

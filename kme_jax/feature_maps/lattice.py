@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.sincos import sincos_turns
+from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.waves import LatticeWaves, SpectralMap
 from kme_jax.kernels import Gaussian
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_turns
-from kme_jax.validation import check_array, check_positive, require
 
 Array = jax.Array
 
@@ -73,6 +74,7 @@ def _total_mass(lengths: np.ndarray) -> float:
     return math.prod(float(np.sum(np.exp(-0.5 * np.square(period * images)))) for period in lengths)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class LatticeMap(SpectralMap):
@@ -236,7 +238,7 @@ class LatticeMap(SpectralMap):
         """
         dtype = self.amplitudes.dtype
         if jnp.asarray(self.amplitudes).dtype != dtype:
-            raise ValueError("a float64 LatticeMap must be called within kme_jax.numerics.float64()")
+            raise ValueError("a float64 LatticeMap must be called within kme_jax._numerics.precision.float64()")
         centre, periods, amplitudes = (
             jnp.asarray(v, dtype)[None, :] for v in (self.centre, self.periods, self.amplitudes)
         )

@@ -17,12 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import gram, tiles
+from kme_jax import gram
+from kme_jax._numerics import tiles
+from kme_jax._numerics.precision import (
+    Progress,
+    check_points,
+    float64,
+    in_float64,
+    reproducible_jit,
+)
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.numerics import Progress, check_points, float64, in_float64, reproducible_jit
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.validation import check_array, check_positive, require
 
 Array = jax.Array
 
@@ -256,6 +264,7 @@ def _features(kernel, points, pivot_points, basis):
     return gram.gram(kernel, points, pivot_points) @ basis.T
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceMap(FeatureMap):
@@ -454,7 +463,7 @@ class SubspaceMap(FeatureMap):
         """
         x, basis = jnp.asarray(x), jnp.asarray(self.basis)
         if x.dtype != jnp.float64 or basis.dtype != jnp.float64:
-            raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.numerics.float64()")
+            raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax._numerics.precision.float64()")
         return _features(self.kernel, x, jnp.asarray(self.pivot_points), basis)
 
     def features_of_points(self, num_rows: int, num_columns: int) -> Array:

@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap, are_codes
 from kme_jax.kernels import Kernel
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.validation import check_array, require
 
 MAX_CELLS = 1024
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Grid:
@@ -78,6 +80,7 @@ class Grid:
         return np.append(first, self.num_codes) if self.missing else first
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
@@ -170,6 +173,7 @@ class TableKernel(Kernel):
         return True
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMap(FeatureMap):

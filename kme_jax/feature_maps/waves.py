@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax import fused, tiles
+from kme_jax._numerics import fused, tiles
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.sincos import sincos_half_turns, sincos_turns
 
 Array = jax.Array
 

@@ -10,7 +10,7 @@ from kme_jax.privacy.calibration import (
 )
 from kme_jax.privacy.mechanisms import (
     Mechanism,
-    PrivateEmbedding,
+    NoisyEmbedding,
     add_noise,
     gaussian_mechanism,
     laplace_mechanism,
@@ -21,8 +21,8 @@ from kme_jax.privacy.mechanisms import (
 
 __all__ = [
     "Mechanism",
+    "NoisyEmbedding",
     "PrivacyBudget",
-    "PrivateEmbedding",
     "add_noise",
     "gaussian_delta",
     "gaussian_mechanism",

@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.precision import in_float64
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
 from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import IntegerMap
-from kme_jax.numerics import in_float64
-from kme_jax.privacy import secure
+from kme_jax.privacy import secure as secure_noise
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
 from kme_jax.privacy.calibration import (
     Calibration,
@@ -31,7 +33,6 @@ from kme_jax.privacy.calibration import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from kme_jax.pytrees import pytree_dataclass
 
 Array = jax.Array
 Diameter = Literal["proved", "published"]
@@ -44,6 +45,7 @@ def _static():
     return dataclasses.field(metadata={"static": True})
 
 
+@storable(former_fields={"private": "secure"})
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -57,7 +59,7 @@ class Mechanism:
       delta: δ.
       calibration: "analytic", "classical" or (discrete) "zcdp" for Gaussian noise, "exact" for Laplace.
       num_rows: N.
-      private: whether the noise is secure. What simulated noise made must not leave the building.
+      secure: whether the noise is secure: cryptographic and exact. What simulated noise made must not be published.
       noise_source: where the noise comes from.
       rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
       grid: what the released coordinates are integer multiples of, for secure noise.
@@ -71,7 +73,7 @@ class Mechanism:
     delta: float
     calibration: str = _static()
     num_rows: int = _static()
-    private: bool = dataclasses.field(default=False, metadata={"static": True})
+    secure: bool = dataclasses.field(default=False, metadata={"static": True})
     noise_source: str = dataclasses.field(default="simulated (jax.random)", metadata={"static": True})
     rho: float | None = None
     grid: float | None = None
@@ -88,6 +90,7 @@ class Mechanism:
         return self.sensitivity / self.scale if self.noise == "gaussian" and self.rho is None else None
 
 
+@storable(former_fields={"private": "secure"})
 @dataclasses.dataclass(frozen=True)
 class Composition:
     """Several measurements of the same rows with Gaussian noise, of which later ones may depend on the results of
@@ -99,7 +102,7 @@ class Composition:
       delta: δ.
       rho: the sum of theirs, or what is set aside for them; None for continuous noise.
       failure_probability: the sum of theirs.
-      private: whether the noise of all of them is secure.
+      secure: whether the noise of all of them is secure.
       mu: √Σ μ² of continuous noise.
     """
 
@@ -107,7 +110,7 @@ class Composition:
     delta: float
     rho: float | None
     failure_probability: float
-    private: bool
+    secure: bool
     mu: float | None = None
 
     @classmethod
@@ -140,7 +143,7 @@ class Composition:
             raise ValueError("only measurements with Gaussian noise of one kind, continuous or discrete, compose here")
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than ε = {budget.epsilon:g}")
-        return cls(budget.epsilon, budget.delta, rho, failure, all(m.private for m in mechanisms), mu)
+        return cls(budget.epsilon, budget.delta, rho, failure, all(m.secure for m in mechanisms), mu)
 
 
 def _planned_rho(budget: PrivacyBudget, failure_probability: float) -> float:
@@ -149,7 +152,7 @@ def _planned_rho(budget: PrivacyBudget, failure_probability: float) -> float:
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class PrivateEmbedding:
+class NoisyEmbedding:
     """μ̃ = μ̂ + noise: what step 3 may see, and all it may see.
 
     Attributes:
@@ -282,7 +285,7 @@ def perturb(
     calibration: Calibration = "analytic",
     diameter: Diameter = "proved",
     share: float = 1.0,
-) -> PrivateEmbedding:
+) -> NoisyEmbedding:
     """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), simulated. One draw per call, of the key's own.
 
     The sensitivity comes from the embedding's own feature map and N, so there is nothing to mismatch.
@@ -317,7 +320,7 @@ def perturb(
     num_features = len(embedding.coordinates)
     coordinates = np.pad(np.asarray(embedding.coordinates, np.float64), (0, -num_features % _NOISE_BLOCK))
     noisy = _add_noise(key, coordinates, mechanism.scale, noise=noise)
-    return PrivateEmbedding(feature_map, np.asarray(noisy)[:num_features], mechanism)
+    return NoisyEmbedding(feature_map, np.asarray(noisy)[:num_features], mechanism)
 
 
 def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0) -> Mechanism:
@@ -337,25 +340,25 @@ def secure_mechanism(integer_map: IntegerMap, num_rows: int, budget: PrivacyBudg
     largest, delta = _proved(integer_map, budget.delta)
     grid = 1 / (integer_map.units * num_rows)
     failure = integer_map.failure_probability if delta < budget.delta else 0.0
-    common = {"num_rows": num_rows, "private": True, "noise_source": secure.source(), "grid": grid}
+    common = {"num_rows": num_rows, "secure": True, "noise_source": secure_noise.source(), "grid": grid}
     common["failure_probability"] = failure
     if delta == 0:
         if share != 1:
             raise ValueError("delta = 0 takes one measurement: give delta > 0 for a sequence of several")
         sensitivity = math.ceil(math.sqrt(integer_map.feature_map.num_features) * largest)  # in L1, by Cauchy–Schwarz
-        scale = secure.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))
+        scale = secure_noise.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))
         return Mechanism("laplace", scale * grid, sensitivity * grid, budget.epsilon, budget.delta, "exact", **common)
     most = share * zcdp_rho(PrivacyBudget(budget.epsilon, delta))
-    scale = secure.check_scale(largest / math.sqrt(2 * most))
-    rho = secure.gaussian_rho(scale, largest)
+    scale = secure_noise.check_scale(largest / math.sqrt(2 * most))
+    rho = secure_noise.gaussian_rho(scale, largest)
     while rho > most:  # rounding
         scale *= 1 + 1e-9
-        rho = secure.gaussian_rho(scale, largest)
+        rho = secure_noise.gaussian_rho(scale, largest)
     epsilon = budget.epsilon if share == 1 else zcdp_epsilon(rho, delta)
     return Mechanism("gaussian", scale * grid, largest * grid, epsilon, budget.delta, "zcdp", rho=rho, **common)
 
 
-def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0) -> PrivateEmbedding:
+def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0) -> NoisyEmbedding:
     """μ̃ = (Σ_n q(x_n) + noise) / (s N), with noise that may be published: integer, exact, from a cryptographic
     generator that cannot be seeded (OpenDP). One draw per call; a second call on the same rows is a second release.
 
@@ -380,14 +383,14 @@ def perturb_securely(embedding: IntegerEmbedding, budget: PrivacyBudget, *, shar
     _check_integers(embedding)
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
-    draw = secure.add_gaussian if mechanism.noise == "gaussian" else secure.add_laplace
+    draw = secure_noise.add_gaussian if mechanism.noise == "gaussian" else secure_noise.add_laplace
     noisy = draw(integers.released(embedding.total), mechanism.scale / mechanism.grid)
-    return PrivateEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)
+    return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)
 
 
 def perturb_integers(
     key: Array, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
-) -> PrivateEmbedding:
+) -> NoisyEmbedding:
     """What :func:`perturb_securely` returns, with simulated Gaussian noise of the same size, for experiments:
     reproducible, and NOT private.
 
@@ -405,10 +408,10 @@ def perturb_integers(
     zcdp_rho(budget)
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
-    mechanism = dataclasses.replace(mechanism, private=False, noise_source=Mechanism.noise_source)
+    mechanism = dataclasses.replace(mechanism, secure=False, noise_source=Mechanism.noise_source)
     released = integers.released(embedding.total)
     noise = np.rint(mechanism.scale / mechanism.grid * _standard_normal(key, len(released)))
-    return PrivateEmbedding(integers.feature_map, (released + noise) * mechanism.grid, mechanism)
+    return NoisyEmbedding(integers.feature_map, (released + noise) * mechanism.grid, mechanism)
 
 
 def _check_integers(embedding: Any) -> None:

@@ -9,14 +9,14 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
-from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
-from kme_jax.text import printable
+from kme_jax.privacy.mechanisms import Composition, Mechanism, NoisyEmbedding
 
 STATEMENT_VERSION = 3
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
@@ -32,7 +32,7 @@ _PUBLIC_ROWS = "rows that were used as public points: they are published as they
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a statement."""
-    path = pathlib.Path(__file__).parent.parent / "schemas" / f"privacy-{STATEMENT_VERSION}.schema.json"
+    path = pathlib.Path(__file__).parent / "schemas" / f"privacy-{STATEMENT_VERSION}.schema.json"
     return json.loads(path.read_text())
 
 
@@ -64,8 +64,8 @@ def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     return gaussian_epsilon(1 / (rows * mechanism.mu), delta)
 
 
-def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any]:
-    feature_map, mechanism = private.feature_map, private.mechanism
+def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
+    feature_map, mechanism = noisy.feature_map, noisy.mechanism
     map_name = type(feature_map).__name__
     kinds = {SubspaceMap: "Subspace", TableMap: "Table", MixedMap: "Mixed", LabelledMap: "Labelled"}
     integers = kinds.get(type(feature_map), "Spectral") + "Integers"
@@ -81,7 +81,7 @@ def measurement_statement(name: str, private: PrivateEmbedding) -> dict[str, Any
             "num_features": feature_map.num_features,
             "diameter": mechanism.sensitivity * mechanism.num_rows,
             "proof": f"kme_jax.{map_name}.diameter"
-            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.private,
+            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.secure,
         },
         "cell_noise": cells,
     }
@@ -91,7 +91,7 @@ def noise_statement(mechanism: Mechanism) -> dict[str, Any]:
     """What the statement says of a mechanism."""
     return {
         "noise": mechanism.noise,
-        "discrete": mechanism.private,
+        "discrete": mechanism.secure,
         "source": mechanism.noise_source,
         "calibration": mechanism.calibration,
         "scale": mechanism.scale,
@@ -111,7 +111,7 @@ def _innermost(feature_map: FeatureMap) -> FeatureMap:
 
 
 def privacy_statement(
-    measured: PrivateEmbedding | dict[str, PrivateEmbedding],
+    measured: NoisyEmbedding | dict[str, NoisyEmbedding],
     *,
     composition: Composition | None = None,
     public_inputs: Sequence[str] = (),
@@ -125,13 +125,13 @@ def privacy_statement(
       public_inputs: what else is public knowledge, and was used.
       total: of all releases of the same rows, as ``Ledger.spend`` gives it.
     """
-    several = {"embedding": measured} if isinstance(measured, PrivateEmbedding) else measured
-    mechanisms = [private.mechanism for private in several.values()]
-    maps = [_innermost(private.feature_map) for private in several.values()]
+    several = {"embedding": measured} if isinstance(measured, NoisyEmbedding) else measured
+    mechanisms = [noisy.mechanism for noisy in several.values()]
+    maps = [_innermost(noisy.feature_map) for noisy in several.values()]
     inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}
     inputs = dict.fromkeys(name for found in maps for name in inputs.get(type(found), ["kernel", "frequencies"]))
     return statement_of(
-        [measurement_statement(name, private) for name, private in several.items()],
+        [measurement_statement(name, noisy) for name, noisy in several.items()],
         mechanisms,
         composition=composition,
         public_inputs=[*inputs, *public_inputs],
@@ -159,7 +159,7 @@ def statement_of(
     whole = mechanisms[-1] if composition is None else composition
     return {
         "statement_version": STATEMENT_VERSION,
-        "private": all(mechanism.private for mechanism in mechanisms),
+        "private": all(mechanism.secure for mechanism in mechanisms),
         "epsilon": whole.epsilon,
         "delta": whole.delta,
         "relation": "replace one row; the number of rows is public",

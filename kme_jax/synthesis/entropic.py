@@ -30,8 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.numerics import reproducible_jit
-from kme_jax.pytrees import pytree_dataclass
+from kme_jax._numerics.precision import reproducible_jit
+from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax.synthesis.lasso import SolverReport
 
 Array = jax.Array

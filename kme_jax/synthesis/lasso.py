@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 import threadpoolctl
 
-from kme_jax.numerics import float64, reproducible_jit
+from kme_jax._numerics.precision import float64, reproducible_jit
 
 _MANY = 1000  # weights other than zero, from which on first-order steps on feature vectors are tried
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable

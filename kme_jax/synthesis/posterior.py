@@ -47,11 +47,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from kme_jax._numerics.precision import Progress, reproducible_jit
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.waves import SpectralMap, Waves
-from kme_jax.numerics import Progress, reproducible_jit
-from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
-from kme_jax.proposals import NormalProposal
-from kme_jax.pytrees import pytree_dataclass
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
 Array = jax.Array
 # centres [K, d] and location [d] in lengths from the proposal's mean, log_spread [d], log_gammas [K], log_widths [G],
@@ -359,7 +359,7 @@ class PosteriorMean:
 
 def posterior_mean(
     key: Array,
-    embedding: PrivateEmbedding,
+    embedding: NoisyEmbedding,
     proposal: NormalProposal,
     *,
     num_atoms: int = 100,

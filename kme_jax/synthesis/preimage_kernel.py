@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from kme_jax import fused
+from kme_jax._numerics import fused
 
 Array = jax.Array
 

@@ -19,10 +19,16 @@ import numpy as np
 import optax
 import threadpoolctl
 
+from kme_jax._numerics.precision import (
+    Progress,
+    check_columns,
+    check_points,
+    precision_of,
+    reproducible_jit,
+)
+from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.numerics import Progress, check_columns, check_points, precision_of, reproducible_jit
-from kme_jax.privacy.mechanisms import PrivateEmbedding
-from kme_jax.sincos import sincos_turns
+from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.synthesis import preimage_kernel
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
 from kme_jax.synthesis.preimage_kernel import BETA1, BETA2, EPSILON
@@ -32,13 +38,13 @@ from kme_jax.synthesis.weights import check_radius, noise_tolerance
 Array = jax.Array
 
 
-def _fourier_map(embedding: PrivateEmbedding) -> FourierMap:
+def _fourier_map(embedding: NoisyEmbedding) -> FourierMap:
     if not isinstance(embedding.feature_map, FourierMap):
         raise ValueError(f"needs the embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
     return embedding.feature_map
 
 
-def _similar_maps(embeddings: Sequence[PrivateEmbedding]) -> list[FourierMap]:
+def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
     maps = [_fourier_map(embedding) for embedding in embeddings]
     if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
         raise ValueError("the embeddings' maps must have the same precision and numbers of features and columns")
@@ -166,7 +172,7 @@ def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: i
 
 
 def greedy_preimages(
-    embeddings: Sequence[PrivateEmbedding],
+    embeddings: Sequence[NoisyEmbedding],
     starts: np.ndarray,
     *,
     num_steps: int = 100,
@@ -223,7 +229,7 @@ def _features(feature_map, points):
 
 
 def lasso_weights(
-    embedding: PrivateEmbedding,
+    embedding: NoisyEmbedding,
     points: np.ndarray,
     sizes: Sequence[int] | None = None,
     *,
@@ -362,7 +368,7 @@ def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps,
 
 def joint_of_sizes(
     keys: Sequence[Array],
-    embeddings: Sequence[PrivateEmbedding],
+    embeddings: Sequence[NoisyEmbedding],
     candidates: np.ndarray,
     sizes: Sequence[int],
     *,
@@ -449,7 +455,7 @@ def joint_of_sizes(
 
 def joint(
     key: Array,
-    embedding: PrivateEmbedding,
+    embedding: NoisyEmbedding,
     candidates: np.ndarray,
     num_points: int,
     *,

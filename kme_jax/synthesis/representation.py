@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from kme_jax.numerics import Progress, in_float64, reproducible_jit
+from kme_jax._numerics.precision import Progress, in_float64, reproducible_jit
 from kme_jax.synthesis.entropic import EntropicLeastSquares, project_features
 from kme_jax.synthesis.lasso import SolverReport
 from kme_jax.synthesis.posterior import PosteriorMean

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kme_jax.numerics import check_points
+from kme_jax._numerics.precision import check_points
+from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax.privacy.mechanisms import Mechanism
-from kme_jax.pytrees import pytree_dataclass
 
 
 @pytree_dataclass

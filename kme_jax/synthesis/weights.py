@@ -10,9 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics.precision import (
+    Progress,
+    float64,
+    in_float64,
+    reproducible_jit,
+)
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.numerics import Progress, float64, in_float64, reproducible_jit
-from kme_jax.privacy.mechanisms import PrivateEmbedding
+from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
 from kme_jax.synthesis.sample import WeightedSample
@@ -28,7 +33,7 @@ _TEMPERATURE = 4.0  # of the aggregate, in σ²
 _RELATIVE_GAP = 1e-10  # of F σ²: the fit is then within 1.5e-5 of the noise's norm of the best one
 
 
-def closed_form(embedding: PrivateEmbedding) -> WeightedSample:
+def closed_form(embedding: NoisyEmbedding) -> WeightedSample:
     """w = Bᵀβ: the weights whose embedding is μ̃ itself ([B] algorithm 1, line 8). Dropped points have weight 0.
 
     The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball`.
@@ -37,7 +42,7 @@ def closed_form(embedding: PrivateEmbedding) -> WeightedSample:
     return WeightedSample(subspace.points, subspace.expand(embedding.coordinates), embedding.mechanism)
 
 
-def _subspace_map(embedding: PrivateEmbedding) -> SubspaceMap:
+def _subspace_map(embedding: NoisyEmbedding) -> SubspaceMap:
     if not isinstance(embedding.feature_map, SubspaceMap):
         raise ValueError(f"needs the embedding of a SubspaceMap, got {type(embedding.feature_map).__name__}")
     return embedding.feature_map
@@ -49,13 +54,13 @@ def check_radius(radius: float) -> None:
         raise ValueError(f"radius must be at least 1 ([B] theorem 11) and finite, got {radius}")
 
 
-def noise_tolerance(embedding: PrivateEmbedding) -> float:
+def noise_tolerance(embedding: NoisyEmbedding) -> float:
     """1 % of ½ E‖noise‖²: solving for weights any better would fit noise."""
     return 0.005 * len(embedding.coordinates) * embedding.mechanism.variance
 
 
 def l1_ball(
-    embedding: PrivateEmbedding,
+    embedding: NoisyEmbedding,
     *,
     radius: float = 1.0,
     tolerance: float | None = None,
@@ -125,7 +130,7 @@ class RiskReport:
 
 
 def adaptive(
-    embedding: PrivateEmbedding, *, signed: bool = True, progress: Progress | None = None
+    embedding: NoisyEmbedding, *, signed: bool = True, progress: Progress | None = None
 ) -> tuple[WeightedSample, RiskReport]:
     """Weights of little estimated risk, from probability vectors shrunk towards uniform ones and signed weights.
 
@@ -162,7 +167,7 @@ def adaptive(
 
 @in_float64
 def adaptive_batch(
-    embeddings: Sequence[PrivateEmbedding], *, signed: bool = True, progress: Progress | None = None
+    embeddings: Sequence[NoisyEmbedding], *, signed: bool = True, progress: Progress | None = None
 ) -> list[tuple[WeightedSample, RiskReport]]:
     """:func:`adaptive` for several noisy embeddings of one map, such as several ε and draws of the noise, together:
     much faster than one after another. The penalties are the same for all.
@@ -235,7 +240,7 @@ def _moments(features: Array, num_points: Array) -> tuple[Array, Array]:
 
 
 def _aggregate(
-    embedding: PrivateEmbedding, candidates: list[Candidate], weights: np.ndarray, mean: np.ndarray, signed: bool
+    embedding: NoisyEmbedding, candidates: list[Candidate], weights: np.ndarray, mean: np.ndarray, signed: bool
 ) -> tuple[WeightedSample, RiskReport]:
     """The mean of the candidates, of which the first has uniform weights, or signed weights if these are better.
 

@@ -1,9 +1,11 @@
 """Tables of any columns: from a private file and its schema to a synthetic table. Needs pyarrow."""
 
 from kme_jax.table.check import ColumnCheck, check_table
-from kme_jax.table.files import TableSource, open_table, write_table
-from kme_jax.table.release import TableMeasurement, TableRelease, measure_table, release_table
-from kme_jax.table.schema import Categorical, Column, Datetime, Numeric, Ordinal, Schema
+from kme_jax.table.columns import Categorical, Column, Datetime, Numeric, Ordinal
+from kme_jax.table.measure import measure_table, release_table
+from kme_jax.table.readers import TableSource, open_table, write_table
+from kme_jax.table.release import TableMeasurement, TableRelease
+from kme_jax.table.schema import Schema
 
 __all__ = [
     "Categorical",

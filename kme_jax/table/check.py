@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from kme_jax.table.files import TableSource
+from kme_jax.table.readers import TableSource
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,16 +8,14 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kme_jax.privacy.statement import describe_total, rounded_up
-from kme_jax.table.schema import Column
-
-if TYPE_CHECKING:
-    from kme_jax.table.release import TableRelease
+from kme_jax.table.columns import Column
+from kme_jax.table.schema import Schema
 
 _MAX_ROWS = 40_000  # looked at
 _MAX_PAIRS = 12  # shown as pictures
@@ -30,13 +28,15 @@ _ATOM = 0.03  # the share of rows from which on a value is drawn apart
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")  # not in HTML, or not in UTF-8
 
 
-def report(release: TableRelease) -> str:
+def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: str | None = None) -> str:
     """The report of a release, HTML that needs no other file and no network: the same text for the same release.
 
     Args:
-      release: of which the schema, the table, the privacy statement and the name of the target are read, and no more.
+      table: the synthetic rows.
+      schema: of its columns.
+      statement: the privacy statement.
+      target: the column that others are to predict, if one was named.
     """
-    schema, table, statement = release.schema, release.table, release.statement
     num_rows = table.num_rows
     looked_at = min(num_rows, _MAX_ROWS)
     codes = schema.encode(table.take(pa.array(np.arange(looked_at) * num_rows // looked_at)))
@@ -53,11 +53,11 @@ def report(release: TableRelease) -> str:
         ("distributions", "Distributions", _distributions(columns, sample)),
     ]
     if len(columns) > 1:
-        place = -1 if release.target is None else schema.index(release.target)
+        place = -1 if target is None else schema.index(target)
         sections.append(("pairs", "Pairs of columns", _pairs(schema.names, bins, strength, place)))
         if place >= 0:
-            target = _target(schema.names, bins, strength[place], place, _bin(*columns[place], _MAX_PARTS))
-            sections.append(("target", f"Target: {_text(release.target)}", target))
+            predicted = _target(schema.names, bins, strength[place], place, _bin(*columns[place], _MAX_PARTS))
+            sections.append(("target", f"Target: {_text(target)}", predicted))
     sections.append(("use", "How to read and use it", _use(statement)))
     return _PAGE.format(
         title=("" if private else "NOT PRIVATE: ") + f"Synthetic table of {size}",
@@ -641,7 +641,7 @@ def _use(statement: dict[str, Any]) -> str:
                 ("pandas", '<code>pandas.read_parquet("synthetic.parquet")</code>'),
                 ("R", '<code>arrow::read_parquet("synthetic.parquet")</code>'),
                 ("DuckDB", "<code>SELECT * FROM 'synthetic.parquet'</code>"),
-                ("more rows", '<code>kme_jax.table.release.TableRelease.load("folder").sample(100_000)</code>'),
+                ("more rows", '<code>kme_jax.load("folder").sample(100_000)</code>'),
             ),
             "plain code",
         )

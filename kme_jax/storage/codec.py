@@ -1,7 +1,7 @@
 """Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle.
 
 What is read is checked field by field against the types of the class, and then by the method ``validate`` of the class,
-if it has one. A class is found in the registry below, never by a name from the file.
+if it has one. A class is found in ``kme_jax._numerics.registry``, never by a name from the file.
 """
 
 from __future__ import annotations
@@ -17,50 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from kme_jax.bounds import Bounds
+from kme_jax import domain, feature_maps, kernels  # noqa: F401  # their classes are in the registry then
+from kme_jax._numerics.registry import entry_of, is_storable
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
-from kme_jax.feature_maps.lattice import LatticeMap
-from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.feature_maps.table import Block, Grid, TableMap
-from kme_jax.kernels import Gaussian, GaussianSum, Laplacian, Matern32, Matern52, Product, Sum
-from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding
-from kme_jax.proposals import NormalProposal
-from kme_jax.synthesis.generator import GeneratorReport, Rows
-from kme_jax.synthesis.networks import MLP, Convolutional, Network, SmoothImages
-from kme_jax.synthesis.relaxed import Leaves, RelaxedRows
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
-_NETWORKS = (MLP, Convolutional, SmoothImages)
-_CLASSES = {
-    cls.__name__: cls
-    for cls in (
-        Block,
-        Bounds,
-        Composition,
-        FourierMap,
-        Gaussian,
-        GaussianSum,
-        GeneratorReport,
-        Grid,
-        LabelledMap,
-        Laplacian,
-        LatticeMap,
-        Leaves,
-        Matern32,
-        Matern52,
-        Mechanism,
-        MixedMap,
-        NormalProposal,
-        Product,
-        RelaxedRows,
-        Rows,
-        SubspaceMap,
-        Sum,
-        TableMap,
-        *_NETWORKS,
-    )
-}
 _MAX_TEXT = 100_000  # letters
 _MAX_INTEGER = 2**62
 
@@ -77,7 +38,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         return {"float": value.hex()}
     if isinstance(value, tuple):
         return {"tuple": [encode(item, arrays, f"{name}.{i}") for i, item in enumerate(value)]}
-    if dataclasses.is_dataclass(value) and type(value) is _CLASSES.get(type(value).__name__):
+    if dataclasses.is_dataclass(value) and is_storable(value):
         fields = {f.name: encode(getattr(value, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, "fields": fields}
     array = np.asarray(value) if hasattr(value, "dtype") else None
@@ -119,8 +80,14 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     return _object(value, arrays, expected)
 
 
-def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> PrivateEmbedding:
-    """A noisy embedding, of which each field was encoded by itself. It is not checked against a budget.
+def encode_embedding(embedding: NoisyEmbedding, arrays: dict[str, np.ndarray], name: str) -> dict[str, Any]:
+    """A noisy embedding, of which each field is encoded by itself, see :func:`encode`."""
+    parts = {field.name: getattr(embedding, field.name) for field in dataclasses.fields(embedding)}
+    return {part: encode(value, arrays, f"{name}.{part}") for part, value in parts.items()}
+
+
+def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> NoisyEmbedding:
+    """The inverse of :func:`encode_embedding`. It is not checked against a budget.
 
     Raises:
       ValueError: as :func:`decode`.
@@ -128,7 +95,7 @@ def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> PrivateEmb
     names = {"feature_map": FeatureMap, "coordinates": np.ndarray, "mechanism": Mechanism}
     if not isinstance(value, dict) or set(value) != set(names):
         raise ValueError("expected a noisy embedding")
-    return PrivateEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in names.items()})
+    return NoisyEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in names.items()})
 
 
 def _one_of(value: Any, arrays: Mapping[str, np.ndarray], parts: tuple[Any, ...]) -> Any:
@@ -182,11 +149,16 @@ def _plain(value: Any, expected: type) -> Any:
 def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     if not isinstance(value, dict) or set(value) != {"class", "fields"} or not isinstance(value["class"], str):
         raise ValueError(f"expected a {expected.__name__}")
-    cls = _CLASSES.get(value["class"])
-    if cls is None or not issubclass(cls, _NETWORKS if expected is Network else expected):
+    entry = entry_of(value["class"])
+    if entry is None or not issubclass(entry.cls, expected):
         raise ValueError(f"expected a {expected.__name__}, got {value['class']!r:.50}")
+    cls = entry.cls
     hints, fields = _hints(cls), value["fields"]
-    if not isinstance(fields, dict) or set(fields) != {field.name for field in dataclasses.fields(cls)}:
+    names = {field.name for field in dataclasses.fields(cls)}
+    if not isinstance(fields, dict):
+        raise ValueError(f"{cls.__name__} has other fields")
+    fields = {(name if name in names else entry.former_fields.get(name, name)): part for name, part in fields.items()}
+    if set(fields) != names or len(fields) != len(value["fields"]):
         raise ValueError(f"{cls.__name__} has other fields")
     decoded = {}
     for name, field in fields.items():

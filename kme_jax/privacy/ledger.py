@@ -38,7 +38,7 @@ class LedgerError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spending:
+class Entry:
     """One release.
 
     Attributes:
@@ -63,7 +63,7 @@ _ROUNDING = 2.0**-50  # relative; above that of a few sums and products in float
 _TOLERANCE = 1e-6  # relative; of a total that is computed again, which another version of SciPy may round otherwise
 
 
-def total(spendings: list[Spending]) -> dict[str, Any]:
+def total(spendings: list[Entry]) -> dict[str, Any]:
     """The budget of several releases of the same rows, as the privacy statement has it.
 
     Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and so they are for the
@@ -227,7 +227,7 @@ class Ledger:
     def __post_init__(self):
         object.__setattr__(self, "path", pathlib.Path(self.path))
 
-    def spent(self, database: str) -> list[Spending]:
+    def spent(self, database: str) -> list[Entry]:
         """All that is recorded for a database, oldest first.
 
         Raises:
@@ -250,12 +250,12 @@ class Ledger:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise LedgerError(f"{self.path}: is not a file")
 
-    def check(self, database: str, *, again: bool = False) -> None:
+    def check(self, database: str, *, allow_repeat: bool = False) -> None:
         """Refuses what :meth:`spend` would refuse, without writing anything: for before long work.
 
         Raises:
-          LedgerError: a name that is not text, or is empty; an earlier release and not ``again``; a ledger that cannot
-            be read or written.
+          LedgerError: a name that is not text, or is empty; an earlier release and not ``allow_repeat``; a ledger
+            that cannot be read or written.
         """
         if not isinstance(database, str):
             raise LedgerError(f"database: expected text, got {type(database).__name__}")
@@ -263,7 +263,7 @@ class Ledger:
             raise LedgerError("database: a ledger needs a name for the private rows")
         if "\0" in str(self.path):
             raise LedgerError(f"{self.path}: cannot be opened for writing (null byte in its name)")
-        self._refuse_again(self.spent(database), database, again)
+        self._refuse_again(self.spent(database), database, allow_repeat)
         try:
             exists = self.path.exists()
         except OSError as error:
@@ -271,11 +271,11 @@ class Ledger:
         if not os.access(self.path if exists else self.path.absolute().parent, os.W_OK):
             raise LedgerError(f"{self.path}: cannot be opened for writing")
 
-    def _refuse_again(self, earlier: list[Spending], database: str, again: bool) -> None:
-        if earlier and not again:
+    def _refuse_again(self, earlier: list[Entry], database: str, allow_repeat: bool) -> None:
+        if earlier and not allow_repeat:
             raise LedgerError(
                 f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in all; '
-                "to release it once more, and add to what is spent, say so: again=True, or --again"
+                "to release it once more, and add to what is spent, say so: allow_repeat=True, or --again"
             )
 
     @contextlib.contextmanager
@@ -296,29 +296,29 @@ class Ledger:
                 )
             raise
 
-    def spend(self, database: str, mechanism: Mechanism | Composition, *, again: bool = False) -> dict[str, Any]:
+    def spend(self, database: str, mechanism: Mechanism | Composition, *, allow_repeat: bool = False) -> dict[str, Any]:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 
         Args:
           database: name of the private rows, of the curator's choice.
           mechanism: of the release.
-          again: whether there may be an earlier release of the same rows.
+          allow_repeat: whether there may be an earlier release of the same rows.
 
         Raises:
           LedgerError: as :meth:`check`; noise that is not secure.
         """
-        if not mechanism.private:
+        if not mechanism.secure:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
-        self.check(database, again=again)
+        self.check(database, allow_repeat=allow_repeat)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, mechanism.failure_probability))
-        new = Spending(database, time, *numbers)
+        new = Entry(database, time, *numbers)
         with self._locked() as file:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
             entries, rest = self._parse(content)
             earlier = [s for s in entries if s.database == database]
-            self._refuse_again(earlier, database, again)
+            self._refuse_again(earlier, database, allow_repeat)
             try:
                 added_up = total([*earlier, new])
             except ValueError as error:
@@ -368,7 +368,7 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def _parse(self, content: bytes) -> tuple[list[Spending], bytes]:
+    def _parse(self, content: bytes) -> tuple[list[Entry], bytes]:
         """Entries, and a last line that was not finished.
 
         A line may be incomplete only where it is the file's last, or was closed off with a mark when the next one was
@@ -395,7 +395,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _entry(line: bytes) -> Spending | None:
+def _entry(line: bytes) -> Entry | None:
     """A record, whatever there is of the mark after it, or None for anything else."""
     with contextlib.suppress(ValueError, RecursionError):
         text = line.decode()
@@ -405,6 +405,33 @@ def _entry(line: bytes) -> Spending | None:
             numbers = [value for value in record.values() if isinstance(value, float)]
             kinds = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
             if kinds and all(0 <= number < _LARGEST for number in numbers):
-                entry = Spending(**record)
+                entry = Entry(**record)
                 return entry if entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 else None
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Spending:
+    """Where the budget of a release is taken from, and recorded.
+
+    Attributes:
+      ledger: of the curator.
+      database: the name of the private rows in it.
+      allow_repeat: whether rows of that name may have been released before. What is spent adds up.
+    """
+
+    ledger: Ledger
+    database: str
+    allow_repeat: bool = False
+
+    def check(self) -> None:
+        """See ``Ledger.check``."""
+        self.ledger.check(self.database, allow_repeat=self.allow_repeat)
+
+    def spend(self, mechanism: Mechanism | Composition) -> dict[str, Any]:
+        """See ``Ledger.spend``."""
+        return self.ledger.spend(self.database, mechanism, allow_repeat=self.allow_repeat)
+
+    def recorded(self, folder: str | os.PathLike | None) -> contextlib.AbstractContextManager[None]:
+        """See ``Ledger.recorded``."""
+        return self.ledger.recorded(folder)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.integer import integer_map
-from kme_jax.ledger import check_total
 from kme_jax.privacy import statement as statements
 from kme_jax.privacy.budget import MAX_EPSILON, PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
-from kme_jax.privacy.mechanisms import Composition, Mechanism, PrivateEmbedding, _proved
-from kme_jax.validation import check_array, require
+from kme_jax.privacy.ledger import check_total
+from kme_jax.privacy.mechanisms import Composition, Mechanism, NoisyEmbedding, _proved
 
 _TOLERANCE = 1e-6
 _SECURE = re.compile(r"OpenDP \d+(\.\d+)+ \(discrete, cryptographic\)")
@@ -61,8 +61,8 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
     require(m.delta == budget.delta, "δ does not follow from the budget")
     discrete = m.grid is not None
-    require(not m.private or (discrete and m.num_rows >= 2), "the noise is said to be secure, and cannot be")
-    source_is_known = bool(_SECURE.fullmatch(m.noise_source)) if m.private else m.noise_source == Mechanism.noise_source
+    require(not m.secure or (discrete and m.num_rows >= 2), "the noise is said to be secure, and cannot be")
+    source_is_known = bool(_SECURE.fullmatch(m.noise_source)) if m.secure else m.noise_source == Mechanism.noise_source
     require(source_is_known, "the source of the noise is not known")
     if m.noise == "laplace":
         require(m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None, "this is no Laplace noise")
@@ -108,16 +108,16 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
 
 
-def check_coordinates(private: PrivateEmbedding) -> None:
+def check_coordinates(noisy: NoisyEmbedding) -> None:
     """Refuses coordinates of another number than features, off the grid of the noise, or too far for features and
     noise: an entry of Gaussian or Laplace noise is beyond 100 of its scale with probability 1e-43 or less.
 
     Raises:
       ValueError: such coordinates.
     """
-    mechanism, coordinates = private.mechanism, private.coordinates
-    check_array(coordinates, "coordinates", "f", (private.feature_map.num_features,))
-    most = private.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
+    mechanism, coordinates = noisy.mechanism, noisy.coordinates
+    check_array(coordinates, "coordinates", "f", (noisy.feature_map.num_features,))
+    most = noisy.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
     require(float(np.abs(coordinates).max()) <= most, "a coordinate is beyond the features and the noise")
     if mechanism.grid is not None:
         integers = np.rint(coordinates / mechanism.grid)
@@ -126,15 +126,15 @@ def check_coordinates(private: PrivateEmbedding) -> None:
         require(bool(on_grid.all()), "coordinates are not on the grid of the noise")
 
 
-def check_embedding(private: PrivateEmbedding, budget: PrivacyBudget, share: float = 1.0) -> None:
+def check_embedding(noisy: NoisyEmbedding, budget: PrivacyBudget, share: float = 1.0) -> None:
     """Refuses a noisy embedding that a measurement with a share of a budget cannot have made.
 
     Raises:
       ValueError: as :func:`check_coordinates`, :func:`check_noise` and :func:`check_sensitivity`.
     """
-    check_noise(private.mechanism, budget, share)
-    check_sensitivity(private.mechanism, private.feature_map)
-    check_coordinates(private)
+    check_noise(noisy.mechanism, budget, share)
+    check_sensitivity(noisy.mechanism, noisy.feature_map)
+    check_coordinates(noisy)
 
 
 def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
@@ -168,7 +168,7 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     known = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
     for name in ("rho", "mu"):
         _follows(name, getattr(c, name), getattr(known, name))
-    same = c.private == known.private and c.failure_probability == known.failure_probability
+    same = c.secure == known.secure and c.failure_probability == known.failure_probability
     require(same, "the composition does not follow from the mechanisms")
     left = c.delta - c.failure_probability
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):  # which has more noise than it needs

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax.exponential import exp2_by_polynomial
+from kme_jax._numerics.exp2 import exp2_by_polynomial
 
 Array = jax.Array
 

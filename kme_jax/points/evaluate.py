@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kme_jax.bounds import Bounds
+from kme_jax._numerics.precision import Progress, check_columns
+from kme_jax._numerics.text import printable
+from kme_jax.domain import Bounds
 from kme_jax.embedding import private_points
-from kme_jax.nonprivate import Reference
-from kme_jax.numerics import Progress, check_columns
-from kme_jax.release import Release
-from kme_jax.text import printable
+from kme_jax.nonprivate import WARNING, Reference
+from kme_jax.points.release import Release
 
 if TYPE_CHECKING:
-    from kme_jax.table.files import TableSource
-    from kme_jax.table.release import TableRelease
-
-WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
+    pass
 
 
 def _cumulative(values: np.ndarray, weights: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -65,7 +62,7 @@ def evaluate(
     share = np.full(len(unit), 1 / len(unit))
     found: dict[str, Any] = {"warning": WARNING, "num_rows": len(unit), "distance": None, "columns": []}
     if distance:
-        reference = Reference.from_rows(release.private.feature_map.kernel, unit, progress=progress)
+        reference = Reference.from_rows(release.noisy.feature_map.kernel, unit, progress=progress)
         found["distance"] = reference.distance(points, weights)
     ranges = bounds.upper - bounds.lower
     both = {"rows": (unit, share), "release": (points, weights)}
@@ -89,43 +86,6 @@ def evaluate(
 def _spread(values: np.ndarray, weights: np.ndarray) -> float:
     """The standard deviation; 0 where weights that may be negative make the variance so."""
     return float(np.sqrt(max(0.0, weights @ np.square(values - weights @ values))))
-
-
-def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]:
-    """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
-
-    Args:
-      release: of the table.
-      source: the private table; all of its codes are held in memory.
-
-    Returns:
-      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns, "1" to
-      "3", "columns" (for each, "name" and "total_variation"), and "pairs", those that are furthest apart first.
-    """
-    from kme_jax.table.marginals import means, total_variation
-
-    schema = release.schema
-    distances = total_variation(schema, np.concatenate(list(source.codes())), schema.encode(release.table))
-    pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
-    return {
-        "warning": WARNING,
-        "num_rows": source.num_rows,
-        "mean_total_variation": means(distances),
-        "columns": [{"name": name, "total_variation": distances[name,]} for name in schema.names],
-        "pairs": [{"names": list(names), "total_variation": -d} for d, names in pairs],
-    }
-
-
-def describe_table(found: dict[str, Any]) -> str:
-    """The errors as text."""
-    lines = [found["warning"], f"{'column':<40} {'total variation':>16}"]
-    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
-    for pair in found["pairs"][:5]:
-        lines.append(f"{printable(' and '.join(pair['names'])):<40.40} {pair['total_variation']:16.2g}")
-    words = {"1": "single columns", "2": "pairs", "3": "triples"}
-    for order, mean in found["mean_total_variation"].items():
-        lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
-    return "\n".join(lines)
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -8,11 +8,11 @@ import math
 import jax
 import numpy as np
 
+from kme_jax._numerics.precision import Progress
+from kme_jax.domain import NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.numerics import Progress
-from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
-from kme_jax.proposals import NormalProposal
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis import adaptive, posterior_mean, represent
 
 _TABLES, _MAX_ROWS, _CLUSTERS = 3, 20_000, 5
@@ -61,7 +61,7 @@ def plan(
     errors: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
-    """The plan for a map of rows in [0, 1]^d and a mechanism of ``kme_jax.release.plan_mechanism``.
+    """The plan for a map of rows in [0, 1]^d and a mechanism of ``kme_jax.points.release.plan_mechanism``.
 
     Errors are measured: three made-up tables of up to 20 000 rows in five clusters, one of them a single value, go
     through a release with noise of the planned size, simulated. How much better or worse a release of other rows is
@@ -84,13 +84,13 @@ def plan(
         rows = _table(rng, min(mechanism.num_rows, _MAX_ROWS), feature_map.dim)
         coordinates = mean_embedding(feature_map, rows).coordinates
         noisy = coordinates + mechanism.scale * rng.normal(size=coordinates.shape)
-        private = PrivateEmbedding(feature_map, noisy, dataclasses.replace(mechanism, private=False))
+        noisy = NoisyEmbedding(feature_map, noisy, dataclasses.replace(mechanism, secure=False))
         if proposal is None:
-            sample = adaptive(private, signed=False)[0]
+            sample = adaptive(noisy, signed=False)[0]
             points, weights = sample.points, sample.weights
         else:
             key = jax.random.key(seed)
-            mean, _ = posterior_mean(key, private, proposal, num_trajectories=_TRAJECTORIES)
+            mean, _ = posterior_mean(key, noisy, proposal, num_trajectories=_TRAJECTORIES)
             sample = represent(mean, box=(np.zeros(feature_map.dim), np.ones(feature_map.dim)))[0]
             points, weights = sample.points, sample.weights
         exact = _statistics(rows, np.full(len(rows), 1 / len(rows)))

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from kme_jax.numerics import Progress, reproducible_jit
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.validation import check_array, require
+from kme_jax._numerics.precision import Progress, reproducible_jit
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.validation import check_array, require
 
 NUM_RELAXED = 400
 _NUM_FITS = 4
@@ -173,6 +174,7 @@ def fit(
     return np.concatenate(list(weights), axis=1), np.concatenate(list(probabilities), axis=1)
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaves:
@@ -219,6 +221,7 @@ class Leaves:
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelaxedRows:

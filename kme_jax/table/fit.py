@@ -5,29 +5,34 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from kme_jax._numerics.precision import Progress
 from kme_jax.feature_maps.table import Block, Grid
-from kme_jax.numerics import Progress
-from kme_jax.privacy.mechanisms import PrivateEmbedding
-from kme_jax.synthesis import relaxed
-from kme_jax.synthesis.histogram import project_to_simplex, smooth, threshold
-from kme_jax.synthesis.relaxed import Leaves, Observed, RelaxedRows
-from kme_jax.table.measurement import Layout, Plan, Singles, sigma
+from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.table import relaxed
+from kme_jax.table.histogram import project_to_simplex, smooth, threshold
+from kme_jax.table.plan import (
+    Layout,
+    Plan,
+    Singles,
+    sigma,
+)
+from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 
-def _tables(private: PrivateEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
+def _tables(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
     """Blocks of a measurement, their noisy counts and the noise of these."""
-    if private is None:
+    if noisy is None:
         return []
-    feature_map = private.feature_map
-    tables = feature_map.tables(private.coordinates, private.mechanism.num_rows)
-    return [(b, table, sigma(private, b)) for b, table in zip(feature_map.blocks, tables, strict=True)]
+    feature_map = noisy.feature_map
+    tables = feature_map.tables(noisy.coordinates, noisy.mechanism.num_rows)
+    return [(b, table, sigma(noisy, b)) for b, table in zip(feature_map.blocks, tables, strict=True)]
 
 
-def _pairs(layout: Layout, offsets: list[int], private: PrivateEmbedding | None) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(layout: Layout, offsets: list[int], noisy: NoisyEmbedding | None) -> tuple[np.ndarray, np.ndarray]:
     """Noisy counts of pairs of bins, [T, D, D], and 1/σ, [D, D]."""
     size = offsets[-1]
     counts, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
-    for block, table, noise in _tables(private):
+    for block, table, noise in _tables(noisy):
         columns = [j for j in block.columns if j != layout.split]
         if len(columns) == 2:
             left, right = (slice(*offsets[a : a + 2]) for a in map(layout.columns.index, columns))
@@ -40,8 +45,8 @@ def observe(
     layout: Layout,
     plan: Plan,
     singles: Singles,
-    coarse: PrivateEmbedding | None,
-    pairs: PrivateEmbedding | None,
+    coarse: NoisyEmbedding | None,
+    pairs: NoisyEmbedding | None,
     num_rows: int,
 ) -> Observed:
     """What relaxed rows are fitted to."""
@@ -171,7 +176,7 @@ def _leaves(
 def synthesise(
     layout: Layout,
     plan: Plan,
-    measured: list[PrivateEmbedding | None],
+    measured: list[NoisyEmbedding | None],
     *,
     seed: int = 0,
     progress: Progress | None = None,

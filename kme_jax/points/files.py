@@ -7,18 +7,13 @@ import contextlib
 import csv
 import os
 import pathlib
-import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from typing import IO
 
 import numpy as np
 
-from kme_jax.cells import parse_number, points_of
-
-
-class FileError(ValueError):
-    """A file that cannot be read or written, or is not organised as told."""
+from kme_jax._numerics.cells import parse_number, points_of
+from kme_jax.storage.files import FileError, new_file
 
 
 def read_rows(
@@ -31,8 +26,8 @@ def read_rows(
 ) -> np.ndarray:
     """Rows [N, d]; a cell that is no number is NaN. Errors depend on the structure of the file alone, and show no cell.
 
-    A cell is read by itself, as ``kme_jax.cells`` does: it is the same number in a .csv file and in an array of any
-    type. An array of Python objects, which NumPy makes of rows with None among others, is not read at all, since
+    A cell is read by itself, see ``kme_jax._numerics.cells``: it is the same number in a .csv file and in an array
+    of any type. An array of Python objects, which NumPy makes of rows with None among others, is not read at all, since
     whoever reads it runs code from the file.
 
     Nothing is guessed: were the first line taken for names because it looks like it, a private row could be published
@@ -139,45 +134,6 @@ def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
         found = f"shape {list(content.shape)}" if isinstance(content, np.ndarray) else "something else"
         raise FileError(f"{path}: expected numbers of shape [rows, columns], got {found}")
     return points_of(content)
-
-
-def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
-    """Refuses a file that could not be written.
-
-    Raises:
-      FileError: another suffix; it exists; its folder does not.
-    """
-    path = pathlib.Path(path)
-    if path.suffix not in suffixes:
-        raise FileError(f"{path}: expected a {' or '.join(suffixes)} file")
-    if path.exists() or path.is_symlink():
-        raise FileError(f"{path} exists: choose another file")
-    if not path.parent.is_dir():
-        raise FileError(f"{path.parent}: no such folder")
-    return path
-
-
-@contextlib.contextmanager
-def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
-    """A file to write to that is there when the block has ended well, and is not if it has not. Permissions
-    follow the umask.
-
-    Raises:
-      FileError: another suffix; it exists; its folder does not; it cannot be written.
-    """
-    path = check_new_file(path, suffixes)
-    try:
-        temporary = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
-        try:
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:

@@ -6,8 +6,8 @@ add their sums up.
 
 A function that is elementwise in the coordinates is, on a CPU, taken for a few rows at a time against all points of a
 chunk: a loop over the points in which nothing but the sums is stored. On a GPU one kernel does the same for all pairs
-of a chunk (``kme_jax.fused``). What has no such form, or needs a matrix product first, is taken for tiles that fit into
-the processor's cache. An accelerator gets points, and each row, once, in chunks as large as its memory easily holds;
+of a chunk (``fused``). What has no such form, or needs a matrix product first, is taken for tiles that fit into the
+processor's cache. An accelerator gets points, and each row, once, in chunks as large as its memory easily holds;
 results are fetched while later chunks are computed.
 """
 
@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kme_jax import fused
-from kme_jax.numerics import Progress, precision_of, reproducible_jit
+from kme_jax._numerics import fused
+from kme_jax._numerics.precision import Progress, precision_of, reproducible_jit
 
 Array = jax.Array
 
@@ -63,7 +63,7 @@ class PairFunctions(Protocol):
     def is_elementwise(self, dim: int) -> bool:
         """Whether, for this many columns, values are computed from broadcast coordinates alone."""
 
-    # What ``kme_jax.fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
+    # What ``fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
 
 
 def pad(array: np.ndarray, multiple: int) -> np.ndarray:

@@ -21,7 +21,7 @@ import re
 import sys
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,9 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from kme_jax import cells
-from kme_jax.files import FileError, new_file
-
-if TYPE_CHECKING:
-    from kme_jax.table.schema import Schema
+from kme_jax._numerics import cells
+from kme_jax.storage.files import FileError, new_file
+from kme_jax.table.schema import Schema
 
 BATCH_ROWS = 2**16
 _SUFFIXES = (".csv", ".parquet")
@@ -41,27 +39,7 @@ _BLOCK_BYTES = (2**21, 2**26, 2**28)  # of a .csv file; the larger ones only whe
 _ROW_BYTES = 2**26  # of the cells of a row of a .csv file; with all quotes doubled it fits the largest block
 _BUFFER_BYTES = 2**18  # of one column of a .parquet file, whose row groups can be large
 _MAX_DICTIONARY = 2**12
-_MAX_SHOWN, _MAX_LETTERS = 10, 100
 _NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
-
-
-def _short(text: str) -> str:
-    """The beginning of a long text, and how long it is."""
-    return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} ({len(text)} characters)"
-
-
-def shown(names: Sequence[str]) -> str:
-    """Some of the names, in one line that a terminal shows as it is: other characters are escaped."""
-    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(_short(name if name.isprintable() else repr(name)) for name in names[:_MAX_SHOWN]) + more
-
-
-def said(value: Any) -> str:
-    """Any value of a schema, in one line: the beginning, where it is long or deep."""
-    try:
-        return _short(repr(value))
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} that is too large to show"
 
 
 class Reader(abc.ABC):

@@ -3,8 +3,8 @@
 Every folder has a ``manifest.json``: its kind and version, and the size and SHA-256 digest of every file. A file is
 read once, in full, and its bytes are used only if they have this size and this digest. A digest finds damage and
 careless edits. It does not find a forger who also edits the manifest: that takes a signature of the whole folder, by a
-tool for signatures. What such a forger writes is still checked: see ``kme_jax.serialisation`` and
-``kme_jax.verification``.
+tool for signatures. What such a forger writes is still checked: see ``kme_jax.storage.codec`` and
+``kme_jax.privacy.verification``.
 """
 
 from __future__ import annotations
@@ -38,31 +38,55 @@ class ReleaseError(ValueError):
     """A folder that cannot be written, or is no valid release."""
 
 
+class UnknownKindError(ReleaseError):
+    """A folder of a kind that is not registered."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A kind of folder.
 
     Attributes:
+      name: in the manifest.
       version: of its files. Other versions are refused.
       files: their names.
       about: what the folder holds, for people.
+      load: reads a folder of this kind.
+      remedy: what to do with such a folder where another kind is expected; ``{}`` stands for its path.
     """
 
+    name: str
     version: int
     files: tuple[str, ...]
     about: str
+    load: Callable[[str | os.PathLike], Any]
+    remedy: str = ""
 
 
-_POINTS = ("release.npz", "privacy.json")
-_TABLE = ("measurements.npz", "schema.json", "privacy.json")
-KINDS = {
-    "measurement": Kind(3, _POINTS, "the measurement of a release of points"),
-    "release": Kind(3, ("points.npz", *_POINTS), "a release of points"),
-    "table measurement": Kind(2, _TABLE, "the measurement of a release of a table"),
-    "table release": Kind(2, ("rows.npz", "synthetic.parquet", "report.html", *_TABLE), "a release of a table"),
-    "generator measurement": Kind(2, ("measured.npz", "privacy.json"), "the measurement of a generator"),
-    "generator": Kind(4, ("generator.npz", "privacy.json"), "a generator"),
-}
+_KINDS: dict[str, Kind] = {}
+
+
+def register_kind(kind: Kind) -> None:
+    """Adds a kind of folder, which :func:`load` can read from then on.
+
+    Raises:
+      ValueError: there is another kind of this name.
+    """
+    if _KINDS.setdefault(kind.name, kind) != kind:
+        raise ValueError(f"{kind.name}: there is a kind of this name already")
+
+
+def load(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -> Any:
+    """What a folder holds.
+
+    Args:
+      folder: its path.
+      kinds: names of the kinds that are expected; None for any that is registered.
+
+    Raises:
+      ReleaseError: it holds nothing of these kinds, or is damaged, or edited, or of another version.
+    """
+    return _KINDS[open_folder(folder, kinds).kind].load(folder)
 
 
 # -- writing
@@ -102,15 +126,16 @@ def save_folder(
 
     Args:
       folder: a new one.
-      kind: one of ``KINDS``.
+      kind: the name of a registered kind.
       writers: a function for each file, which writes to a path.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
     """
     folder = check_folder(folder)
-    if set(writers) != set(KINDS[kind].files):
-        raise AssertionError(f"{kind}: expected writers of {', '.join(KINDS[kind].files)}")
+    known = _KINDS[kind]
+    if set(writers) != set(known.files):
+        raise AssertionError(f"{kind}: expected writers of {', '.join(known.files)}")
     temporary = folder.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
     try:
         temporary.mkdir()
@@ -122,7 +147,7 @@ def save_folder(
             write(temporary / name)
             flush(temporary / name)
             entries[name] = _entry((temporary / name).read_bytes())
-        json_writer({"kind": kind, "version": KINDS[kind].version, "files": entries})(temporary / MANIFEST)
+        json_writer({"kind": kind, "version": known.version, "files": entries})(temporary / MANIFEST)
         flush(temporary / MANIFEST)
         flush(temporary)
         os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
@@ -268,7 +293,7 @@ class Folder:
 
     Attributes:
       path: of the folder.
-      kind: one of ``KINDS``.
+      kind: the name of its kind.
       entries: the size and the digest of each file.
     """
 
@@ -328,12 +353,12 @@ def _read(path: pathlib.Path, most: int, digest: str | None = None) -> bytes:
         return file.read()
 
 
-def open_folder(folder: str | os.PathLike, kinds: Sequence[str] = tuple(KINDS)) -> Folder:
+def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -> Folder:
     """Reads the manifest of a folder that :func:`save_folder` has written.
 
     Args:
       folder: its path.
-      kinds: the kinds that are expected.
+      kinds: names of the kinds that are expected; None for any.
 
     Raises:
       ReleaseError: no such folder; no valid manifest; another kind or version.
@@ -352,11 +377,11 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] = tuple(KINDS)) 
         if not isinstance(document, dict) or set(document) != {"kind", "version", "files"}:
             raise ValueError("it has other fields than kind, version and files")
         kind, version = document["kind"], document["version"]
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise ValueError("its kind is not known")
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise UnknownKindError(f"{path}: is damaged, or was edited (its kind is not known)")
         if type(version) is not int:
             raise ValueError("its version is no whole number")
-        known = KINDS[kind]
+        known = _KINDS[kind]
         if version != known.version:
             remedy = "update kme_jax" if version > known.version else "read it with the version that wrote it"
             raise ReleaseError(f"{folder}: has version {version} of its format, expected {known.version}: {remedy}")
@@ -364,19 +389,11 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] = tuple(KINDS)) 
         if not isinstance(entries, dict) or set(entries) != set(known.files):
             raise ValueError(f"it does not list the files of {known.about}")
         files = {name: _checked_entry(entry) for name, entry in entries.items()}
-    if kind not in kinds:
-        wanted = " or ".join(KINDS[name].about for name in kinds)
-        raise ReleaseError(f"{folder}: holds {known.about}, not {wanted}{_remedy(folder, kind)}")
+    if kinds is not None and kind not in kinds:
+        wanted = " or ".join(_KINDS[name].about for name in kinds)
+        remedy = f"; {known.remedy.format(folder)}" if known.remedy else ""
+        raise ReleaseError(f"{folder}: holds {known.about}, not {wanted}{remedy}")
     return Folder(folder, kind, files)
-
-
-def _remedy(folder: pathlib.Path, kind: str) -> str:
-    """What to do with a folder of another kind."""
-    if kind in ("measurement", "table measurement"):
-        return f"; kme-jax synthesise {folder} --output=... makes a release of it"
-    if kind == "generator":
-        return f"; kme_jax.generators.load_generator({str(folder)!r}).sample(1000) makes rows"
-    return ""
 
 
 def _checked_entry(entry: Any) -> tuple[int, str]:

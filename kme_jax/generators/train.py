@@ -24,16 +24,17 @@ import optax
 import scipy.optimize
 from flax import nnx
 
+from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
+from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.registry import storable
+from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.numerics import Progress, is_size, reproducible_jit
-from kme_jax.privacy.mechanisms import Mechanism, PrivateEmbedding
-from kme_jax.pytrees import pytree_dataclass
-from kme_jax.synthesis.checkpoints import Checkpoints
-from kme_jax.synthesis.networks import Convolutional, Network
-from kme_jax.validation import check_array, require
+from kme_jax.generators.checkpoints import Checkpoints
+from kme_jax.generators.networks import Convolutional, Network
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
 Array = jax.Array
 
@@ -118,6 +119,7 @@ class Training:
         return [end for k, end in enumerate(self.pieces()) if (k % within + 1) % size == 0 or end % self.num_steps == 0]
 
 
+@storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
@@ -213,6 +215,7 @@ class Rows:
         return [raw[:, start:stop] for start, stop in itertools.pairwise(stops)]
 
 
+@storable()
 @dataclasses.dataclass(frozen=True)
 class GeneratorReport:
     """How well a generator fits.
@@ -472,7 +475,7 @@ class _Objective:
         return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
-def _objective(embedding: PrivateEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
+def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
     """The objective, and the number of blocks."""
     labelled, features = _features(embedding.feature_map)
     num_labels = embedding.feature_map.num_labels if labelled else 1
@@ -626,7 +629,7 @@ def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> t
     return np.asarray(styles), fit(products), math.sqrt((size - 1) * np.var(without))
 
 
-def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
+def class_shares(counts: NoisyEmbedding, num_labels: int) -> np.ndarray:
     """Shares of the classes from noisy counts, [L]: those below a thousandth are set to that.
 
     Raises:
@@ -639,7 +642,7 @@ def class_shares(counts: PrivateEmbedding, num_labels: int) -> np.ndarray:
     return shares / shares.sum()
 
 
-def covered_share(counts: PrivateEmbedding) -> float:
+def covered_share(counts: NoisyEmbedding) -> float:
     """The part of the rows that is in any class, by noisy counts: 1, which is exact where every row is, unless they add
     up to less than noise makes likely (5 standard deviations). Post-processing.
 
@@ -654,7 +657,7 @@ def covered_share(counts: PrivateEmbedding) -> float:
     return max(total, _LEAST_COVERED) if total < 1 - 5 * math.sqrt(table.size * counts.mechanism.variance) else 1.0
 
 
-def _counts(counts: PrivateEmbedding) -> np.ndarray:
+def _counts(counts: NoisyEmbedding) -> np.ndarray:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
         raise ValueError("counts: expected the embedding of a table of the label alone")
@@ -663,11 +666,11 @@ def _counts(counts: PrivateEmbedding) -> np.ndarray:
 
 def train_generator(
     key: Array,
-    embedding: PrivateEmbedding,
+    embedding: NoisyEmbedding,
     network: Network,
     training: Training | None = None,
     *,
-    counts: PrivateEmbedding | None = None,
+    counts: NoisyEmbedding | None = None,
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
@@ -805,6 +808,6 @@ def train_generator(
     return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
 
 
-def digest(embedding: PrivateEmbedding) -> str:
+def digest(embedding: NoisyEmbedding) -> str:
     """Of a noisy embedding: by which one knows it again."""
     return hashlib.sha256(np.ascontiguousarray(embedding.coordinates, np.float64).tobytes()).hexdigest()

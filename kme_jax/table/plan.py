@@ -19,10 +19,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.table import Block, Grid, TableMap
-from kme_jax.privacy.mechanisms import PrivateEmbedding
-from kme_jax.synthesis.histogram import project_to_simplex, smooth
-from kme_jax.validation import check_array, require
+from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.table.histogram import project_to_simplex, smooth
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ
 _FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all tables are split by
@@ -126,10 +126,10 @@ def _num_bins(factor: float, num_rows: int, noise: float) -> float:
     return max(2.0, factor * (num_rows / noise) ** (1 / 3))
 
 
-def sigma(private: PrivateEmbedding, block: Block) -> float:
+def sigma(noisy: NoisyEmbedding, block: Block) -> float:
     """The standard deviation of the noise of a block's counts."""
-    mechanism = private.mechanism
-    return mechanism.scale * mechanism.num_rows * private.feature_map.norm / block.weight
+    mechanism = noisy.mechanism
+    return mechanism.scale * mechanism.num_rows * noisy.feature_map.norm / block.weight
 
 
 def singles_map(layout: Layout) -> TableMap:
@@ -164,11 +164,11 @@ class Singles:
     smoothed: list[np.ndarray]
 
     @classmethod
-    def read(cls, layout: Layout, private: PrivateEmbedding) -> Singles:
+    def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
         """From the noisy embedding."""
-        num_rows, blocks = private.mechanism.num_rows, private.feature_map.blocks
-        tables = private.feature_map.tables(private.coordinates, num_rows)
-        noises, size = [sigma(private, block) for block in blocks], len(layout.columns)
+        num_rows, blocks = noisy.mechanism.num_rows, noisy.feature_map.blocks
+        tables = noisy.feature_map.tables(noisy.coordinates, num_rows)
+        noises, size = [sigma(noisy, block) for block in blocks], len(layout.columns)
         counts, sigmas = [table.reshape(layout.num_classes, -1) for table in tables[:size]], noises[:size]
         totals, totals_sigmas = (list(tables[size:]), noises[size:]) if layout.has_totals else (None, [])
         sums = [table.sum(0) for table in counts]
@@ -286,19 +286,19 @@ def coarse_map(layout: Layout, plan: Plan) -> TableMap | None:
     return TableMap(layout.grids, tuple(layout.blocks(tables))) if tables else None
 
 
-def association(layout: Layout, plan: Plan, singles: Singles, private: PrivateEmbedding) -> np.ndarray:
+def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> np.ndarray:
     """How far each pair is from independence within the classes: total variation, about, [pairs], by the second
     measurement, less what its noise adds."""
-    num_rows, found = private.mechanism.num_rows, []
+    num_rows, found = noisy.mechanism.num_rows, []
     merged = [
         np.stack([np.bincount(union, row) for row in counts])
         for union, counts in zip(plan.merged, singles.smoothed, strict=True)
     ]
-    tables = private.feature_map.tables(private.coordinates, num_rows)
-    for (a, b), block, table in zip(layout.pairs(), private.feature_map.blocks, tables, strict=True):
+    tables = noisy.feature_map.tables(noisy.coordinates, num_rows)
+    for (a, b), block, table in zip(layout.pairs(), noisy.feature_map.blocks, tables, strict=True):
         left, right = merged[a], merged[b]
         independent = left[:, :, None] * right[:, None, :] / np.maximum(left.sum(1), 1)[:, None, None]
-        excess = np.mean(np.square(table.reshape(independent.shape) - independent)) - sigma(private, block) ** 2
+        excess = np.mean(np.square(table.reshape(independent.shape) - independent)) - sigma(noisy, block) ** 2
         found.append(_MEAN_SIZE * table.size * math.sqrt(max(excess, 0)) / (2 * num_rows))
     return np.asarray(found)
 

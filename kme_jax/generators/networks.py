@@ -1,26 +1,27 @@
 """Networks of generators: what to build, as small frozen dataclasses that can be written down, and flax modules.
 
 A network maps inputs, [n, normals + styles + labels], to raw values [n, D]; what becomes of those (bounds,
-probabilities of categories) is the business of ``kme_jax.synthesis.generator``.
+probabilities of categories) is the business of ``kme_jax.generators.train``.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import itertools
 import math
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from kme_jax.numerics import are_sizes
+from kme_jax._numerics.precision import are_sizes
+from kme_jax._numerics.registry import storable
 
 Array = jax.Array
 
 
-class Network(Protocol):
+class Network(abc.ABC):
     """A description of a network.
 
     Attributes:
@@ -32,6 +33,7 @@ class Network(Protocol):
     code: int
     styles: int
 
+    @abc.abstractmethod
     def build(self, num_labels: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
         """The flax module, with random parameters.
 
@@ -39,6 +41,7 @@ class Network(Protocol):
           ValueError: a number of outputs that it cannot have.
         """
 
+    @abc.abstractmethod
     def num_normals(self, num_outputs: int) -> int:
         """How many standard normal numbers the module gets, before styles and labels: its code, and noise if any."""
 
@@ -50,8 +53,9 @@ def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:
         raise ValueError(f"widths: expected a tuple with a number of units, 1 or more, for each layer, got {widths!r}")
 
 
+@storable()
 @dataclasses.dataclass(frozen=True)
-class MLP:
+class MLP(Network):
     """Linear layers with batch normalisation and ReLU ([H], experiments on Gaussian mixtures and tables).
 
     Attributes:
@@ -75,8 +79,9 @@ class MLP:
         return _Layers(self, num_labels, num_outputs, rngs)
 
 
+@storable()
 @dataclasses.dataclass(frozen=True)
-class Convolutional:
+class Convolutional(Network):
     """Linear layers to an image of a quarter of the size, and two convolutions after bilinear upsampling by two ([H],
     experiments on images).
 
@@ -113,8 +118,9 @@ class Convolutional:
         return _Convolutions(self, self.code + self.styles + num_labels, rngs)
 
 
+@storable()
 @dataclasses.dataclass(frozen=True)
-class SmoothImages:
+class SmoothImages(Network):
     """Images that are smooth but for independent noise in every pixel: the layers of :class:`MLP`, a fixed Gaussian
     blur of their values, and noise of a learnt size in each class.
 

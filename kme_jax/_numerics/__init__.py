@@ -1,0 +1,1 @@
+"""Numerics, checks and small tools that all of the library shares. Not public."""

@@ -1,0 +1,64 @@
+"""The classes that a folder of a release may hold. Only these are written, and only these are made when one is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+_C = TypeVar("_C", bound=type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A class of the registry.
+
+    Attributes:
+      cls: the class.
+      former_fields: names of today's fields, by the names that earlier versions wrote.
+    """
+
+    cls: type
+    former_fields: Mapping[str, str]
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def storable(*, former_name: str | None = None, former_fields: Mapping[str, str] | None = None) -> Callable[[_C], _C]:
+    """Class decorator: values of this frozen dataclass are public, and may be written to the folder of a release.
+
+    The class is stored under its own name. Its fields need annotations that ``kme_jax.storage.codec.decode`` knows.
+    A method ``validate``, if there is one, is called on each value that was read.
+
+    Args:
+      former_name: another name under which earlier versions stored it.
+      former_fields: names of today's fields, by the names that earlier versions wrote.
+
+    Raises:
+      ValueError: another class is stored under the name already.
+    """
+
+    def register(cls: _C) -> _C:
+        entry = Entry(cls, dict(former_fields or {}))
+        for name in filter(None, (cls.__name__, former_name)):
+            known = _ENTRIES.get(name)
+            if known is not None and f"{known.cls.__module__}.{known.cls.__qualname__}" != (
+                f"{cls.__module__}.{cls.__qualname__}"
+            ):
+                raise ValueError(f"{name}: a class of this name is stored already, {known.cls.__module__}.{name}")
+            _ENTRIES[name] = entry
+        return cls
+
+    return register
+
+
+def entry_of(name: str) -> Entry | None:
+    """The class that is stored under a name, or None."""
+    return _ENTRIES.get(name)
+
+
+def is_storable(value: Any) -> bool:
+    """Whether the class of a value is in the registry, itself and not one that it derives from."""
+    entry = _ENTRIES.get(type(value).__name__)
+    return entry is not None and entry.cls is type(value)

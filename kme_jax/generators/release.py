@@ -1,0 +1,316 @@
+"""Generators that may be published: what was measured, and what was trained on it, with the privacy statement.
+
+``kme_jax.generators.measure_generator`` sees private rows; ``GeneratorMeasurement.synthesise`` trains, as often as one
+likes; ``GeneratorRelease.sample`` makes rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.validation import require
+from kme_jax.feature_maps.labelled import LabelledMap
+from kme_jax.feature_maps.table import TableMap
+from kme_jax.generators.networks import MLP, Network
+from kme_jax.generators.train import Generator, Training, digest, train_generator
+from kme_jax.privacy.budget import check_integer
+from kme_jax.privacy.mechanisms import Composition, NoisyEmbedding
+from kme_jax.privacy.statement import budget_in_short, privacy_statement, statement_of
+from kme_jax.privacy.verification import (
+    check_coordinates,
+    check_described,
+    check_parts,
+    check_sensitivity,
+    check_statement,
+)
+from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
+from kme_jax.storage.folders import (
+    Kind,
+    arrays_writer,
+    damaged,
+    json_writer,
+    open_folder,
+    register_kind,
+    save_folder,
+)
+
+_STATE = "state "  # what the names of arrays of parameters begin with
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GeneratorMeasurement:
+    """The two measurements of [H] algorithm 1: all that a generator may see of private rows. All of it is public.
+
+    Attributes:
+      embedding: μ̃.
+      counts: noisy shares of the classes; None where they were not measured.
+      composition: what both are together.
+      total: of all releases of the same rows, if a ledger knows, see ``Ledger.spend``.
+    """
+
+    embedding: NoisyEmbedding
+    counts: NoisyEmbedding | None
+    composition: Composition
+    total: dict[str, Any] | None = None
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement of all that is made from this, see ``kme_jax.privacy.statement``."""
+        return self.statement_with(())
+
+    def statement_with(self, public_inputs: Sequence[str]) -> dict[str, Any]:
+        """:attr:`statement`, which also names what else is public knowledge and was used."""
+        parts = {"embedding": self.embedding}
+        if self.counts is not None:
+            parts["counts of the classes"] = self.counts
+        return privacy_statement(parts, composition=self.composition, public_inputs=public_inputs, total=self.total)
+
+    def synthesise(
+        self,
+        network: Network | None = None,
+        training: Training | None = None,
+        *,
+        seed: int = 0,
+        bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+        levels: int = 0,
+        checkpoint: str | None = None,
+        public_inputs: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> GeneratorRelease:
+        """A generator for the measurement: post-processing, which spends nothing, as often as one likes.
+
+        Args:
+          network: what to train; an ``MLP`` if None.
+          training: how; its defaults if None.
+          seed: of parameters and codes.
+          bounds: public bounds of the numbers, see ``train_generator``.
+          levels: see ``train_generator``.
+          checkpoint: a folder for the state of training, see ``train_generator``.
+          public_inputs: what else is public knowledge, and was used; the statement names it.
+          progress: called with (steps done, steps).
+
+        Raises:
+          ValueError: as ``train_generator``; a seed that is not from 0 to 2³² − 1.
+        """
+        generator = train_generator(
+            jax.random.key(check_integer("seed", seed, 0, MAX_SEED)),
+            self.embedding,
+            MLP() if network is None else network,
+            training,
+            counts=self.counts,
+            bounds=bounds,
+            levels=levels,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+        return GeneratorRelease.create(generator, self, public_inputs)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes measured.npz (all that was measured), privacy.json and a manifest into a new folder: all of them, or
+        nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        writers = {"measured.npz": arrays_writer(*self.encoded()), "privacy.json": json_writer(self.statement)}
+        return save_folder(folder, "generator measurement", writers)
+
+    def encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays, and a JSON document that refers to them."""
+        arrays: dict[str, np.ndarray] = {}
+        tree = {
+            "embedding": encode_embedding(self.embedding, arrays, "embedding"),
+            "counts": None if self.counts is None else encode_embedding(self.counts, arrays, "counts"),
+            "composition": encode(self.composition, arrays, "composition"),
+            "total": self.total,
+        }
+        return arrays, tree
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> GeneratorMeasurement:
+        """What :meth:`save` has written. What does not follow from the mechanisms is refused, see
+        ``kme_jax.privacy.verification``.
+
+        Raises:
+          ReleaseError: it is none, is damaged, or edited, or of another version.
+        """
+        opened = open_folder(folder, ("generator measurement",))
+        statement = opened.json("privacy.json")
+        with opened.arrays("measured.npz") as arrays:
+            tree = arrays.tree()
+            if not isinstance(tree, dict) or set(tree) != {"embedding", "counts", "composition", "total"}:
+                raise ValueError("it has other fields")
+            embedding = decode_embedding(tree["embedding"], arrays)
+            counts = None if tree["counts"] is None else decode_embedding(tree["counts"], arrays)
+            measured = cls(embedding, counts, decode(tree["composition"], arrays, Composition))
+            _check_measured(measured)
+        with damaged(opened.path / "privacy.json"):
+            measured = dataclasses.replace(measured, total=tree["total"])
+            check_statement(statement, measured.total, lambda _: measured.statement)
+        return measured
+
+
+def _check_measured(measured: GeneratorMeasurement) -> None:
+    """Raises ValueError unless these can be the parts of one measurement."""
+    embedding, counts = measured.embedding, measured.counts
+    check_parts([embedding.mechanism] + [m.mechanism for m in filter(None, [counts])], measured.composition)
+    check_sensitivity(embedding.mechanism, embedding.feature_map)
+    check_coordinates(embedding)
+    if counts is not None:
+        labelled = isinstance(embedding.feature_map, LabelledMap) and isinstance(counts.feature_map, TableMap)
+        require(labelled, "counts of classes belong to rows with labels")
+        expected = TableMap.of_codes(embedding.feature_map.num_labels)
+        require(counts.feature_map.equals(expected), "the counts are not those of the classes")
+        check_sensitivity(counts.mechanism, counts.feature_map)
+        check_coordinates(counts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GeneratorRelease:
+    """A release of a generator, with what its privacy statement follows from. All of it is public.
+
+    Attributes:
+      generator: what was trained.
+      composition: what the measurements it was trained on are together.
+      measurements: their descriptions, as in the statement.
+      public_inputs: what is public knowledge, and was used.
+      total: of all releases of the same rows, if a ledger knows.
+    """
+
+    generator: Generator
+    composition: Composition
+    measurements: list[dict[str, Any]]
+    public_inputs: list[str]
+    total: dict[str, Any] | None
+
+    @classmethod
+    def create(
+        cls, generator: Generator, measured: GeneratorMeasurement, public_inputs: Sequence[str] = ()
+    ) -> GeneratorRelease:
+        """The release of a generator.
+
+        Args:
+          generator: what was trained.
+          measured: what it was trained on.
+          public_inputs: what else is public knowledge, and was used: bounds, for instance.
+
+        Raises:
+          ValueError: the generator was trained on something else: the statement would be wrong.
+        """
+        if generator.measured != digest(measured.embedding):
+            raise ValueError("the generator was not trained on this measurement")
+        statement = measured.statement_with(public_inputs)
+        return cls(
+            generator, measured.composition, statement["measurements"], statement["public_inputs"], measured.total
+        )
+
+    def __repr__(self) -> str:
+        return f"GeneratorRelease({budget_in_short(self.statement)}, {type(self.generator.network).__name__})"
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement."""
+        return self._statement(self.total)
+
+    def _statement(self, total: dict[str, Any] | None) -> dict[str, Any]:
+        return statement_of(
+            self.measurements,
+            self.generator.mechanisms,
+            composition=self.composition,
+            public_inputs=self.public_inputs,
+            total=total,
+        )
+
+    def sample(
+        self,
+        num_rows: int,
+        *,
+        seed: int = 0,
+        labels: np.ndarray | Literal["balanced"] | None = None,
+        noise: bool = True,
+    ) -> np.ndarray:
+        """Synthetic rows, float32 [num_rows, columns], see ``Generator.sample``: from the release alone, so that
+        nothing is spent."""
+        return self.generator.sample(num_rows, seed=seed, labels=labels, noise=noise)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes generator.npz (all it takes to sample), privacy.json and a manifest into a new folder: all of them, or
+        nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        generator = self.generator
+        arrays: dict[str, np.ndarray] = {f"{_STATE}{name}": value for name, value in generator.state.items()}
+        tree = {name: encode(getattr(generator, name), arrays, name) for name in _GENERATOR_FIELDS}
+        tree |= {
+            "composition": encode(self.composition, arrays, "composition"),
+            "measurements": self.measurements,
+            "public_inputs": self.public_inputs,
+            "total": self.total,
+        }
+        writers = {"generator.npz": arrays_writer(arrays, tree), "privacy.json": json_writer(self.statement)}
+        return save_folder(folder, "generator", writers)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> GeneratorRelease:
+        """What :meth:`save` has written. What does not follow from the mechanisms is refused, see
+        ``kme_jax.privacy.verification``. Feature maps are not in the folder, so that their diameters are taken from it.
+
+        Raises:
+          ReleaseError: it is none, is damaged, or edited, or of another version.
+        """
+        opened = open_folder(folder, ("generator",))
+        statement = opened.json("privacy.json")
+        hints = typing.get_type_hints(Generator)
+        with opened.arrays("generator.npz") as arrays:
+            tree = arrays.tree()
+            others = {"composition", "measurements", "public_inputs", "total"}
+            if not isinstance(tree, dict) or set(tree) != {*_GENERATOR_FIELDS, *others}:
+                raise ValueError("it has other fields")
+            state = {name.removeprefix(_STATE): arrays[name] for name in arrays if name.startswith(_STATE)}
+            fields = {name: decode(tree[name], arrays, hints[name]) for name in _GENERATOR_FIELDS}
+            generator = Generator(state=state, **fields)
+            generator.validate()
+            composition = decode(tree["composition"], arrays, Composition)
+            check_parts(generator.mechanisms, composition)
+            check_described(tree["measurements"], generator.mechanisms)
+            if len(generator.mechanisms) == 2:
+                require(generator.shares is not None, "counts of classes belong to shares")
+                check_sensitivity(generator.mechanisms[1], TableMap.of_codes(len(generator.shares)))
+        with damaged(opened.path / "privacy.json"):
+            release = cls(generator, composition, tree["measurements"], tree["public_inputs"], tree["total"])
+            check_statement(statement, release.total, release._statement)
+        return release
+
+
+_GENERATOR_FIELDS = [field.name for field in dataclasses.fields(Generator) if field.name != "state"]
+register_kind(
+    Kind(
+        "generator measurement",
+        2,
+        ("measured.npz", "privacy.json"),
+        "the measurement of a generator",
+        GeneratorMeasurement.load,
+        "GeneratorMeasurement.synthesise trains a generator on it",
+    )
+)
+register_kind(
+    Kind(
+        "generator",
+        4,
+        ("generator.npz", "privacy.json"),
+        "a generator",
+        GeneratorRelease.load,
+        "kme_jax.load({!r}).sample(1000) makes rows",
+    )
+)

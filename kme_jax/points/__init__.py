@@ -1,0 +1,6 @@
+"""Weighted point clouds: from private rows of numbers to synthetic points."""
+
+from kme_jax.points.measure import measure, release
+from kme_jax.points.release import Measurement, Release
+
+__all__ = ["Measurement", "Release", "measure", "release"]

@@ -1,0 +1,192 @@
+"""From private rows of numbers to a measurement that may be published: steps 1 and 2, with secure noise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
+from kme_jax.algorithms import check_before_long_work, public_feature_map
+from kme_jax.domain import Bounds, NormalProposal, unit_box
+from kme_jax.embedding import integer_embedding, private_array
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.integer import integer_map
+from kme_jax.kernels import Kernel
+from kme_jax.points.release import MAX_POINTS, Measurement, Release, points_statement
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.ledger import Spending
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, perturb_securely, secure_mechanism
+from kme_jax.storage.folders import (
+    ROOM,
+    check_folder,
+)
+
+_MAX_FEATURES = 10**8
+
+
+def measure(
+    rows: np.ndarray,
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    folder: str | os.PathLike | None = None,
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Measurement:
+    """The part of :func:`release` that sees private rows: steps 1 and 2. Whoever has the result needs no rows.
+
+    Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
+    ``kme_jax.privacy.perturb_securely``. Rows enter through ``integer_embedding`` alone. The ledger, if there is one,
+    is written and flushed before noise is drawn. No error depends on what a row holds: with bounds every entry is
+    clamped to its column's, NaN going to the middle; without, a row that the map does not cover
+    (``FeatureMap.covers``: an entry that is NaN, infinite, or beyond what the proposal reaches) counts as the zero
+    vector, and in N.
+
+    Args:
+      rows: the private database x, [N, d].
+      kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
+        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges.
+      public: points z, [M, d], which are not protected, or a proposal; with bounds, None for theirs.
+      budget: (ε, δ), with δ in (0, 1/N).
+      bounds: public bounds of the columns.
+      spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
+      folder: a new one that the measurement is saved to at once. Whether it can be is looked at before anything is
+        spent.
+      num_features: J, even, for a proposal; at most, on a lattice.
+      seed: of frequencies, public. The noise has none.
+      progress: called with (work done, work in all) while rows are summed.
+
+    Raises:
+      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``); a folder that cannot
+        be written (``ReleaseError``).
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    rows = private_array(rows)
+    if bounds is None and public is None:
+        raise ValueError("give bounds, public points or a proposal")
+    if bounds is not None:
+        public = _within(bounds, public)
+    check_before_long_work(rows, public, budget)
+    check_num_rows(len(rows), budget)
+    feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
+    mechanism = plan_mechanism(len(rows), feature_map, budget)
+    proposal = public if isinstance(public, NormalProposal) else None
+
+    def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
+        return Measurement(noisy, points_statement(noisy, bounds, total), proposal, bounds)
+
+    # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
+    draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
+    num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
+    if folder is not None:
+        check_folder(folder, 2 * num_bytes + ROOM)
+    if spending is not None:
+        spending.check()
+    embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
+    total = None if spending is None else spending.spend(mechanism)
+    with contextlib.nullcontext() if spending is None else spending.recorded(folder):
+        measured = result(perturb_securely(embedding, budget), total)
+        if folder is not None:
+            measured.save(folder)
+    return measured
+
+
+def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:
+    """What is public, in [0, 1]^d."""
+    if public is None:
+        return bounds.proposal
+    if isinstance(public, NormalProposal):
+        if public.dim != bounds.dim:
+            raise ValueError(f"proposal: expected {bounds.dim} columns, as the bounds have, got {public.dim}")
+        ranges = bounds.upper - bounds.lower
+        return NormalProposal.create((public.mean - bounds.lower) / ranges, public.scale / ranges)
+    points = check_points(public, "points")
+    if points.shape[1] != bounds.dim:
+        raise ValueError(f"points: expected {bounds.dim} columns, as the bounds have, got {points.shape[1]}")
+    return bounds.to_unit(points)
+
+
+def plan_mechanism(num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget) -> Mechanism:
+    """The mechanism that :func:`measure` uses for N rows, without any.
+
+    Raises:
+      ValueError: N < 2; δ ≥ 1/N; as ``secure_mechanism`` and ``integer_map``.
+    """
+    check_num_rows(num_rows, budget)
+    return secure_mechanism(integer_map(feature_map, num_rows), num_rows, budget)
+
+
+def plan_map(
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal,
+    *,
+    num_features: int = 10_000,
+    bounded: bool = False,
+    seed: int = 0,
+) -> FeatureMap:
+    """The map that :func:`measure` uses; ``bounded`` where rows are scaled to [0, 1]^d.
+
+    Raises:
+      ValueError: a seed that is not from 0 to 2³² − 1; as ``public_feature_map``.
+    """
+    num_features = check_integer("num_features", num_features, 2, _MAX_FEATURES)
+    seed = check_integer("seed", seed, 0, MAX_SEED)
+    key = jax.random.split(jax.random.key(seed))[0]  # the other half is for the synthesis
+    dim = public.dim if isinstance(public, NormalProposal) else np.shape(public)[-1]
+    return public_feature_map(key, kernel, public, num_features=num_features, box=unit_box(dim) if bounded else None)
+
+
+def release(
+    rows: np.ndarray,
+    kernel: Kernel,
+    public: np.ndarray | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    num_points: int = 1000,
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Release:
+    """``kme_jax.improved`` with noise that may be published: :func:`measure`, then ``Measurement.synthesise``.
+
+    Should the synthesis fail, what was measured is lost and yet spent; call the two one by one, and save in between,
+    where that matters. The command ``kme-jax release`` does.
+
+    Args:
+      rows: the private database x, [N, d]; it, and all others that are not named here, as in :func:`measure`.
+      kernel: k.
+      public: points or a proposal.
+      budget: (ε, δ), with δ in (0, 1/N).
+      bounds: public bounds of the columns.
+      spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
+      num_points: M, for a proposal or bounds.
+      num_features: J.
+      seed: of frequencies and synthesis, public. The noise has none.
+      progress: called with (work done, work at most) by the synthesis.
+
+    Raises:
+      ValueError: as :func:`measure`; num_points is not from 1 to a million.
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
+    measured = measure(
+        rows,
+        kernel,
+        public,
+        budget=budget,
+        bounds=bounds,
+        spending=spending,
+        num_features=num_features,
+        seed=seed,
+    )
+    return measured.synthesise(num_points, seed=seed, progress=progress)

@@ -1,0 +1,231 @@
+"""What leaves the building: a private embedding, a synthetic database made from it, and the privacy statement."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.validation import check_array, require
+from kme_jax.algorithms import synthesise
+from kme_jax.domain import Bounds, NormalProposal, unit_box
+from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.lattice import LatticeMap
+from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.waves import SpectralMap
+from kme_jax.privacy.budget import PrivacyBudget, check_integer
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.statement import budget_in_short, privacy_statement
+from kme_jax.privacy.verification import check_embedding, check_statement
+from kme_jax.storage.codec import decode, encode
+from kme_jax.storage.folders import (
+    Kind,
+    arrays_writer,
+    damaged,
+    json_writer,
+    open_folder,
+    register_kind,
+    save_folder,
+)
+from kme_jax.synthesis.sample import WeightedSample
+
+MAX_POINTS = 10**6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measurement:
+    """All that is ever learnt from the private rows, and what it takes to use it. All of it is public.
+
+    Attributes:
+      private: the noisy embedding; with bounds, of rows scaled to [0, 1]^d.
+      statement: the privacy statement, see ``kme_jax.privacy.statement``.
+      proposal: where the synthesis expects rows to be, with bounds in [0, 1]^d; None where points were public.
+      bounds: of the columns, if any.
+    """
+
+    noisy: NoisyEmbedding
+    statement: dict[str, Any]
+    proposal: NormalProposal | None
+    bounds: Bounds | None
+
+    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
+        """A synthetic database for the embedding: post-processing, which spends nothing, as often as one likes. Weights
+        are a probability vector, so that it can be written without weights.
+
+        Args:
+          num_points: M; all points are used where they were public.
+          seed: of the synthesis.
+          progress: called with (work done, work at most).
+
+        Raises:
+          ValueError: num_points is not from 1 to a million.
+        """
+        num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
+        bounds, dim = self.bounds, self.noisy.feature_map.dim
+        box = None if bounds is None else unit_box(dim)
+        seed = check_integer("seed", seed, 0, MAX_SEED)
+        key = jax.random.split(jax.random.key(seed))[1]  # the other half is for frequencies
+        sample = synthesise(key, self.noisy, self.proposal, num_points, box=box, signed=False, progress=progress)
+        if bounds is not None:
+            sample = dataclasses.replace(sample, points=bounds.from_unit(sample.points))
+        return Release(self, sample, seed)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes release.npz (the embedding and what it takes to use it), privacy.json and a manifest into a new
+        folder: all of them, or nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        return save_folder(folder, "measurement", self._writers())
+
+    def _encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays, and a JSON document that refers to them."""
+        arrays = {"coordinates": self.noisy.coordinates}
+        tree = {
+            "feature_map": encode(self.noisy.feature_map, arrays, "feature_map"),
+            "mechanism": encode(self.noisy.mechanism, arrays, "mechanism"),
+            "proposal": encode(self.proposal, arrays, "proposal"),
+            "bounds": encode(self.bounds, arrays, "bounds"),
+            "total": self.statement["total"],
+        }
+        return arrays, tree
+
+    def _writers(self) -> dict[str, Any]:
+        return {"release.npz": arrays_writer(*self._encoded()), "privacy.json": json_writer(self.statement)}
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Measurement:
+        """The measurement of a folder that it, or a release, was saved to. What does not follow from the mechanism is
+        refused, see ``kme_jax.privacy.verification``.
+
+        Raises:
+          ReleaseError: there is none, or it is damaged, or edited, or of another version.
+        """
+        opened = open_folder(folder, ("measurement", "release"))
+        with opened.arrays("release.npz") as arrays:
+            tree = arrays.tree()
+            if not isinstance(tree, dict) or set(tree) != {"feature_map", "mechanism", "proposal", "bounds", "total"}:
+                raise ValueError("it has other fields")
+            noisy = NoisyEmbedding(
+                decode(tree["feature_map"], arrays, FeatureMap),
+                arrays["coordinates"],
+                decode(tree["mechanism"], arrays, Mechanism),
+            )
+            proposal = decode(tree["proposal"], arrays, NormalProposal | None)
+            bounds = decode(tree["bounds"], arrays, Bounds | None)
+            _check_measured(noisy, proposal, bounds)
+        statement = opened.json("privacy.json")
+        with damaged(opened.path / "privacy.json"):
+            check_statement(statement, tree["total"], lambda total: points_statement(noisy, bounds, total))
+        return cls(noisy, statement, proposal, bounds)
+
+
+def _check_measured(noisy: NoisyEmbedding, proposal: NormalProposal | None, bounds: Bounds | None) -> None:
+    """Raises ValueError unless these can be the parts of one measurement."""
+    mechanism, feature_map = noisy.mechanism, noisy.feature_map
+    check_embedding(noisy, PrivacyBudget(mechanism.epsilon, mechanism.delta))
+    require(isinstance(feature_map, SubspaceMap | SpectralMap), "the map is not one of points or of a proposal")
+    require(isinstance(feature_map, SubspaceMap) == (proposal is None), "a proposal belongs to frequencies")
+    for part in filter(None, (proposal, bounds)):
+        require(part.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
+    if bounds is not None and isinstance(feature_map, LatticeMap):
+        halves = np.concatenate([feature_map.centre, feature_map.half_widths])
+        require(bool((np.abs(halves - 0.5) <= 1e-4).all()), "the lattice is not one of rows from 0 to 1")
+
+
+def points_statement(noisy: NoisyEmbedding, bounds: Bounds | None, total: dict[str, Any] | None) -> dict[str, Any]:
+    inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
+    return privacy_statement(noisy, public_inputs=inputs, total=total)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """A release: a measurement, and a synthetic database made from it. All of it is public.
+
+    Attributes:
+      measurement: the noisy embedding and its privacy statement.
+      sample: the synthetic database that stands for it, in the units of the private rows.
+      seed: of the synthesis.
+    """
+
+    measurement: Measurement
+    sample: WeightedSample
+    seed: int
+
+    def __repr__(self) -> str:
+        shape = list(np.shape(self.sample.points))
+        return f"Release({budget_in_short(self.statement)}, points: {shape})"
+
+    @property
+    def noisy(self) -> NoisyEmbedding:
+        """The noisy embedding."""
+        return self.measurement.noisy
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement."""
+        return self.measurement.statement
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
+        return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
+
+    def resynthesise(
+        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
+    ) -> Release:
+        """Another synthetic database for the same embedding, a :class:`Release`; see ``Measurement.synthesise``."""
+        return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)
+
+    def save(self, folder: str | os.PathLike) -> pathlib.Path:
+        """Writes points.npz (points, weights, names of the columns), release.npz (the embedding and what it takes to
+        use it), privacy.json and a manifest into a new folder: all of it, or nothing.
+
+        Raises:
+          ReleaseError: the folder exists, or cannot be written.
+        """
+        points = {
+            "points": self.sample.points,
+            "weights": self.sample.weights,
+            "columns": np.asarray(self.columns),
+            "seed": np.asarray(self.seed),
+        }
+        return save_folder(folder, "release", self.measurement._writers() | {"points.npz": arrays_writer(points)})
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Release:
+        """A release that :meth:`save` has written.
+
+        Raises:
+          ReleaseError: it is none, is damaged, or edited, or of another version.
+        """
+        opened = open_folder(folder, ("release",))
+        measurement = Measurement.load(folder)
+        with opened.arrays("points.npz") as arrays:
+            points, weights, columns, seed = (arrays[name] for name in ("points", "weights", "columns", "seed"))
+            check_array(points, "points", "f", (None, measurement.noisy.feature_map.dim))
+            check_array(weights, "weights", "f", (len(points),))
+            check_array(seed, "seed", "iu", ())
+            require(int(seed) >= 0, "seed: is negative")
+            total = float(weights.sum())
+            require(bool((weights >= 0).all()) and abs(total - 1) <= 1e-6, "weights: expected a probability vector")
+            release = cls(measurement, WeightedSample(points, weights, measurement.noisy.mechanism), int(seed))
+            require(columns.dtype.kind == "U" and columns.shape == (len(release.columns),), "columns: expected names")
+            require(tuple(columns.tolist()) == release.columns, "columns: they are not those of the bounds")
+            if measurement.bounds is not None:
+                within = (points >= measurement.bounds.lower) & (points <= measurement.bounds.upper)
+                require(bool(within.all()), "points: one is beyond the bounds")
+        return release
+
+
+_FILES = ("release.npz", "privacy.json")
+_REMEDY = "kme-jax synthesise {} --output=... makes a release of it"
+register_kind(Kind("measurement", 3, _FILES, "the measurement of a release of points", Measurement.load, _REMEDY))
+register_kind(Kind("release", 3, ("points.npz", *_FILES), "a release of points", Release.load))

@@ -1,0 +1,53 @@
+"""New files, written as a whole or not at all, and the error of a file that cannot be read or written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+
+class FileError(ValueError):
+    """A file that cannot be read or written, or is not organised as told."""
+
+
+def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
+    """Refuses a file that could not be written.
+
+    Raises:
+      FileError: another suffix; it exists; its folder does not.
+    """
+    path = pathlib.Path(path)
+    if path.suffix not in suffixes:
+        raise FileError(f"{path}: expected a {' or '.join(suffixes)} file")
+    if path.exists() or path.is_symlink():
+        raise FileError(f"{path} exists: choose another file")
+    if not path.parent.is_dir():
+        raise FileError(f"{path.parent}: no such folder")
+    return path
+
+
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
+    """A file to write to that is there when the block has ended well, and is not if it has not. Permissions
+    follow the umask.
+
+    Raises:
+      FileError: another suffix; it exists; its folder does not; it cannot be written.
+    """
+    path = check_new_file(path, suffixes)
+    try:
+        temporary = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from error

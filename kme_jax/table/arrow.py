@@ -1,0 +1,100 @@
+"""Arrays of Arrow as numbers, seconds and bytes, each cell by itself."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kme_jax._numerics.cells import (
+    parse_float,
+    parse_time,
+)
+
+_MAX_INTEGER = 2**53  # neighbours beyond it are no longer different numbers
+_TEXT = ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary"]
+
+
+_NUMBERS = ["integer", "floating", "decimal", "boolean"]
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in _TEXT)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in _NUMBERS)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def text_cells(array: pa.Array) -> list[bytes]:
+    """Of an array of text: without blanks around them, empty for missing ones."""
+    return [(cell or b"").strip() for cell in array.cast(pa.large_binary()).to_pylist()]
+
+
+def taken_from(array: pa.Array, places: np.ndarray) -> pa.Array:
+    """Some of the values of an array."""
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):  # there is no kernel for views
+        array = array.cast(pa.large_binary())
+    return array.take(pa.array(places))
+
+
+def floats_of(array: pa.Array) -> np.ndarray:
+    """Of an array of numbers; NaN for missing ones. What is beyond 2⁵³ is rounded."""
+    if pa.types.is_decimal(array.type):
+        return floats_of_decimals(array)
+    return pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def floats_of_decimals(array: pa.Array) -> np.ndarray:
+    """The floats that the texts of decimals are rounded to: a division of exact floats is, and text for the others."""
+    kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
+        words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+        low = np.ascontiguousarray(words[::2])
+        values = low / 10.0**kind.scale
+        rest = np.zeros(len(array), bool)
+        if kind.precision > 15:
+            rest = (words[1::2] != low >> 63) | (low > _MAX_INTEGER) | (low < -_MAX_INTEGER)
+    else:
+        values, rest = np.empty(len(array)), np.ones(len(array), bool)
+    values[missing] = np.nan
+    rest &= ~missing
+    if rest.any():
+        values[rest] = [parse_float(str(number).encode()) for number in array.filter(pa.array(rest)).to_pylist()]
+    return values
+
+
+def seconds_of(array: pa.Array) -> np.ndarray:
+    """Whole seconds since 1970, int64, of an array of dates or timestamps; 0 for missing ones."""
+    days = pa.types.is_date32(array.type)
+    numbers = array.view(pa.int32() if days else pa.int64()).fill_null(0).to_numpy().astype(np.int64)
+    if days:
+        return numbers * 86400
+    unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
+    return numbers // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+
+
+def seconds_of_digits(number: float) -> int | None:
+    """Whole seconds since 1970 of a day that is written as a number of eight digits; None for other numbers."""
+    return parse_time(b"%d" % int(number)) if 1e7 <= number < 1e8 and number == int(number) else None
+
+
+def parse_clock(cell: bytes) -> float | None:
+    """Seconds since midnight of text such as 10:30; None for other text."""
+    try:
+        time = datetime.time.fromisoformat(cell.decode("ascii")) if cell[2:3] == b":" else None
+    except ValueError:
+        return None
+    if time is None or time.tzinfo:
+        return None
+    return time.hour * 3600 + time.minute * 60 + time.second + time.microsecond / 1e6

@@ -1,0 +1,142 @@
+"""Drafts of a schema, to be filled in from public knowledge."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kme_jax._numerics.cells import (
+    parse_float,
+    parse_time,
+)
+from kme_jax.storage.files import FileError
+from kme_jax.table.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
+from kme_jax.table.columns import MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
+from kme_jax.table.readers import open_reader
+from kme_jax.table.schema import SCHEMA_VERSION
+
+_COMMENT = (
+    "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
+    "integer, step, unit), categorical (categories), ordinal (categories, in order), datetime (lower, upper, "
+    "resolution: day, hour, minute or second); all with nullable, and optionally default, the value for cells that "
+    "cannot be read. Fields that a kind does not have may stay null. Remove free text and identifiers, here and from "
+    "the file."
+)
+
+
+def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
+    """The JSON of a schema for a file, null where a person has to fill something in, and columns left out.
+
+    Of a file that is not public only names and types are read; a .csv file has no types. A public one also tells
+    bounds and categories, and the schema says so.
+
+    Returns:
+      What ``write_json`` writes; and {name: reason} of the columns that cannot be released.
+
+    Raises:
+      FileError: see ``open_reader``; names that are numbers; a public file without rows.
+    """
+    reader = open_reader(path)
+    if any(parse_float(name.encode()) is not None for name in reader.fields.names):
+        # They would be drafted, and published, as names.
+        raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")
+    if public and not reader.count():
+        raise FileError(f"{reader.label}: it has no rows")
+    table = pa.Table.from_batches(reader.batches()) if public else None
+    columns, left_out = [], {}
+    for field in reader.fields:
+        found = _draft(field.type)
+        if table is not None and isinstance(found, dict):
+            found = _draft_public(table.column(field.name), found)
+        if isinstance(found, str):
+            left_out[field.name] = found
+        else:
+            columns.append({"name": field.name} | found)
+    draft = {"schema_version": SCHEMA_VERSION, "filled_from_data": public, "columns": columns}
+    return draft if public else {"comment": _COMMENT} | draft, left_out
+
+
+def _draft(kind: pa.DataType) -> dict[str, Any] | str:
+    """A column by its type, or why there cannot be one."""
+    kind = plain_type(kind)
+    bounds = {"lower": None, "upper": None}
+    if pa.types.is_boolean(kind):
+        return {"kind": "categorical", "categories": ["false", "true"], "nullable": None}
+    if is_number(kind):
+        return {"kind": "numeric"} | bounds | {"integer": pa.types.is_integer(kind), "nullable": None}
+    if is_time(kind):
+        resolution = "day" if pa.types.is_date(kind) else None
+        return {"kind": "datetime"} | bounds | {"resolution": resolution, "nullable": None}
+    if pa.types.is_binary(kind) or pa.types.is_null(kind):  # nothing is known, as in a .csv file
+        return {"kind": None} | bounds | {"categories": None, "nullable": None}
+    if is_text(kind):
+        return {"kind": "categorical", "categories": None, "nullable": None}
+    return f"its type, {kind}, is not one that can be released"
+
+
+def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, Any] | str:
+    """A column by its values, or why there cannot be one."""
+    values = column.unique()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_boolean(values.type):
+        return draft | {"nullable": values.null_count > 0}
+    if pa.types.is_null(values.type):
+        return "it has no values"
+    if is_number(values.type):
+        return _draft_numbers(floats_of(values))
+    if is_time(values.type):
+        return _draft_times(seconds_of(values.drop_null()), values.null_count > 0)
+    cells = set(text_cells(values))
+    nullable = b"" in cells
+    cells.discard(b"")
+    if not cells:
+        return "it has no values"
+    times = [parse_time(cell) for cell in cells]
+    numbers = [parse_float(cell) for cell in cells]
+    if pa.types.is_binary(values.type) and None not in numbers:  # of a .csv file; digits of another are meant as text
+        return _draft_numbers(np.array(numbers + [math.nan] * nullable))
+    if None not in times:
+        return _draft_times(np.array(times), nullable)
+    if len(cells) > MAX_CATEGORIES or len(cells) == len(column):
+        return f"{len(cells)} different texts in {len(column)} rows: free text or identifiers cannot be released"
+    # What is not UTF-8 cannot be a category.
+    categories = sorted(
+        text for cell in cells if is_label(text := cell.decode(errors="replace")) and text.encode() == cell
+    )
+    return {"kind": "categorical", "categories": categories, "nullable": nullable or len(categories) < len(cells)}
+
+
+def _draft_numbers(numbers: np.ndarray) -> dict[str, Any] | str:
+    """From different numbers, NaN where some are missing."""
+    nullable, numbers = bool(np.isnan(numbers).any()), numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return "it has no values"
+    lower, upper = float(numbers.min()), float(numbers.max())
+    largest = max(-lower, upper, upper - lower)
+    if largest >= MAX_STEPS:
+        return "its numbers are too large to be exact: identifiers cannot be released"
+    exact = (d for d in range(5) if largest * 10**d < MAX_STEPS and np.array_equal(np.round(numbers, d), numbers))
+    digits = next(exact, None)
+    if digits == 0:
+        fields = {"lower": int(lower), "upper": int(max(upper, lower + 1)), "integer": True}
+    elif digits is None:
+        fields = {"lower": lower, "upper": upper, "integer": False}
+    else:
+        fields = {"lower": lower, "upper": max(upper, round(lower + 10**-digits, digits)), "integer": False}
+        fields["step"] = 10**-digits
+    return {"kind": "numeric"} | fields | {"nullable": nullable}
+
+
+def _draft_times(seconds: np.ndarray, nullable: bool) -> dict[str, Any] | str:
+    """From different seconds since 1970."""
+    if not len(seconds):
+        return "it has no values"
+    resolution, unit = next((name, unit) for name, unit in SECONDS.items() if not (seconds % unit).any())
+    bounds = np.array([seconds.min(), max(seconds.max(), seconds.min() + unit)]).astype("datetime64[s]")
+    lower, upper = (str(bound.astype("datetime64[D]") if unit == 86400 else bound) for bound in bounds)
+    return {"kind": "datetime", "lower": lower, "upper": upper, "resolution": resolution, "nullable": nullable}

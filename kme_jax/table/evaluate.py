@@ -1,0 +1,48 @@
+"""Errors of a released table against the private one. NOT PRIVATE: for the curator alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kme_jax._numerics.text import printable
+from kme_jax.nonprivate import WARNING
+from kme_jax.table.marginals import means, total_variation
+from kme_jax.table.readers import TableSource
+from kme_jax.table.release import TableRelease
+
+
+def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]:
+    """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
+
+    Args:
+      release: of the table.
+      source: the private table; all of its codes are held in memory.
+
+    Returns:
+      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns, "1" to
+      "3", "columns" (for each, "name" and "total_variation"), and "pairs", those that are furthest apart first.
+    """
+    schema = release.schema
+    distances = total_variation(schema, np.concatenate(list(source.codes())), schema.encode(release.table))
+    pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
+    return {
+        "warning": WARNING,
+        "num_rows": source.num_rows,
+        "mean_total_variation": means(distances),
+        "columns": [{"name": name, "total_variation": distances[name,]} for name in schema.names],
+        "pairs": [{"names": list(names), "total_variation": -d} for d, names in pairs],
+    }
+
+
+def describe_table(found: dict[str, Any]) -> str:
+    """The errors as text."""
+    lines = [found["warning"], f"{'column':<40} {'total variation':>16}"]
+    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
+    for pair in found["pairs"][:5]:
+        lines.append(f"{printable(' and '.join(pair['names'])):<40.40} {pair['total_variation']:16.2g}")
+    words = {"1": "single columns", "2": "pairs", "3": "triples"}
+    for order, mean in found["mean_total_variation"].items():
+        lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
+    return "\n".join(lines)
