@@ -21,7 +21,7 @@ from experiments import accuracy_proposal, accuracy_subset, common
 from experiments.mixture import mixture, proposal
 from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, spectral_map
 from kme_jax.nonprivate import Reference
-from kme_jax.privacy import gaussian_mechanism
+from kme_jax.privacy import simulated_mechanism
 
 SETTINGS = ((100_000, 2, 1.0), (20_000, 3, 1.0), (20_000, 3, 4.0), (20_000, 3, 0.25))  # N, D, γ scale
 SEEDS = (0, 1, 2, 3)
@@ -83,7 +83,9 @@ def _algorithm1(reference: Reference, budget: PrivacyBudget) -> dict[str, float]
     dim = reference.rows.shape[1]
     subspace = SubspaceMap.from_points(reference.kernel, proposal(10_000, dim)[: max(_SIZES)])
     captured = np.cumsum(np.square(mean_embedding(subspace, reference.rows).coordinates))
-    mechanism = gaussian_mechanism(subspace, len(reference.rows), budget, calibration="classical", diameter="published")
+    mechanism = simulated_mechanism(
+        subspace, len(reference.rows), budget, calibration="classical", diameter="published"
+    )
     ranks = np.asarray([subspace.rank_at(size) for size in _SIZES])
     squared = np.maximum(reference.squared_norm - captured[ranks - 1], 0) + ranks * mechanism.variance
     return dict(zip(map(str, _SIZES), np.sqrt(squared).tolist(), strict=True))

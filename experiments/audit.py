@@ -50,10 +50,10 @@ from kme_jax.points.measure import plan_map
 from kme_jax.points.release import Measurement
 from kme_jax.privacy import (
     add_noise,
-    gaussian_mechanism,
     gaussian_noise_multiplier,
     secure,
     secure_mechanism,
+    simulated_mechanism,
 )
 from kme_jax.table import Numeric, Schema, measure_table
 
@@ -248,7 +248,7 @@ def _simulated(totals, scale: float, seed: int) -> Sampler:
 
 def _simulated_gaussian(pair: _Pair, budget: PrivacyBudget, runs: int, progress, seed: int):
     totals = [mean_embedding(pair.feature_map, rows).coordinates for rows in pair.databases()]
-    mechanism = gaussian_mechanism(pair.feature_map, _NUM_ROWS, budget)
+    mechanism = simulated_mechanism(pair.feature_map, _NUM_ROWS, budget)
     found = lower_bound(_simulated(totals, mechanism.scale, seed), runs, _mu, progress)
     share = _share(totals, mechanism.sensitivity)
     return found | {"measure": "mu", "claim": mechanism.sensitivity / mechanism.scale, "share_of_diameter": share}

@@ -33,7 +33,7 @@ from kme_jax import (
 from kme_jax._numerics.precision import Progress, float64
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
-from kme_jax.privacy import NoisyEmbedding, add_noise, gaussian_mechanism
+from kme_jax.privacy import NoisyEmbedding, add_noise, simulated_mechanism
 from kme_jax.synthesis import adaptive_batch, greedy_preimages, joint_of_sizes, lasso_weights
 
 _DRAWS_PER_CALL = 100
@@ -316,7 +316,7 @@ def algorithm1_curves(
     captured = np.cumsum(np.square(alpha.coordinates))[ranks - 1]
     projection_squared = np.maximum(reference.squared_norm - captured, 0)
     mechanisms = {
-        common.epsilon_key(epsilon): gaussian_mechanism(
+        common.epsilon_key(epsilon): simulated_mechanism(
             subspace,
             num_rows,
             PrivacyBudget(epsilon, config.delta),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._version import __version__
 from kme_jax.algorithms import algorithm1, algorithm2, improved
 from kme_jax.domain import Bounds, NormalProposal
@@ -72,6 +73,7 @@ __all__ = [
     "perturb",
     "perturb_securely",
     "posterior_mean",
+    "pytree_dataclass",
     "release",
     "represent",
     "spectral_map",

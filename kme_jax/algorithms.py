@@ -65,11 +65,13 @@ def algorithm1(
       The weighted synthetic database.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be.
+      ValueError: if shapes mismatch, or the budget or an option is invalid.
     """
     if weights not in ("closed_form", "l1_ball"):
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
-    check_before_long_work(rows, points, budget, calibration, diameter)
+    gaussian_noise_multiplier(budget, calibration)
+    check_diameter(diameter)
+    check_shapes(rows, points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
@@ -127,12 +129,13 @@ def improved(
       The weighted synthetic database.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be; a proposal so far from the origin that features of rows
-        there are inaccurate.
+      ValueError: if shapes mismatch, or the budget or an option is invalid; if a proposal is so far from the origin
+        that features of rows there are inaccurate.
     """
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
-    check_before_long_work(rows, public, budget)
+    gaussian_noise_multiplier(budget)
+    check_shapes(rows, public)
     proposal = public if isinstance(public, NormalProposal) else None
     # With points only the noise is random.
     feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
@@ -160,7 +163,7 @@ def public_feature_map(
 def synthesise(
     key: jax.Array,
     noisy: NoisyEmbedding,
-    proposal: NormalProposal | None,
+    public: np.ndarray | NormalProposal | None = None,
     num_points: int = 1000,
     *,
     box: tuple[np.ndarray, np.ndarray] | None = None,
@@ -171,16 +174,16 @@ def synthesise(
 
     Args:
       key: a JAX random key for the sampler.
-      private: μ̃, of the map of public points, or for a proposal.
-      proposal: None for points.
+      noisy: μ̃.
+      public: points [M, d] to be weighted, or a proposal; None for the points that the map was made from.
       num_points: M, for a proposal.
       box: where points may be, for a proposal; see ``represent``.
       signed: whether weights of public points may be signed; see ``adaptive``.
       progress: called with (work done, work at most).
     """
-    if proposal is None:
-        return adaptive(noisy, signed=signed, progress=progress)[0]
-    mean, report = posterior_mean(key, noisy, proposal, progress=progress)
+    if not isinstance(public, NormalProposal):
+        return adaptive(noisy, public, signed=signed, progress=progress)[0]
+    mean, report = posterior_mean(key, noisy, public, progress=progress)
     if not report.converged:
         warnings.warn(
             "the sampler found no mixture that explains the noisy embedding to within its noise, and keeps some of it "
@@ -226,11 +229,12 @@ def algorithm2(
       The weighted synthetic database.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be.
+      ValueError: if shapes mismatch, or the budget or an option is invalid.
     """
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
-    check_before_long_work(rows, candidates, budget, calibration)
+    gaussian_noise_multiplier(budget, calibration)
+    check_shapes(rows, candidates)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
         raise ValueError(
@@ -248,22 +252,17 @@ def algorithm2(
     return next(lasso_weights(noisy, points))[0]
 
 
-def check_before_long_work(rows, public, budget, calibration="analytic", diameter="proved") -> None:
-    """Refuses what shapes and options alone can show to be wrong.
+def check_shapes(rows, public) -> None:
+    """Refuses private rows and public points of shapes that do not fit together, before anything is computed.
 
     Args:
-      rows: private rows.
-      public: points or a proposal.
-      budget: (ε, δ).
-      calibration: see ``gaussian_noise_multiplier``.
-      diameter: see ``gaussian_mechanism``.
+      rows: private rows, [N, d].
+      public: points [M, d], or a proposal.
 
     Raises:
-      ValueError: it is wrong.
+      ValueError: other shapes.
     """
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
-    gaussian_noise_multiplier(budget, calibration)
-    check_diameter(diameter)
     row_shape, point_shape = np.shape(rows), np.shape(points)
     if len(row_shape) != 2 or not row_shape[0]:
         raise ValueError(f"rows: expected shape [rows, columns], got {list(row_shape)}")

@@ -20,8 +20,7 @@ from kme_jax._numerics.precision import (
 )
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax.domain import Bounds
-from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.integer import IntegerMap, integer_map
+from kme_jax.feature_maps.base import FeatureMap, IntegerMap
 
 
 @pytree_dataclass
@@ -267,7 +266,7 @@ def integer_embedding_of_batches(
     integers, total, found = None, None, 0
     for batch in batches:
         safe, usable = _usable(feature_map, _exact_points(batch), bounds)
-        integers = integers or integer_map(feature_map, num_rows)
+        integers = integers or feature_map.integers(num_rows)
         found += len(safe)
         if len(safe):
             inner = progress and functools.partial(_part, progress, found - len(safe), len(safe), num_rows)

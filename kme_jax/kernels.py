@@ -3,12 +3,14 @@
 The two-point form ``kernel(x, y)`` is the definition; :meth:`Kernel.pairwise` is the same function for all
 pairs of two sets of points, and everything else in the library is tested against the two-point form.
 Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes. A kernel of your own
-is a :class:`Kernel` that ``kme_jax._numerics.pytrees.pytree_dataclass`` has registered.
+is a frozen dataclass that derives from :class:`Kernel`, under ``kme_jax.pytree_dataclass`` and, to be saved in a
+release, ``kme_jax.storage.storable``.
 
 Each kernel states what the privacy proofs need to know about it:
 
 * ``diagonal_bound``: κ = sup k(x, x), so ‖k(x, ·)‖² ≤ κ in the RKHS;
 * ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y, so ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ;
+* ``evaluation_error``: how far a value computed in float64 may be from k(x, y);
 * ``decreases_along_rays``: whether k depends on x − y alone, and 0 ≤ k(2δ) ≤ k(δ): Fourier features then have nearly
   the same bound.
 
@@ -90,6 +92,27 @@ def _no_spectral_measure(kernel: Kernel) -> ValueError:
         f"{type(kernel).__name__} is not shift-invariant, so it has no spectral measure: use a SubspaceMap instead of "
         "Fourier features"
     )
+
+
+def _no_evaluation_error(kernel: Kernel) -> ValueError:
+    return ValueError(
+        f"{type(kernel).__name__}: how exactly it is computed is not stated (Kernel.evaluation_error), so secure noise "
+        "on a subspace is not possible"
+    )
+
+
+def _formula_error(kernel: Kernel, dim: int) -> float:
+    """``Kernel.evaluation_error`` of a Gaussian, Laplacian or Matérn kernel: 4 (d + 8) u, with u = 2^-53.
+
+    Differences are exact to u, a squared distance to (d + 2) u, and its root to half of that. x e^-x ≤ 1/e turns this
+    into an absolute error of the exponential, which is itself good to a few u. A Matérn kernel has two more products.
+
+    Raises:
+      ValueError: a subclass, which may compute something else.
+    """
+    if "evaluation_error" not in vars(type(kernel)):
+        raise _no_evaluation_error(kernel)
+    return 4 * (dim + 8) * 2.0**-53
 
 
 def _sum_over_columns(term, x: Array, y: Array) -> Array:
@@ -189,6 +212,21 @@ class Kernel(abc.ABC):
     @abc.abstractmethod
     def is_nonnegative(self) -> bool:
         """Whether k(x, y) ≥ 0 everywhere."""
+
+    def evaluation_error(self, dim: int) -> float:
+        """A proved bound of |k(x, y) as computed in float64 − k(x, y)| on R^d: what sums of integers need to know.
+
+        A kernel of your own needs one for secure noise on a subspace. It is not inherited from a class whose
+        formula may differ: a subclass states its own.
+
+        Args:
+          dim: d.
+
+        Raises:
+          ValueError: no bound is stated for this class.
+        """
+        del dim
+        raise _no_evaluation_error(self)
 
     def expands(self, dim: int) -> bool:
         """Whether ``pairwise`` has a faster form to ``expand`` to, a matrix product, for this many columns."""
@@ -295,6 +333,9 @@ class Gaussian(_OfDistance):
     """
 
     gamma: float | Array
+
+    def evaluation_error(self, dim):
+        return _formula_error(self, dim)
 
     def __post_init__(self):
         _set_positive(self, "gamma")
@@ -410,6 +451,9 @@ class Laplacian(_OfDistance):
 
     gamma: float | Array
 
+    def evaluation_error(self, dim):
+        return _formula_error(self, dim)
+
     def __post_init__(self):
         _set_positive(self, "gamma")
 
@@ -473,6 +517,9 @@ class Matern32(_Matern):
 
     _two_nu = 3
 
+    def evaluation_error(self, dim):
+        return _formula_error(self, dim)
+
     @staticmethod
     def _polynomial(s):
         return 1 + s
@@ -485,6 +532,9 @@ class Matern52(_Matern):
     """k(x, y) = (1 + s + s²/3) exp(−s), s = √5 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17)."""
 
     _two_nu = 5
+
+    def evaluation_error(self, dim):
+        return _formula_error(self, dim)
 
     @staticmethod
     def _polynomial(s):
@@ -549,6 +599,9 @@ class Sum(_Pair):
 
     _combined = staticmethod(operator.add)
 
+    def evaluation_error(self, dim):
+        return self.left.evaluation_error(dim) + self.right.evaluation_error(dim) + 2.0**-52 * self.diagonal_bound
+
     @property
     def diagonal_bound(self) -> float:
         return self.left.diagonal_bound + self.right.diagonal_bound
@@ -569,6 +622,11 @@ class Product(_Pair):
     """k(x, y) = left(x, y) · right(x, y)."""
 
     _combined = staticmethod(operator.mul)
+
+    def evaluation_error(self, dim):
+        left, right = self.left.evaluation_error(dim), self.right.evaluation_error(dim)
+        error = self.right.diagonal_bound * left + self.left.diagonal_bound * right + left * right
+        return error + 2.0**-52 * self.diagonal_bound
 
     @property
     def diagonal_bound(self) -> float:

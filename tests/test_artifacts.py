@@ -32,7 +32,6 @@ from kme_jax import (
     measure,
     release,
 )
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.generators.measure import measure_generator
 from kme_jax.generators.networks import MLP
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
@@ -288,7 +287,7 @@ def _forged(measured: Measurement, feature_map) -> Measurement:
     """A measurement that says, consistently, that its noise was for another map."""
     old = measured.noisy
     num_rows = old.mechanism.num_rows
-    integers = integer_map(feature_map, num_rows)
+    integers = feature_map.integers(num_rows)
     mechanism = secure_mechanism(integers, num_rows, BUDGET)
     coordinates = np.rint(old.coordinates / mechanism.grid) * mechanism.grid
     noisy = NoisyEmbedding(feature_map, coordinates, mechanism)

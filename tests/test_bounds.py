@@ -22,7 +22,7 @@ from kme_jax import (
     spectral_map,
 )
 from kme_jax.points.measure import plan_map
-from kme_jax.privacy.mechanisms import perturb_integers
+from kme_jax.privacy.perturb import perturb_integers
 from kme_jax.storage.folders import ReleaseError
 from tests.arguments import arguments
 

@@ -25,8 +25,8 @@ from kme_jax.generators.networks import MLP, Convolutional, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
 from kme_jax.generators.train import Training, class_shares, train_generator
 from kme_jax.privacy.calibration import gaussian_delta
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import Composition
 from kme_jax.privacy.statement import schema
 from kme_jax.storage.folders import ReleaseError
 from tests.arguments import arguments

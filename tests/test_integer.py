@@ -16,9 +16,8 @@ from kme_jax import (
     integer_embedding_of_batches,
     mean_embedding,
 )
+from kme_jax._numerics.exact import exact_product
 from kme_jax._numerics.precision import float64
-from kme_jax.feature_maps import integer_map
-from kme_jax.feature_maps.integer import exact_product
 
 NUM_ROWS = 5000
 
@@ -123,7 +122,7 @@ for name, make in MAPS.items():
 
 def test_neighbours_are_within_the_diameter_and_some_attain_it(feature_map):
     """Pairs of rows far from each other, and a row that counts as zero."""
-    integers = integer_map(feature_map, 1)
+    integers = feature_map.integers(1)
     rng = np.random.default_rng(4)
     if isinstance(feature_map, SubspaceMap):
         far = feature_map.points[rng.permutation(len(feature_map.points))[:60]]
@@ -140,7 +139,7 @@ def test_neighbours_are_within_the_diameter_and_some_attain_it(feature_map):
 
 def test_no_row_is_longer_than_is_enforced():
     fourier = _fourier()
-    integers = integer_map(fourier, 1)
+    integers = fourier.integers(1)
     norms = [np.linalg.norm(_one(fourier, row).astype(float)) for row in _rows(3, 50)[1:]]
     assert 0.999 * integers.certain_diameter / 2 < max(norms) <= integers.certain_diameter / 2
 
@@ -177,11 +176,11 @@ def test_exact_product_is_the_rational_one(size, rng):
 
 def test_what_cannot_be_summed_is_refused():
     with pytest.raises(ValueError, match="rows can be summed"):
-        integer_map(_fourier(), 2**50)
+        _fourier().integers(2**50)
     with pytest.raises(ValueError, match="more than can be summed exactly"):
-        integer_map(_subspace(), 2**50)
+        _subspace().integers(2**50)
     with pytest.raises(ValueError, match="float32"):
-        integer_map(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20, 2, dtype=np.float64), 10)
+        FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20, 2, dtype=np.float64).integers(10)
     with pytest.raises(ValueError, match="there are none"):
         integer_embedding(_fourier(), np.zeros((0, 3)))
     with pytest.raises(ValueError, match="expected 12, got 10"):

@@ -16,7 +16,7 @@ from kme_jax import (
     mean_embedding,
 )
 from kme_jax._numerics import tiles
-from kme_jax.feature_maps import LabelledMap, MixedMap, integer_map
+from kme_jax.feature_maps import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused():
             MixedMap(FOURIER, categories)
     subspace = SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(0).normal(size=(5, 2)))
     with pytest.raises(ValueError, match="no integer features"):
-        integer_map(LabelledMap(subspace, 2), 10)
+        LabelledMap(subspace, 2).integers(10)
 
 
 def test_counts_of_codes():
@@ -245,5 +245,5 @@ def test_progress_tells_nothing_of_the_classes():
 
 def test_a_table_with_labels_has_the_same_noise_in_integers():
     feature_map = LabelledMap(TableMap.of_codes(5), 3)
-    integers = integer_map(feature_map, 100)
+    integers = feature_map.integers(100)
     assert integers.diameter == pytest.approx(integers.units * feature_map.diameter)

@@ -11,9 +11,8 @@ from kme_jax._numerics.precision import float64
 from kme_jax.privacy import (
     add_noise,
     gaussian_delta,
-    gaussian_mechanism,
     gaussian_noise_multiplier,
-    laplace_mechanism,
+    simulated_mechanism,
     zcdp_epsilon,
     zcdp_rho,
 )
@@ -41,7 +40,7 @@ def test_classical_calibration_is_the_papers():
         math.sqrt(2 * math.log(1.25e6)) / 0.1
     )
     subspace = SubspaceMap.from_points(Gaussian(1.0), np.zeros((1, 1)))
-    mechanism = gaussian_mechanism(
+    mechanism = simulated_mechanism(
         subspace, 100_000, PrivacyBudget(0.1, 1e-6), calibration="classical", diameter="published"
     )
     assert mechanism.scale**2 == pytest.approx(8 * math.log(1.25 / 1e-6) / (100_000 * 0.1) ** 2)  # line 7
@@ -179,9 +178,9 @@ def test_mechanisms_refuse_a_budget_of_the_other_kind():
         perturb(jax.random.key(0), embedding, PrivacyBudget(1, 1e-6), noise="uniform")
     with pytest.raises(ValueError, match="diameter must be"):
         perturb(jax.random.key(0), embedding, PrivacyBudget(1, 1e-6), diameter="none")
-    for mechanism in (gaussian_mechanism, laplace_mechanism):
+    for noise in ("gaussian", "laplace"):
         with pytest.raises(ValueError, match="num_rows must be at least 1"):
-            mechanism(embedding.feature_map, 0, PrivacyBudget(1, 1e-6))
+            simulated_mechanism(embedding.feature_map, 0, PrivacyBudget(1, 1e-6), noise=noise)
 
 
 def test_epsilon_is_dynamic():
@@ -204,17 +203,17 @@ def test_a_diameter_that_may_fail_is_paid_for_with_delta():
     fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2000, 2)
     assert fourier.failure_probability == 1e-10
     assert fourier.diameter < 1.8
-    mechanism = gaussian_mechanism(fourier, 100, PrivacyBudget(0.5, 2e-9))
+    mechanism = simulated_mechanism(fourier, 100, PrivacyBudget(0.5, 2e-9))
     assert mechanism.sensitivity == fourier.diameter / 100
     assert mechanism.delta == 2e-9
     multiplier = gaussian_noise_multiplier(PrivacyBudget(0.5, 1.9e-9))
     assert mechanism.scale == pytest.approx(mechanism.sensitivity * multiplier, rel=1e-12)
     assert multiplier > gaussian_noise_multiplier(PrivacyBudget(0.5, 2e-9))
     # No room in δ: the diameter that holds for any frequencies.
-    small = gaussian_mechanism(fourier, 100, PrivacyBudget(0.5, 5e-10))
+    small = simulated_mechanism(fourier, 100, PrivacyBudget(0.5, 5e-10))
     assert small.sensitivity == 2 / 100
     assert small.scale == pytest.approx(2 / 100 * gaussian_noise_multiplier(PrivacyBudget(0.5, 5e-10)), rel=1e-12)
-    pure = laplace_mechanism(fourier, 100, PrivacyBudget(0.5, 0.0))
+    pure = simulated_mechanism(fourier, 100, PrivacyBudget(0.5, 0.0), noise="laplace")
     assert pure.sensitivity == pytest.approx(np.sqrt(2000) * 2 / 100)
 
 
@@ -222,7 +221,7 @@ def test_a_diameter_that_cannot_fail_costs_nothing():
     few = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20, 2)
     assert few.failure_probability == 0
     assert few.certain_diameter == few.diameter
-    mechanism = gaussian_mechanism(few, 10, PrivacyBudget(0.5, 1e-10))
+    mechanism = simulated_mechanism(few, 10, PrivacyBudget(0.5, 1e-10))
     multiplier = gaussian_noise_multiplier(PrivacyBudget(0.5, 1e-10))
     assert mechanism.scale == pytest.approx(few.diameter / 10 * multiplier, rel=1e-12)
 
@@ -235,16 +234,16 @@ def test_the_diameter_of_a_subspace_is_paid_for_with_delta(rng):
     for epsilon in (0.01, 0.1, 1.0, 10.0):
         for delta in (1e-8, 1e-6, 1e-3):
             budget = PrivacyBudget(epsilon, delta)
-            mechanism = gaussian_mechanism(subspace, 10, budget)
+            mechanism = simulated_mechanism(subspace, 10, budget)
             assert mechanism.failure_probability == subspace.failure_probability
             multiplier = gaussian_noise_multiplier(PrivacyBudget(epsilon, delta - 1e-10))
             assert mechanism.scale == pytest.approx(subspace.diameter / 10 * multiplier, rel=1e-9)
             before = subspace.diameter / 10 * gaussian_noise_multiplier(budget)
             assert before < mechanism.scale < 1.001 * before
-            published = gaussian_mechanism(subspace, 10, budget, diameter="published")
+            published = simulated_mechanism(subspace, 10, budget, diameter="published")
             assert published.scale == 2 / 10 * gaussian_noise_multiplier(budget)
             assert published.failure_probability == 0
-    small = gaussian_mechanism(subspace, 10, PrivacyBudget(0.5, 9e-10))  # no room for it: a bound that cannot fail
+    small = simulated_mechanism(subspace, 10, PrivacyBudget(0.5, 9e-10))  # no room for it: a bound that cannot fail
     assert small.sensitivity == subspace.certain_diameter / 10
     assert small.failure_probability == 0
 

@@ -23,18 +23,18 @@ from kme_jax import (
     posterior_mean,
     represent,
 )
-from kme_jax.feature_maps import integer_map
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy import (
-    gaussian_mechanism,
     gaussian_noise_multiplier,
     secure,
     secure_mechanism,
+    simulated_mechanism,
     zcdp_delta,
     zcdp_epsilon,
     zcdp_rho,
 )
-from kme_jax.privacy.mechanisms import Composition, perturb_integers
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.perturb import perturb_integers
 from kme_jax.synthesis import joint
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
@@ -180,7 +180,7 @@ def test_a_scale_that_cannot_be_is_refused(scale, add):
 
 
 def test_what_the_mechanism_refuses(embedding):
-    integers = integer_map(embedding.integer_map.feature_map, 2000)
+    integers = embedding.integer_map.feature_map.integers(2000)
     with pytest.raises(ValueError, match="num_rows must be at least 1"):
         secure_mechanism(integers, 0, BUDGET)
     with pytest.raises(ValueError, match="64-bit"):
@@ -195,7 +195,7 @@ def test_a_share_is_a_part_of_the_budget(embedding, rows, share):
         lambda: secure_mechanism(integers, 2000, BUDGET, share=share),
         lambda: perturb_securely(embedding, BUDGET, share=share),
         lambda: perturb_integers(jax.random.key(0), embedding, BUDGET, share=share),
-        lambda: gaussian_mechanism(feature_map, 2000, BUDGET, share=share),
+        lambda: simulated_mechanism(feature_map, 2000, BUDGET, share=share),
         lambda: perturb(jax.random.key(0), mean_embedding(feature_map, rows), BUDGET, share=share),
         lambda: perturb(
             jax.random.key(0), mean_embedding(feature_map, rows), PrivacyBudget(1, 0), noise="laplace", share=share
@@ -209,7 +209,7 @@ def test_a_share_is_a_part_of_the_budget(embedding, rows, share):
 @pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-3])
 def test_shares_that_add_up_to_one_spend_the_budget_and_never_more(epsilon, delta):
     """A refusal would come when the budget is spent."""
-    integers, budget = integer_map(TableMap.of_codes(7), 100), PrivacyBudget(epsilon, delta)
+    integers, budget = TableMap.of_codes(7).integers(100), PrivacyBudget(epsilon, delta)
     for shares in [(0.5, 0.15, 0.35), (0.9, 0.1), (1.0,), (0.1,) * 10, (1 / 3,) * 3]:
         whole = Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in shares], budget)
         assert whole.rho == pytest.approx(zcdp_rho(budget), rel=1e-6)

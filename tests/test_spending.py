@@ -15,7 +15,6 @@ import pytest
 
 from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.generators.measure import measure_generator
 from kme_jax.points.release import Measurement
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
@@ -273,7 +272,7 @@ def _made_up_sums(kind):
             else:
                 counts[:] = num_rows // block.size
             parts.append(counts * block.weight)
-        return IntegerEmbedding(integer_map(feature_map, num_rows), np.concatenate(parts), num_rows)
+        return IntegerEmbedding(feature_map.integers(num_rows), np.concatenate(parts), num_rows)
 
     return sums
 

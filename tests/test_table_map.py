@@ -8,9 +8,9 @@ import pytest
 
 from kme_jax import PrivacyBudget
 from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, mean_embedding
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.table import Block, Grid, TableMap
-from kme_jax.privacy.mechanisms import Composition, perturb_integers, perturb_securely
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.perturb import perturb_integers, perturb_securely
 
 # A nullable number of 5000 values, a category, a small number.
 GRIDS = (
@@ -103,7 +103,7 @@ def test_the_diameter_holds_and_is_reached(rng):
 
 def test_integers_are_exact(rng):
     rows = _rows(rng)
-    integers = integer_map(MAP, len(rows))
+    integers = MAP.integers(len(rows))
     expected = np.zeros(MAP.num_features, np.int64)
     for row in rows:
         for place, weight in _places(row).items():

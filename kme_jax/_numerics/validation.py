@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+TOLERANCE = 1e-6  # relative: other versions of the libraries round otherwise
+
 
 def require(condition: bool, text: str) -> None:
     """Raises ValueError with the text unless the condition holds."""
@@ -43,3 +45,18 @@ def check_positive(name: str, *numbers: float) -> None:
       ValueError: such a number.
     """
     require(all(math.isfinite(number) and number > 0 for number in numbers), f"{name}: expected positive numbers")
+
+
+def are_close(value: float, expected: float) -> bool:
+    """Whether two numbers are equal but for rounding."""
+    return math.isclose(value, expected, rel_tol=TOLERANCE)
+
+
+def check_follows(name: str, value: float | None, expected: float | None) -> None:
+    """Refuses a number of a mechanism that is not the expected one, but for rounding.
+
+    Raises:
+      ValueError: such a number.
+    """
+    same = value == expected if value is None or expected is None else are_close(value, expected)
+    require(same, f"{name} does not follow from the mechanism")

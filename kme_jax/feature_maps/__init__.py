@@ -1,9 +1,8 @@
 """Feature maps ψ: R^d → R^F with a proved diameter."""
 
-from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.base import FeatureMap, IntegerMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.feature_maps.integer import IntegerMap, integer_map
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.subspace import SubspaceMap
@@ -18,6 +17,5 @@ __all__ = [
     "MixedMap",
     "SpectralMap",
     "SubspaceMap",
-    "integer_map",
     "spectral_map",
 ]

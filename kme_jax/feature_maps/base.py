@@ -1,8 +1,15 @@
-"""What a feature map ψ: R^d → R^F has to provide."""
+"""What a feature map ψ: R^d → R^F has to provide, and its version in integers, which secure noise is added to.
+
+Sums of floats depend on the order of the rows, and can differ between neighbours by more than the terms do
+(Casacuberta, Shoemate, Vadhan & Wagaman 2022). Noise added in floats leaks (Mironov 2012). So for a release every row
+becomes a vector of integers q(x) ≈ s ψ(x), by itself. Integers are summed without rounding, and the sum gets integer
+noise. A map and its integer version stand in one module.
+"""
 
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +17,8 @@ import numpy as np
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.kernels import Kernel
+
+MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
 
 
 def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:
@@ -78,6 +87,45 @@ class FeatureMap(abc.ABC):
     def row_bound(self) -> float:
         """Entries up to this size give finite features."""
 
+    @property
+    def public_inputs(self) -> tuple[str, ...]:
+        """What the map was made from, all of it public: names for the privacy statement."""
+        return ("kernel",)
+
+    @property
+    def public_points(self) -> np.ndarray | None:
+        """Points [M, d] that the map was made from, and that step 3 puts weights on; None if there are none."""
+        return None
+
+    def integers(self, num_rows: int) -> IntegerMap:
+        """The map in integers, for sums over N rows. N and the map are all it depends on.
+
+        Raises:
+          ValueError: the map has no integer version; N is too large.
+        """
+        raise ValueError(f"{type(self).__name__} has no integer version, and secure noise needs one")
+
+    @property
+    def proof(self) -> str:
+        """Where the proof of :attr:`diameter` is, for the privacy statement."""
+        return f"kme_jax.{type(self).__name__}.diameter"
+
+    def cell_noise(self, scale: float, num_rows: int) -> tuple[float, float] | None:
+        """The smallest and the largest noise of a count, in rows, where features are counts of rows; else None.
+
+        Args:
+          scale: of the noise, per coordinate of the mean.
+          num_rows: N.
+        """
+        del scale, num_rows
+
+    def check_box(self, lower: np.ndarray, upper: np.ndarray) -> None:  # noqa: B027
+        """Refuses a map that is not made for rows between these bounds, [d] each.
+
+        Raises:
+          ValueError: it is made for others.
+        """
+
     def validate(self) -> None:  # noqa: B027
         """Refuses fields of a map that was read from a file.
 
@@ -115,3 +163,65 @@ class FeatureMap(abc.ABC):
           devices: JAX devices to spread the rows over; all local devices if None.
           progress: called with (work done, work in all).
         """
+
+
+class IntegerMap(abc.ABC):
+    """q: rows -> integers, and what follows from Σ_n q(x_n). Holds nothing that is not public.
+
+    Attributes:
+      feature_map: ψ.
+      units: s, integers per 1 of ψ.
+    """
+
+    feature_map: FeatureMap
+    units: float
+    is_of_rows: ClassVar[bool] = True  # whether ``released`` gives back the sum as it is
+
+    @property
+    @abc.abstractmethod
+    def diameter(self) -> float:
+        """A proved upper bound of the L2 distance by which ``released`` sums of neighbours differ, in integers."""
+
+    @property
+    @abc.abstractmethod
+    def certain_diameter(self) -> float:
+        """One that cannot fail; see ``FeatureMap.certain_diameter``."""
+
+    @property
+    def proof(self) -> str:
+        """Where the proof of :attr:`diameter` is, for the privacy statement."""
+        return f"{type(self).__module__} ({type(self).__name__}.diameter)"
+
+    @property
+    def failure_probability(self) -> float:
+        """See ``FeatureMap.failure_probability``."""
+        return self.feature_map.failure_probability
+
+    @property
+    def norm_bound(self) -> float:
+        """An upper bound of ‖q(x)‖₂ that cannot fail."""
+        return self.certain_diameter
+
+    @abc.abstractmethod
+    def sum(
+        self,
+        rows: np.ndarray,
+        usable: np.ndarray,
+        *,
+        rows_planned: int | None = None,
+        devices=None,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Σ_n q(x_n) over the usable rows [N], int64: the same for any order, batches and number of devices of one
+        kind. SENSITIVE.
+
+        Args:
+          rows: [N, d], with finite entries that the map covers.
+          usable: which of them count, [N].
+          rows_planned: a public number to be used instead of N, where N is private, for whatever decides how a row's
+            integers are computed; see ``tiles.pair_sums``.
+        """
+
+    @abc.abstractmethod
+    def released(self, total: np.ndarray) -> np.ndarray:
+        """The integers [F], int64, close to s Σ_n ψ(x_n), that noise is added to, from ``sum`` over all rows."""

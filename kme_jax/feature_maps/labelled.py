@@ -12,7 +12,7 @@ import numpy as np
 from kme_jax._numerics.precision import Progress, are_sizes
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
-from kme_jax.feature_maps.base import FeatureMap, are_codes
+from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
 
@@ -46,6 +46,13 @@ class MixedMap(FeatureMap):
         """k."""
         numbers, dim = self.numeric.dim, self.dim
         return OnColumns(self.numeric.kernel, 0, numbers) + OnColumns(Matching(), numbers, dim)
+
+    @property
+    def public_inputs(self):
+        return self.numeric.public_inputs
+
+    def integers(self, num_rows):
+        return MixedIntegers.create(self, num_rows)
 
     @property
     def num_features(self) -> int:
@@ -160,6 +167,13 @@ class LabelledMap(FeatureMap):
         return OnColumns(self.features.kernel, 0, columns) * OnColumns(Matching(), columns, columns + 1)
 
     @property
+    def public_inputs(self):
+        return self.features.public_inputs
+
+    def integers(self, num_rows):
+        return LabelledIntegers.create(self, num_rows)
+
+    @property
     def num_features(self) -> int:
         return self.num_labels * self.features.num_features
 
@@ -248,3 +262,112 @@ class _Part:
     def __call__(self, done: int, total: int) -> None:
         if self.whole:
             self.whole(self.num_rows * (self.label * total + done) // (self.num_labels * total), self.num_rows)
+
+
+# -- in integers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixedIntegers(IntegerMap):
+    """q(x, c) = (q_φ(x), l e_{c_1}, ..., l e_{c_m}), with the integer l nearest to s/√m.
+
+    Attributes:
+      feature_map: a MixedMap.
+      units: s, of φ.
+      numeric: q_φ.
+      level: l.
+    """
+
+    feature_map: MixedMap
+    units: float
+    numeric: IntegerMap
+    level: int
+
+    @classmethod
+    def create(cls, feature_map: MixedMap, num_rows: int) -> MixedIntegers:
+        """See ``FeatureMap.integers``."""
+        numeric = feature_map.numeric.integers(num_rows)
+        level = max(1, round(numeric.units / math.sqrt(len(feature_map.categories))))
+        if num_rows * level >= 2**MAX_SUM_BITS:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, numeric.units, numeric, level)
+
+    def _with_categories(self, distance: float, changes: int) -> float:
+        return math.sqrt(distance**2 + changes * len(self.feature_map.categories) * self.level**2) * (1 + 1e-12)
+
+    @property
+    def diameter(self) -> float:
+        """√(diameter(q_φ)² + 2 m l²): see ``MixedMap.diameter``; it holds for these integers as they are."""
+        return self._with_categories(self.numeric.diameter, 2)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self._with_categories(self.numeric.certain_diameter, 2)
+
+    @property
+    def norm_bound(self) -> float:
+        return self._with_categories(self.numeric.norm_bound, 1)
+
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        numbers = np.ascontiguousarray(rows[:, : self.feature_map.numeric.dim])
+        first = self.numeric.sum(numbers, usable, rows_planned=rows_planned, devices=devices, progress=progress)
+        counts = self.feature_map.weighted_counts(rows[np.asarray(usable, bool)]).astype(np.int64)
+        return np.concatenate([first, counts * self.level])
+
+    def released(self, total):
+        return total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledIntegers(IntegerMap):
+    """q(x, y) = q_φ(x) ⊗ e_y.
+
+    Attributes:
+      feature_map: a LabelledMap.
+      units: s, of φ.
+      features: q_φ.
+    """
+
+    feature_map: LabelledMap
+    units: float
+    features: IntegerMap
+
+    @classmethod
+    def create(cls, feature_map: LabelledMap, num_rows: int) -> LabelledIntegers:
+        """See ``FeatureMap.integers``."""
+        features = feature_map.features.integers(num_rows)
+        if not features.is_of_rows:  # sums of classes are released as they are
+            raise ValueError(f"there are no integer features for labels with a {type(feature_map.features).__name__}")
+        return cls(feature_map, features.units, features)
+
+    def _with_labels(self, distance: float) -> float:
+        several = self.feature_map.num_labels > 1
+        return max(distance, math.sqrt(2) * self.features.norm_bound * (1 + 1e-15)) if several else distance
+
+    @property
+    def diameter(self) -> float:
+        """max(diameter(q_φ), √2 sup ‖q_φ‖): see ``LabelledMap.diameter``; it holds for these integers as they are."""
+        return self._with_labels(self.features.diameter)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self._with_labels(self.features.certain_diameter)
+
+    @property
+    def norm_bound(self) -> float:
+        return self.features.norm_bound
+
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        # How many rows a class has is private, and must not decide by which compiled program they are seen.
+        planned = -(-(len(rows) if rows_planned is None else rows_planned) // self.feature_map.num_labels)
+        return np.concatenate(
+            [
+                self.features.sum(of_class, usable_of_class, rows_planned=planned, devices=devices, progress=report)
+                if len(of_class)
+                else np.zeros(self.features.feature_map.num_features, np.int64)
+                for of_class, usable_of_class, report in self.feature_map.classes(rows, np.asarray(usable), progress)
+            ]
+        )
+
+    def released(self, total):
+        return total

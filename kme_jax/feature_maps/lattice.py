@@ -156,6 +156,12 @@ class LatticeMap(SpectralMap):
         widths = np.asarray(upper, np.float64) - np.asarray(lower, np.float64)
         return bool((widths > 0).all()) and _heaviest(kernel, widths, num_features)[1] is not None
 
+    def check_box(self, lower, upper):
+        centre, half_widths = (lower + upper) / 2, (upper - lower) / 2
+        near = np.abs(self.centre - centre) <= 2e-4 * half_widths
+        near &= np.abs(self.half_widths - half_widths) <= 2e-4 * half_widths
+        require(bool(near.all()), "the lattice is not one of rows from 0 to 1")
+
     def validate(self):
         check_array(self.indices, "indices", "i", (None, None))
         for name in ("centre", "half_widths", "periods"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import numpy as np
 
 from kme_jax import gram
 from kme_jax._numerics import tiles
+from kme_jax._numerics.exact import exact_product
 from kme_jax._numerics.precision import (
     Progress,
     check_points,
@@ -29,7 +31,7 @@ from kme_jax._numerics.precision import (
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.validation import check_array, check_positive, require
-from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
 from kme_jax.kernels import Kernel
 
 Array = jax.Array
@@ -368,6 +370,17 @@ class SubspaceMap(FeatureMap):
         return self.pivots.shape[0]
 
     @property
+    def public_inputs(self):
+        return ("kernel", "public points")
+
+    @property
+    def public_points(self):
+        return self.points
+
+    def integers(self, num_rows):
+        return SubspaceIntegers.create(self, num_rows)
+
+    @property
     def num_points(self) -> int:
         """M, dropped points included."""
         return self.points.shape[0]
@@ -494,3 +507,111 @@ class SubspaceMap(FeatureMap):
         weights = np.zeros((self.num_points, *np.shape(coordinates)[1:]))
         weights[self.pivots] = self.basis.T @ np.asarray(coordinates, np.float64)
         return weights
+
+
+# -- in integers
+
+
+_KERNEL_BITS = 38  # a chunk of 2^15 rows sums up to 2^53: exact in float64
+_BASIS_BITS = 40  # of B after the point
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class IntegerKernelValues:
+    """Integers round(s k(z, x)) between 0 (or −sκ) and sκ, as float64, for ``tiles.pair_sums``.
+
+    Attributes:
+      kernel: k.
+      units: s.
+    """
+
+    kernel: Kernel
+    units: float
+    num_values: ClassVar[int] = 1
+
+    def __call__(self, points, rows):
+        (value,) = gram.KernelValues(self.kernel, expand=False)(points, rows)
+        most = jnp.ceil(self.units * self.kernel.diagonal_bound)
+        least = 0 if self.kernel.is_nonnegative else -most
+        return (jnp.clip(jnp.rint(self.units * value), least, most),)
+
+    def is_elementwise(self, dim):
+        return gram.KernelValues(self.kernel, expand=False).is_elementwise(dim)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SubspaceIntegers(IntegerMap):
+    """q(x) = round(s k_S(x)), and B applied once to the sum, exactly.
+
+    Attributes:
+      feature_map: a SubspaceMap.
+      units: s, a power of two.
+    """
+
+    feature_map: SubspaceMap
+    units: float
+    is_of_rows: ClassVar[bool] = False  # the basis is applied to sums
+
+    @classmethod
+    def create(cls, feature_map: SubspaceMap, num_rows: int) -> SubspaceIntegers:
+        """See ``FeatureMap.integers``."""
+        most = math.ceil(math.log2(max(num_rows, 2)))
+        feature_map.kernel.evaluation_error(feature_map.dim)
+        kappa = math.ceil(max(0.0, math.log2(feature_map.kernel.diagonal_bound)))
+        bits = min(_KERNEL_BITS, MAX_SUM_BITS - most) - kappa
+        if bits < 20:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, float(2**bits))
+
+    @property
+    def diameter(self) -> float:
+        """s √(2κλ) + ‖B‖ √F (1 + 2 s e) + √F, and what rounding B to multiples of 2^-40 moves; e is the error of k in
+        float64, and λ = λmax + ‖B‖² F e.
+
+        Formal guarantee: with q(x) = s k_S(x) + r, |r_i| ≤ ½ + s e, ‖B q(x) − B q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ +
+        2 ‖B‖ √F (½ + s e); rounding the product to integers moves each of two neighbours' coordinates by at most ½, √F
+        in all; and B′ − B, which is known, moves ‖B k_S‖ by no more than ‖B′ − B‖ times the norm of a difference of
+        k_S, at most 2κ√F. ‖ψ(x) − ψ(x′)‖² ≤ 2κλ (``SubspaceMap.diameter``), where λmax was bounded for the Gram matrix
+        as computed, whose norm is off by at most F e. Clamping to what k can be moves q towards s k_S.
+        """
+        return self._diameter(self.feature_map.lambda_max, self.feature_map.basis_norm)
+
+    @property
+    def failure_probability(self) -> float:
+        """2e-10: of λmax and of ‖B‖, each over ten random vectors."""
+        return 2e-10
+
+    @property
+    def certain_diameter(self) -> float:
+        """The same with Frobenius norms: ‖B‖ ≤ ‖B‖_F, and ``SubspaceMap.certain_lambda_max``."""
+        subspace = self.feature_map
+        return self._diameter(subspace.certain_lambda_max, float(np.linalg.norm(subspace.basis)))
+
+    def _diameter(self, lambda_max: float, basis_norm: float) -> float:
+        subspace, size = self.feature_map, self.feature_map.num_features
+        kappa, error = subspace.kernel.diagonal_bound, subspace.kernel.evaluation_error(subspace.dim)
+        factor = 2 if subspace.kernel.is_nonnegative else 4
+        exact = math.sqrt(factor * kappa * (lambda_max + basis_norm**2 * size * error))
+        moved = size * 2.0 ** -(_BASIS_BITS + 1)
+        exact += moved * 2 * kappa * math.sqrt(size)
+        kernel_rounding = (basis_norm + moved) * math.sqrt(size) * (1 + 2 * self.units * error)
+        return (self.units * exact + kernel_rounding + math.sqrt(size)) * (1 + 1e-12)
+
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        sums = tiles.pair_sums(
+            IntegerKernelValues(self.feature_map.kernel, self.units),
+            self.feature_map.pivot_points,
+            np.asarray(rows, np.float64),
+            np.asarray(usable, np.float64),
+            exact=True,
+            rows_planned=rows_planned,
+            devices=devices,
+            progress=progress,
+        )
+        return sums[0].astype(np.int64)
+
+    def released(self, total):
+        product = exact_product(self.feature_map.basis, total, _BASIS_BITS)
+        # Beyond 2^61 for no row of a kernel that is computed as said; and clipping brings neighbours no further apart.
+        return np.clip(product, -(2**MAX_SUM_BITS), 2**MAX_SUM_BITS).astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.base import FeatureMap, are_codes
+from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.kernels import Kernel
 
 MAX_CELLS = 1024
@@ -212,6 +212,17 @@ class TableMap(FeatureMap):
         return TableKernel(self.grids, self.blocks)
 
     @property
+    def public_inputs(self):
+        return ()
+
+    def integers(self, num_rows):
+        return TableIntegers.create(self, num_rows)
+
+    def cell_noise(self, scale, num_rows):
+        noise = [scale * num_rows * self.norm / block.weight for block in self.blocks]
+        return min(noise), max(noise)
+
+    @property
     def num_features(self) -> int:
         return sum(block.size for block in self.blocks)
 
@@ -308,3 +319,51 @@ class TableMap(FeatureMap):
             found.append(values.reshape(block.shape))
             start += block.size
         return found
+
+
+# -- in integers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableIntegers(IntegerMap):
+    """q(x) = (ω_b e_{c_b(x)})_b = s ψ(x), s = √(Σ_b ω_b²), without any rounding: the weights ω are integers.
+
+    Attributes:
+      feature_map: a TableMap.
+      units: s.
+    """
+
+    feature_map: TableMap
+    units: float
+
+    @classmethod
+    def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:
+        """See ``FeatureMap.integers``."""
+        largest = max(block.weight for block in feature_map.blocks)
+        if num_rows * largest >= 2**MAX_SUM_BITS:
+            raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+        return cls(feature_map, feature_map.norm)
+
+    @property
+    def diameter(self) -> float:
+        """√(2 Σ_b ω_b²), see ``TableMap.diameter``: it holds for these integers as they are."""
+        return math.sqrt(2 * sum(block.weight**2 for block in self.feature_map.blocks)) * (1 + 1e-15)
+
+    @property
+    def certain_diameter(self) -> float:
+        return self.diameter
+
+    @property
+    def norm_bound(self) -> float:
+        return self.units * (1 + 1e-15)
+
+    def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        blocks = self.feature_map.blocks
+        weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
+        counts = self.feature_map.weighted_counts(rows if np.all(usable) else rows[usable])
+        if progress:
+            progress(len(rows), len(rows))
+        return counts.astype(np.int64) * weights
+
+    def released(self, total):
+        return total

@@ -13,7 +13,6 @@ import numpy as np
 from kme_jax._numerics.precision import Progress
 from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.release import GeneratorMeasurement
@@ -23,14 +22,10 @@ from kme_jax.generators.train import (
 from kme_jax.privacy import perturb
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows, check_number
 from kme_jax.privacy.calibration import Calibration
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import (
-    Composition,
-    Diameter,
-    NoisyEmbedding,
-    perturb_securely,
-    secure_mechanism,
-)
+from kme_jax.privacy.mechanisms import Diameter, NoisyEmbedding
+from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.storage.folders import (
     ROOM,
     check_folder,
@@ -122,10 +117,10 @@ def measure_generator(
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
     # What can fail does so before anything is spent.
-    mechanisms = [secure_mechanism(integer_map(features, len(rows)), len(rows), budget, share=share)]
+    mechanisms = [secure_mechanism(features.integers(len(rows)), len(rows), budget, share=share)]
     left = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)
     if labels is not None:
-        mechanisms.append(secure_mechanism(integer_map(labels, len(rows)), len(rows), left, share=count_share))
+        mechanisms.append(secure_mechanism(labels.integers(len(rows)), len(rows), left, share=count_share))
     composition = Composition.of(mechanisms, budget)
     nothing = [
         NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism)

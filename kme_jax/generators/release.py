@@ -23,7 +23,8 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.networks import MLP, Network
 from kme_jax.generators.train import Generator, Training, digest, train_generator
 from kme_jax.privacy.budget import check_integer
-from kme_jax.privacy.mechanisms import Composition, NoisyEmbedding
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, privacy_statement, statement_of
 from kme_jax.privacy.verification import (
     check_coordinates,

@@ -10,16 +10,17 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
-from kme_jax.algorithms import check_before_long_work, public_feature_map
+from kme_jax.algorithms import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, points_statement
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.calibration import gaussian_noise_multiplier
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, perturb_securely, secure_mechanism
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.storage.folders import (
     ROOM,
     check_folder,
@@ -30,13 +31,14 @@ _MAX_FEATURES = 10**8
 
 def measure(
     rows: np.ndarray,
-    kernel: Kernel,
+    kernel: Kernel | FeatureMap,
     public: np.ndarray | NormalProposal | None = None,
     *,
     budget: PrivacyBudget,
     bounds: Bounds | None = None,
     spending: Spending | None = None,
     folder: str | os.PathLike | None = None,
+    noise: str = "gaussian",
     num_features: int = 10_000,
     seed: int = 0,
     progress: Progress | None = None,
@@ -53,20 +55,23 @@ def measure(
     Args:
       rows: the private database x, [N, d].
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
-        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges.
-      public: points z, [M, d], which are not protected, or a proposal; with bounds, None for theirs.
+        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. Or a feature map ψ with an
+        integer version, which is used as it is.
+      public: points z, [M, d], which are not protected, or a proposal; with bounds, None for theirs. For a feature map
+        these are what synthetic data are made of.
       budget: (ε, δ), with δ in (0, 1/N).
       bounds: public bounds of the columns.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       folder: a new one that the measurement is saved to at once. Whether it can be is looked at before anything is
         spent.
+      noise: a kind of noise, see ``secure_mechanism``: "gaussian"; "laplace" for δ = 0; or another that is registered.
       num_features: J, even, for a proposal; at most, on a lattice.
       seed: of frequencies, public. The noise has none.
       progress: called with (work done, work in all) while rows are summed.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``); a folder that cannot
-        be written (``ReleaseError``).
+      ValueError: if shapes mismatch, or the budget or an option is invalid; if the budget is spent (``LedgerError``);
+        if the folder cannot be written (``ReleaseError``).
       ModuleNotFoundError: OpenDP is not installed.
     """
     rows = private_array(rows)
@@ -74,14 +79,23 @@ def measure(
         raise ValueError("give bounds, public points or a proposal")
     if bounds is not None:
         public = _within(bounds, public)
-    check_before_long_work(rows, public, budget)
+    check_shapes(rows, public)
+    if noise == "gaussian":
+        gaussian_noise_multiplier(budget)
     check_num_rows(len(rows), budget)
-    feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
-    mechanism = plan_mechanism(len(rows), feature_map, budget)
+    if isinstance(kernel, FeatureMap):
+        feature_map = kernel
+        check_shapes(rows, np.zeros((1, feature_map.dim)))
+        if bounds is not None:
+            feature_map.check_box(*unit_box(bounds.dim))
+    else:
+        feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
+    mechanism = plan_mechanism(len(rows), feature_map, budget, noise=noise)
     proposal = public if isinstance(public, NormalProposal) else None
+    points = check_points(public) if proposal is None and feature_map.public_points is None else None
 
     def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
-        return Measurement(noisy, points_statement(noisy, bounds, total), proposal, bounds)
+        return Measurement(noisy, points_statement(noisy, bounds, points, total), proposal, bounds, points)
 
     # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
@@ -93,7 +107,7 @@ def measure(
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if spending is None else spending.spend(mechanism)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        measured = result(perturb_securely(embedding, budget), total)
+        measured = result(perturb_securely(embedding, budget, noise=noise), total)
         if folder is not None:
             measured.save(folder)
     return measured
@@ -114,14 +128,16 @@ def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.nd
     return bounds.to_unit(points)
 
 
-def plan_mechanism(num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget) -> Mechanism:
+def plan_mechanism(
+    num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget, *, noise: str | None = None
+) -> Mechanism:
     """The mechanism that :func:`measure` uses for N rows, without any.
 
     Raises:
-      ValueError: N < 2; δ ≥ 1/N; as ``secure_mechanism`` and ``integer_map``.
+      ValueError: N < 2; δ ≥ 1/N; as ``secure_mechanism`` and ``FeatureMap.integers``.
     """
     check_num_rows(num_rows, budget)
-    return secure_mechanism(integer_map(feature_map, num_rows), num_rows, budget)
+    return secure_mechanism(feature_map.integers(num_rows), num_rows, budget, noise=noise)
 
 
 def plan_map(

@@ -1,4 +1,4 @@
-"""What leaves the building: a private embedding, a synthetic database made from it, and the privacy statement."""
+"""What may be published: a noisy embedding, a synthetic database made from it, and the privacy statement."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.algorithms import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.lattice import LatticeMap
-from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, privacy_statement
@@ -44,14 +41,17 @@ class Measurement:
     Attributes:
       private: the noisy embedding; with bounds, of rows scaled to [0, 1]^d.
       statement: the privacy statement, see ``kme_jax.privacy.statement``.
-      proposal: where the synthesis expects rows to be, with bounds in [0, 1]^d; None where points were public.
+      proposal: where the synthesis expects rows to be, with bounds in [0, 1]^d; None where points are public.
       bounds: of the columns, if any.
+      points: public points [M, d] that the synthesis puts weights on, with bounds in [0, 1]^d, where the map was not
+        made from them.
     """
 
     noisy: NoisyEmbedding
     statement: dict[str, Any]
     proposal: NormalProposal | None
     bounds: Bounds | None
+    points: np.ndarray | None = None
 
     def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
         """A synthetic database for the embedding: post-processing, which spends nothing, as often as one likes. Weights
@@ -67,10 +67,11 @@ class Measurement:
         """
         num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
         bounds, dim = self.bounds, self.noisy.feature_map.dim
+        public = self.points if self.proposal is None else self.proposal
         box = None if bounds is None else unit_box(dim)
         seed = check_integer("seed", seed, 0, MAX_SEED)
         key = jax.random.split(jax.random.key(seed))[1]  # the other half is for frequencies
-        sample = synthesise(key, self.noisy, self.proposal, num_points, box=box, signed=False, progress=progress)
+        sample = synthesise(key, self.noisy, public, num_points, box=box, signed=False, progress=progress)
         if bounds is not None:
             sample = dataclasses.replace(sample, points=bounds.from_unit(sample.points))
         return Release(self, sample, seed)
@@ -94,6 +95,8 @@ class Measurement:
             "bounds": encode(self.bounds, arrays, "bounds"),
             "total": self.statement["total"],
         }
+        if self.points is not None:
+            tree["points"] = encode(self.points, arrays, "points")
         return arrays, tree
 
     def _writers(self) -> dict[str, Any]:
@@ -110,7 +113,8 @@ class Measurement:
         opened = open_folder(folder, ("measurement", "release"))
         with opened.arrays("release.npz") as arrays:
             tree = arrays.tree()
-            if not isinstance(tree, dict) or set(tree) != {"feature_map", "mechanism", "proposal", "bounds", "total"}:
+            fields = {"feature_map", "mechanism", "proposal", "bounds", "total"}
+            if not isinstance(tree, dict) or set(tree) - {"points"} != fields:
                 raise ValueError("it has other fields")
             noisy = NoisyEmbedding(
                 decode(tree["feature_map"], arrays, FeatureMap),
@@ -119,28 +123,36 @@ class Measurement:
             )
             proposal = decode(tree["proposal"], arrays, NormalProposal | None)
             bounds = decode(tree["bounds"], arrays, Bounds | None)
-            _check_measured(noisy, proposal, bounds)
+            points = decode(tree["points"], arrays, np.ndarray) if "points" in tree else None
+            _check_measured(noisy, proposal, bounds, points)
         statement = opened.json("privacy.json")
         with damaged(opened.path / "privacy.json"):
-            check_statement(statement, tree["total"], lambda total: points_statement(noisy, bounds, total))
-        return cls(noisy, statement, proposal, bounds)
+            check_statement(statement, tree["total"], lambda total: points_statement(noisy, bounds, points, total))
+        return cls(noisy, statement, proposal, bounds, points)
 
 
-def _check_measured(noisy: NoisyEmbedding, proposal: NormalProposal | None, bounds: Bounds | None) -> None:
+def _check_measured(
+    noisy: NoisyEmbedding, proposal: NormalProposal | None, bounds: Bounds | None, points: np.ndarray | None
+) -> None:
     """Raises ValueError unless these can be the parts of one measurement."""
     mechanism, feature_map = noisy.mechanism, noisy.feature_map
     check_embedding(noisy, PrivacyBudget(mechanism.epsilon, mechanism.delta))
-    require(isinstance(feature_map, SubspaceMap | SpectralMap), "the map is not one of points or of a proposal")
-    require(isinstance(feature_map, SubspaceMap) == (proposal is None), "a proposal belongs to frequencies")
+    sources = [source for source in (feature_map.public_points, proposal, points) if source is not None]
+    require(len(sources) == 1, "expected a map of public points, a proposal or points to be weighted, one of them")
     for part in filter(None, (proposal, bounds)):
         require(part.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
-    if bounds is not None and isinstance(feature_map, LatticeMap):
-        halves = np.concatenate([feature_map.centre, feature_map.half_widths])
-        require(bool((np.abs(halves - 0.5) <= 1e-4).all()), "the lattice is not one of rows from 0 to 1")
+    if points is not None:
+        check_array(points, "points", "f", (None, feature_map.dim))
+    if bounds is not None:
+        feature_map.check_box(*unit_box(feature_map.dim))
 
 
-def points_statement(noisy: NoisyEmbedding, bounds: Bounds | None, total: dict[str, Any] | None) -> dict[str, Any]:
+def points_statement(
+    noisy: NoisyEmbedding, bounds: Bounds | None, points: np.ndarray | None, total: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The privacy statement of a measurement; see :class:`Measurement` for the arguments."""
     inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
+    inputs += [] if points is None else ["public points"]
     return privacy_statement(noisy, public_inputs=inputs, total=total)
 
 

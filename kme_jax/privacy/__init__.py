@@ -8,29 +8,33 @@ from kme_jax.privacy.calibration import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from kme_jax.privacy.mechanisms import (
-    Mechanism,
-    NoisyEmbedding,
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.mechanisms import Calibrated, Mechanism, Noise, NoisyEmbedding, register_noise
+from kme_jax.privacy.perturb import (
     add_noise,
-    gaussian_mechanism,
-    laplace_mechanism,
     perturb,
+    perturb_integers,
     perturb_securely,
     secure_mechanism,
+    simulated_mechanism,
 )
 
 __all__ = [
+    "Calibrated",
+    "Composition",
     "Mechanism",
+    "Noise",
     "NoisyEmbedding",
     "PrivacyBudget",
     "add_noise",
     "gaussian_delta",
-    "gaussian_mechanism",
     "gaussian_noise_multiplier",
-    "laplace_mechanism",
     "perturb",
+    "perturb_integers",
     "perturb_securely",
+    "register_noise",
     "secure_mechanism",
+    "simulated_mechanism",
     "zcdp_delta",
     "zcdp_epsilon",
     "zcdp_rho",

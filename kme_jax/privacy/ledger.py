@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kme_jax.privacy.calibration import zcdp_epsilon
-from kme_jax.privacy.mechanisms import Composition, Mechanism
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
@@ -309,6 +310,8 @@ class Ledger:
         """
         if not mechanism.secure:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
+        if mechanism.rho is None and mechanism.delta > 0:
+            raise LedgerError("a ledger adds up ρ, and this mechanism has none and is for δ > 0")
         self.check(database, allow_repeat=allow_repeat)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -11,12 +11,9 @@ from typing import Any
 
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
-from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
-from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
-from kme_jax.privacy.mechanisms import Composition, Mechanism, NoisyEmbedding
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of
 
 STATEMENT_VERSION = 3
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
@@ -66,24 +63,20 @@ def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
 
 def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
     feature_map, mechanism = noisy.feature_map, noisy.mechanism
-    map_name = type(feature_map).__name__
-    kinds = {SubspaceMap: "Subspace", TableMap: "Table", MixedMap: "Mixed", LabelledMap: "Labelled"}
-    integers = kinds.get(type(feature_map), "Spectral") + "Integers"
-    cells = None
-    if isinstance(feature_map, TableMap):
-        noise = [mechanism.scale * mechanism.num_rows * feature_map.norm / block.weight for block in feature_map.blocks]
-        cells = [min(noise), max(noise)]
+    proof = feature_map.proof
+    if mechanism.secure:
+        proof += f", {feature_map.integers(mechanism.num_rows).proof}"
+    noise = feature_map.cell_noise(mechanism.scale, mechanism.num_rows)
     return noise_statement(mechanism) | {
         "name": name,
         "feature_map": {
-            "name": map_name,
+            "name": type(feature_map).__name__,
             "kernel": repr(feature_map.kernel),
             "num_features": feature_map.num_features,
             "diameter": mechanism.sensitivity * mechanism.num_rows,
-            "proof": f"kme_jax.{map_name}.diameter"
-            + f", kme_jax.feature_maps.integer ({integers}.diameter)" * mechanism.secure,
+            "proof": proof,
         },
-        "cell_noise": cells,
+        "cell_noise": None if noise is None else list(noise),
     }
 
 
@@ -96,18 +89,11 @@ def noise_statement(mechanism: Mechanism) -> dict[str, Any]:
         "calibration": mechanism.calibration,
         "scale": mechanism.scale,
         "sensitivity": mechanism.sensitivity,
-        "norm": "L2" if mechanism.noise == "gaussian" else "L1",
+        "norm": noise_of(mechanism.noise).norm,
         "rho": mechanism.rho,
         "grid": mechanism.grid,
         "failure_probability": mechanism.failure_probability,
     }
-
-
-def _innermost(feature_map: FeatureMap) -> FeatureMap:
-    """The map of numbers within those of labels and categories."""
-    if isinstance(feature_map, LabelledMap):
-        return _innermost(feature_map.features)
-    return feature_map.numeric if isinstance(feature_map, MixedMap) else feature_map
 
 
 def privacy_statement(
@@ -127,9 +113,7 @@ def privacy_statement(
     """
     several = {"embedding": measured} if isinstance(measured, NoisyEmbedding) else measured
     mechanisms = [noisy.mechanism for noisy in several.values()]
-    maps = [_innermost(noisy.feature_map) for noisy in several.values()]
-    inputs = {SubspaceMap: ["kernel", "public points"], TableMap: []}
-    inputs = dict.fromkeys(name for found in maps for name in inputs.get(type(found), ["kernel", "frequencies"]))
+    inputs = dict.fromkeys(name for noisy in several.values() for name in noisy.feature_map.public_inputs)
     return statement_of(
         [measurement_statement(name, noisy) for name, noisy in several.items()],
         mechanisms,

@@ -15,33 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from kme_jax._numerics.validation import check_array, require
+from kme_jax._numerics.validation import TOLERANCE, are_close, check_array, check_follows, require
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.feature_maps.integer import integer_map
 from kme_jax.privacy import statement as statements
 from kme_jax.privacy.budget import MAX_EPSILON, PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
-from kme_jax.privacy.mechanisms import Composition, Mechanism, NoisyEmbedding, _proved
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter
 
-_TOLERANCE = 1e-6
-_SECURE = re.compile(r"OpenDP \d+(\.\d+)+ \(discrete, cryptographic\)")
 _MAX_NOISE = 100  # times its scale
 _MAX_EXACT = 2.0**50  # larger integers may be off by one when they are computed from their rounded multiples
 
 
-def _close(found: float, expected: float) -> bool:
-    return math.isclose(found, expected, rel_tol=_TOLERANCE)
-
-
-def _follows(name: str, found: float | None, expected: float | None) -> None:
-    same = found == expected if found is None or expected is None else _close(found, expected)
-    require(same, f"{name} does not follow from the mechanism")
-
-
 def with_room(budget: PrivacyBudget) -> PrivacyBudget:
     """A budget that is larger by the tolerance, for sums that other versions of libraries round otherwise."""
-    return PrivacyBudget(min(budget.epsilon * (1 + _TOLERANCE), MAX_EPSILON), budget.delta)
+    return PrivacyBudget(min(budget.epsilon * (1 + TOLERANCE), MAX_EPSILON), budget.delta)
 
 
 def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0) -> None:
@@ -62,25 +51,11 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(m.delta == budget.delta, "δ does not follow from the budget")
     discrete = m.grid is not None
     require(not m.secure or (discrete and m.num_rows >= 2), "the noise is said to be secure, and cannot be")
-    source_is_known = bool(_SECURE.fullmatch(m.noise_source)) if m.secure else m.noise_source == Mechanism.noise_source
+    kind = noise_of(m.noise)
+    source_is_known = kind.is_source(m.noise_source) if m.secure else m.noise_source == Mechanism.noise_source
     require(source_is_known, "the source of the noise is not known")
-    if m.noise == "laplace":
-        require(m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None, "this is no Laplace noise")
-        _follows("scale", m.scale, m.sensitivity / m.epsilon)
-        _follows("ε", m.epsilon, budget.epsilon)
-        return
-    left = PrivacyBudget(budget.epsilon, m.delta - m.failure_probability)
-    if discrete:
-        require(m.calibration == "zcdp" and m.rho is not None, "this is no discrete Gaussian noise")
-        _follows("ρ", m.rho, share * zcdp_rho(left))
-        _follows("scale", m.scale, m.sensitivity / math.sqrt(2 * m.rho))
-        own = zcdp_epsilon(m.rho, left.delta)
-    else:
-        require(m.calibration in ("analytic", "classical") and m.rho is None, "this is no Gaussian noise")
-        multiplier = gaussian_noise_multiplier(left, m.calibration) / math.sqrt(share)
-        _follows("scale", m.scale, m.sensitivity * multiplier)
-        own = gaussian_epsilon(multiplier, left.delta)
-    _follows("ε", m.epsilon, budget.epsilon if share == 1 else own)
+    require(m.rho is not None or m.mu is not None or m.delta == 0, "the noise has no ρ, and δ is not 0")
+    kind.check(m, PrivacyBudget(budget.epsilon, m.delta - m.failure_probability), share)
 
 
 def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
@@ -91,19 +66,19 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     """
     m = mechanism
     if m.grid is None:  # simulated noise, which may be for a published diameter
-        largest, left = _proved(feature_map, m.delta)
+        largest, left = proved_diameter(feature_map, m.delta)
         failure = feature_map.failure_probability if left < m.delta else 0.0
         choices = [(largest, failure), (feature_map.published_diameter, 0.0)]
-        root = math.sqrt(feature_map.num_features) if m.noise == "laplace" else 1.0
-        found = any(_close(m.sensitivity, root * d / m.num_rows) and m.failure_probability == f for d, f in choices)
-        require(found, "the sensitivity does not follow from the feature map")
+        kind, size = noise_of(m.noise), feature_map.num_features
+        bounds = [(kind.sensitivity(diameter, size, integers=False) / m.num_rows, f) for diameter, f in choices]
+        known = any(are_close(m.sensitivity, bound) and m.failure_probability == f for bound, f in bounds)
+        require(known, "the sensitivity does not follow from the feature map")
         return
-    integers = integer_map(feature_map, m.num_rows)
-    largest, left = _proved(integers, m.delta)
-    _follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
-    if m.noise == "laplace":
-        largest = math.ceil(math.sqrt(feature_map.num_features) * largest)
-    _follows("the sensitivity", m.sensitivity, largest * m.grid)
+    integers = feature_map.integers(m.num_rows)
+    largest, left = proved_diameter(integers, m.delta)
+    check_follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
+    sensitivity = noise_of(m.noise).sensitivity(largest, feature_map.num_features, integers=True)
+    check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
     failure = integers.failure_probability if left < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
 
@@ -144,7 +119,7 @@ def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
         share = mechanism.rho / zcdp_rho(left)
     else:
         share = (mechanism.sensitivity / mechanism.scale * gaussian_noise_multiplier(left, mechanism.calibration)) ** 2
-    return 1.0 if _close(share, 1.0) else share
+    return 1.0 if are_close(share, 1.0) else share
 
 
 def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> None:
@@ -160,19 +135,19 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     require(len({m.num_rows for m in mechanisms}) == 1, "the measurements have different N")
     delta = c.delta
     for mechanism in mechanisms:
-        require(mechanism.noise == "gaussian" and 0 < mechanism.delta == delta, "δ does not follow from the budget")
+        require(0 < mechanism.delta == delta, "δ does not follow from the budget")
         require(0 <= mechanism.failure_probability < delta and mechanism.scale > 0, "a number is out of range")
         budget = PrivacyBudget(c.epsilon, delta)
         check_noise(mechanism, budget, 1.0 if len(mechanisms) == 1 else _share(mechanism, budget))
         delta -= mechanism.failure_probability
     known = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
     for name in ("rho", "mu"):
-        _follows(name, getattr(c, name), getattr(known, name))
+        check_follows(name, getattr(c, name), getattr(known, name))
     same = c.secure == known.secure and c.failure_probability == known.failure_probability
     require(same, "the composition does not follow from the mechanisms")
     left = c.delta - c.failure_probability
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):  # which has more noise than it needs
-        _follows("ε", c.epsilon, zcdp_epsilon(c.rho, left) if c.mu is None else gaussian_epsilon(1 / c.mu, left))
+        check_follows("ε", c.epsilon, zcdp_epsilon(c.rho, left) if c.mu is None else gaussian_epsilon(1 / c.mu, left))
 
 
 def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
@@ -219,16 +194,29 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     for error in _validator().iter_errors(statement):
         raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is not what a statement may have there")
     require(total == statement["total"], "total: is not the one that was recorded with the measurements")
-    _compare(statement | {"versions": None}, follows(total) | {"versions": None}, "")
+    _compare(_comparable(statement), _comparable(follows(total)), "")
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)
 
 
+# The module of a proof was another one in earlier versions.
+_PROOF = re.compile(r"kme_jax\.feature_maps\.[a-z_]+ \(")
+
+
+def _comparable(statement: dict[str, Any]) -> dict[str, Any]:
+    """A statement without what differs between versions: of libraries, and of the place of a proof."""
+    measurements = []
+    for measurement in statement["measurements"]:
+        proof = _PROOF.sub("(", measurement["feature_map"]["proof"])
+        measurements.append(measurement | {"feature_map": measurement["feature_map"] | {"proof": proof}})
+    return statement | {"versions": None, "measurements": measurements}
+
+
 def _compare(found: Any, expected: Any, place: str) -> None:
     numbers = (int, float)
     if type(found) in numbers and type(expected) in numbers:
-        same = _close(found, expected) if float in (type(found), type(expected)) else found == expected
+        same = are_close(found, expected) if float in (type(found), type(expected)) else found == expected
     elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
         for name in expected:
             _compare(found[name], expected[name], f"{place}.{name}" if place else name)

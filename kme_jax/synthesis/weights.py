@@ -1,24 +1,23 @@
-"""Step 3 for a subspace map: weights on the public points. Post-processing of μ̃, so free of privacy cost."""
+"""Step 3 with given public points: their weights. Post-processing of μ̃, so free of privacy cost.
+
+A ``SubspaceMap`` has points of its own, and features in an orthonormal basis of their span. For any other map the
+points are given, and the same problems are solved by least squares in the span of their features.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kme_jax._numerics.precision import (
-    Progress,
-    float64,
-    in_float64,
-    reproducible_jit,
-)
+from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes
+from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
 from kme_jax.synthesis.sample import WeightedSample
 
@@ -33,19 +32,66 @@ _TEMPERATURE = 4.0  # of the aggregate, in σ²
 _RELATIVE_GAP = 1e-10  # of F σ²: the fit is then within 1.5e-5 of the noise's norm of the best one
 
 
-def closed_form(embedding: NoisyEmbedding) -> WeightedSample:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Problem:
+    """Weights on points, for noisy coordinates in an orthonormal basis of the span of the points' features.
+
+    Attributes:
+      points: z, [M, d].
+      features: the coordinates of ψ(z_m), float64 [M, F].
+      noisy: those of μ̃, float64 [F]. Their noise is that of μ̃, independent for each.
+    """
+
+    points: np.ndarray
+    features: np.ndarray
+    noisy: np.ndarray
+
+    @classmethod
+    def of(cls, embedding: NoisyEmbedding, points: np.ndarray | None) -> _Problem:
+        """The problem for the points that the map was made from, or for others.
+
+        What μ̃ has outside of the span is the same for all weights, and is left out.
+
+        Raises:
+          ValueError: there are no points; points of another number of columns.
+        """
+        feature_map = embedding.feature_map
+        own = points is None
+        if own:
+            points = feature_map.public_points
+        if points is None:
+            raise ValueError(f"points: {type(feature_map).__name__} was made from none: give the points to be weighted")
+        points = check_points(points)
+        check_columns(points, feature_map.dim, "points")
+        with float64():
+            features = np.asarray(feature_map(jnp.asarray(points, jnp.float64)), np.float64)
+        if own and isinstance(feature_map, SubspaceMap):
+            return cls(points, features, embedding.coordinates)  # the basis is orthonormal as it is
+        return cls(points, *project_features(features, np.asarray(embedding.coordinates, np.float64)))
+
+    def expand(self, coordinates: np.ndarray) -> np.ndarray:
+        """The weights of least norm with these coordinates, [M], where there are any, or else with the closest."""
+        return np.linalg.lstsq(self.features.T, coordinates, rcond=1e-12)[0]
+
+
+def closed_form(embedding: NoisyEmbedding, points: np.ndarray | None = None) -> WeightedSample:
     """w = Bᵀβ: the weights whose embedding is μ̃ itself ([B] algorithm 1, line 8). Dropped points have weight 0.
 
     The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball`.
+
+    Args:
+      embedding: μ̃.
+      points: z, [M, d]; those that the map was made from, if None. For others, and other maps than a ``SubspaceMap``,
+        these are the weights of least norm whose embedding is closest to μ̃.
+
+    Raises:
+      ValueError: there are no points; points of another number of columns.
     """
-    subspace = _subspace_map(embedding)
-    return WeightedSample(subspace.points, subspace.expand(embedding.coordinates), embedding.mechanism)
-
-
-def _subspace_map(embedding: NoisyEmbedding) -> SubspaceMap:
-    if not isinstance(embedding.feature_map, SubspaceMap):
-        raise ValueError(f"needs the embedding of a SubspaceMap, got {type(embedding.feature_map).__name__}")
-    return embedding.feature_map
+    feature_map = embedding.feature_map
+    if points is None and isinstance(feature_map, SubspaceMap):
+        return WeightedSample(feature_map.points, feature_map.expand(embedding.coordinates), embedding.mechanism)
+    problem = _Problem.of(embedding, points)
+    return WeightedSample(problem.points, problem.expand(problem.noisy), embedding.mechanism)
 
 
 def check_radius(radius: float) -> None:
@@ -61,6 +107,7 @@ def noise_tolerance(embedding: NoisyEmbedding) -> float:
 
 def l1_ball(
     embedding: NoisyEmbedding,
+    points: np.ndarray | None = None,
     *,
     radius: float = 1.0,
     tolerance: float | None = None,
@@ -72,7 +119,8 @@ def l1_ball(
     embedding of the transformed variable ([B] theorem 11); the closed form does not promise that.
 
     Args:
-      embedding: μ̃ of a SubspaceMap.
+      embedding: μ̃.
+      points: z, [M, d]; those that the map was made from, if None.
       radius: C ≥ 1.
       tolerance: of the gap, see :func:`kme_jax.synthesis.lasso.l1_ball_weights`. By default :func:`noise_tolerance`.
       max_solves: see :func:`kme_jax.synthesis.lasso.l1_ball_weights`.
@@ -81,18 +129,16 @@ def l1_ball(
       The sample, and how the optimisation went.
 
     Raises:
-      ValueError: C < 1 (an embedding of a probability measure would be out of reach); another kind of map.
+      ValueError: C < 1 (an embedding of a probability measure would be out of reach); there are no points.
     """
     check_radius(radius)
-    subspace = _subspace_map(embedding)
-    with float64():
-        features = subspace(jnp.asarray(subspace.points))
+    problem = _Problem.of(embedding, points)
     if tolerance is None:
         tolerance = noise_tolerance(embedding)
     weights, report = l1_ball_weights(
-        np.asarray(features), embedding.coordinates, radius=radius, tolerance=tolerance, max_solves=max_solves
+        problem.features, problem.noisy, radius=radius, tolerance=tolerance, max_solves=max_solves
     )
-    return WeightedSample(subspace.points, weights, embedding.mechanism), report
+    return WeightedSample(problem.points, weights, embedding.mechanism), report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +176,11 @@ class RiskReport:
 
 
 def adaptive(
-    embedding: NoisyEmbedding, *, signed: bool = True, progress: Progress | None = None
+    embedding: NoisyEmbedding,
+    points: np.ndarray | None = None,
+    *,
+    signed: bool = True,
+    progress: Progress | None = None,
 ) -> tuple[WeightedSample, RiskReport]:
     """Weights of little estimated risk, from probability vectors shrunk towards uniform ones and signed weights.
 
@@ -155,25 +205,31 @@ def adaptive(
     limit is that of [B] theorem 4.
 
     Args:
-      embedding: μ̃ of a SubspaceMap, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
+      embedding: μ̃, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
+      points: z, [M, d]; those that the map was made from, if None.
       signed: whether weights may be signed where these have the least risk. If not they are a probability vector.
       progress: called with (penalties tried, penalties at most).
 
     Returns:
       The sample, and what was tried. Its weights are a probability vector unless signed ones have the least risk.
     """
-    return adaptive_batch([embedding], signed=signed, progress=progress)[0]
+    return adaptive_batch([embedding], points, signed=signed, progress=progress)[0]
 
 
 @in_float64
 def adaptive_batch(
-    embeddings: Sequence[NoisyEmbedding], *, signed: bool = True, progress: Progress | None = None
+    embeddings: Sequence[NoisyEmbedding],
+    points: np.ndarray | None = None,
+    *,
+    signed: bool = True,
+    progress: Progress | None = None,
 ) -> list[tuple[WeightedSample, RiskReport]]:
     """:func:`adaptive` for several noisy embeddings of one map, such as several ε and draws of the noise, together:
     much faster than one after another. The penalties are the same for all.
 
     Args:
-      embeddings: μ̃ of one SubspaceMap each.
+      embeddings: μ̃ of one map each.
+      points: see :func:`adaptive`.
       signed: see :func:`adaptive`.
       progress: called with (penalties tried, penalties at most).
 
@@ -181,24 +237,33 @@ def adaptive_batch(
       What :func:`adaptive` returns, for each.
 
     Raises:
-      ValueError: no embedding, another kind of map, or several maps.
+      ValueError: no embedding, no points, or several maps.
     """
     if not embeddings:
         raise ValueError("embeddings: expected one or more, got none")
-    subspace = _subspace_map(embeddings[0])
-    if any(embedding.feature_map is not subspace for embedding in embeddings):
+    feature_map = embeddings[0].feature_map
+    if any(embedding.feature_map is not feature_map for embedding in embeddings):
         raise ValueError("embeddings: expected one feature map, which all share, got several")
-    targets = np.stack([embedding.coordinates for embedding in embeddings])
+    if points is None and isinstance(feature_map, SubspaceMap):
+        points, expand = feature_map.points, feature_map.expand
+        targets = np.stack([embedding.coordinates for embedding in embeddings])
+        features = feature_map.features_of_points(*padded_sizes(len(points), targets.shape[1]))
+    else:
+        problems = [_Problem.of(embedding, points) for embedding in embeddings]
+        points, expand = problems[0].points, problems[0].expand
+        targets = np.stack([problem.noisy for problem in problems])
+        sizes = padded_sizes(len(points), targets.shape[1])
+        features = np.pad(problems[0].features, [(0, sizes[0] - len(points)), (0, 0)], mode="edge")
+        features = jnp.asarray(np.pad(features, [(0, 0), (0, sizes[1] - targets.shape[1])]))
     variances = np.asarray([embedding.mechanism.variance for embedding in embeddings])
-    num_points, num_features = subspace.num_points, targets.shape[1]
+    num_points, num_features = len(points), targets.shape[1]
     uniform = np.full(num_points, 1 / num_points)
-    features = subspace.features_of_points(*padded_sizes(num_points, num_features))
     problem = EntropicBatch(features, targets, uniform)
     mean, size = map(np.asarray, _moments(features, np.int32(num_points)))
     mean, size = mean[:num_features], float(size)
 
     noises, away = num_features * variances, np.sum(np.square(targets - mean), axis=1)
-    found: list[list[Candidate]] = [[Candidate("uniform", np.inf, 0.0, float(d))] for d in away - noises]
+    candidates_of: list[list[Candidate]] = [[Candidate("uniform", np.inf, 0.0, float(d))] for d in away - noises]
     weights = [[uniform] for _ in embeddings]
     penalty = size - float(mean @ mean)  # tr C of uniform weights: at most one degree of freedom is left
     fit: BatchFit | None = None
@@ -215,7 +280,7 @@ def adaptive_batch(
         solutions = problem.weights(fit)
         for i in np.flatnonzero(active):
             candidate = Candidate("probability", penalty, float(degrees[i]), float(risks[i]), float(fit.gaps[i]))
-            found[i].append(candidate)
+            candidates_of[i].append(candidate)
             weights[i].append(solutions[i])
         rises = np.where(risks > previous, rises + 1, 0)
         previous = risks
@@ -226,8 +291,16 @@ def adaptive_batch(
     if progress:
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
     return [
-        _aggregate(embedding, candidates, np.stack(tried), mean, signed)
-        for embedding, candidates, tried in zip(embeddings, found, weights, strict=True)
+        _aggregate(
+            WeightedSample(points, uniform, embedding.mechanism),
+            noisy,
+            candidates,
+            np.stack(tried),
+            mean,
+            signed,
+            expand,
+        )
+        for embedding, noisy, candidates, tried in zip(embeddings, targets, candidates_of, weights, strict=True)
     ]
 
 
@@ -240,18 +313,26 @@ def _moments(features: Array, num_points: Array) -> tuple[Array, Array]:
 
 
 def _aggregate(
-    embedding: NoisyEmbedding, candidates: list[Candidate], weights: np.ndarray, mean: np.ndarray, signed: bool
+    start: WeightedSample,
+    noisy: np.ndarray,
+    candidates: list[Candidate],
+    weights: np.ndarray,
+    mean: np.ndarray,
+    signed: bool,
+    expand: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[WeightedSample, RiskReport]:
     """The mean of the candidates, of which the first has uniform weights, or signed weights if these are better.
 
     Args:
-      embedding: μ̃.
+      start: the points, with uniform weights.
+      noisy: the coordinates of μ̃, [F].
       candidates: of probability weights.
       weights: theirs, [candidates, M].
       mean: the coordinates of the uniform weights, [F].
       signed: see :func:`adaptive`.
+      expand: from coordinates to signed weights.
     """
-    beta, variance = embedding.coordinates, embedding.mechanism.variance
+    beta, variance = noisy, start.mechanism.variance
     noise, dof = len(beta) * variance, max(len(beta) - 2, 0)
     if signed:
         away = float(np.sum(np.square(beta - mean)))
@@ -259,7 +340,7 @@ def _aggregate(
         risk = noise - (dof * variance) ** 2 / away if share else away - noise
         degrees = (risk + noise - (1 - share) ** 2 * away) / (2 * variance)
         candidates = [*candidates, Candidate("signed", share, degrees, risk)]
-        shrunk = (1 - share) * weights[0] + share * embedding.feature_map.expand(beta)
+        shrunk = (1 - share) * weights[0] + share * expand(beta)
         weights = np.concatenate([weights, shrunk[None, :]])
     risks = np.asarray([candidate.risk for candidate in candidates])
     shares = np.exp((risks.min() - risks) / (_TEMPERATURE * variance))
@@ -268,5 +349,5 @@ def _aggregate(
     shares[[(candidate.kind == "signed") != signed_is_best for candidate in candidates]] = 0
     shares /= shares.sum()
     candidates = [dataclasses.replace(c, share=float(share)) for c, share in zip(candidates, shares, strict=True)]
-    sample = WeightedSample(embedding.feature_map.points, shares @ weights, embedding.mechanism)
+    sample = dataclasses.replace(start, weights=shares @ weights)
     return sample, RiskReport(candidates[best], tuple(candidates))

@@ -17,17 +17,13 @@ import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
-from kme_jax.feature_maps.integer import MAX_SUM_BITS, integer_map
+from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import (
-    Composition,
-    NoisyEmbedding,
-    perturb_integers,
-    perturb_securely,
-    secure_mechanism,
-)
+from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.privacy.perturb import perturb_integers, perturb_securely, secure_mechanism
 from kme_jax.privacy.statement import privacy_statement
 from kme_jax.storage.folders import (
     check_folder,
@@ -169,7 +165,7 @@ def _draft(
     target: str | None,
 ) -> TableMeasurement:
     """A measurement without rows or noise: what fails to be stated or saved does so before anything is spent."""
-    mechanism = secure_mechanism(integer_map(singles_map, num_rows), num_rows, budget, share=share)
+    mechanism = secure_mechanism(singles_map.integers(num_rows), num_rows, budget, share=share)
     nothing = NoisyEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
     statement = privacy_statement({NAMES[0]: nothing}, composition=planned, public_inputs=public_inputs(schema, target))
     return TableMeasurement(schema, target, plans.Plan([], []), {NAMES[0]: nothing}, statement)

@@ -20,10 +20,8 @@ from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.table import Grid
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
-from kme_jax.privacy.mechanisms import (
-    Composition,
-    NoisyEmbedding,
-)
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, privacy_statement
 from kme_jax.privacy.verification import check_embedding, check_statement, with_room
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding

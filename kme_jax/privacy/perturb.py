@@ -1,0 +1,260 @@
+"""Step 2: noise for the mean embedding. Simulated noise for experiments, secure noise for what is published.
+
+Noise from ``jax.random`` in floating point is reproducible, and not private against an adversary who can look at the
+low bits (Mironov 2012) or who knows the key. What :func:`perturb` makes is marked accordingly. :func:`perturb_securely`
+adds integer noise from a cryptographic generator to exact integer sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kme_jax._numerics.precision import in_float64
+from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
+from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: a new one is one line here
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
+from kme_jax.privacy.calibration import Calibration, zcdp_rho
+from kme_jax.privacy.mechanisms import (
+    Diameter,
+    Mechanism,
+    NoisyEmbedding,
+    check_diameter,
+    noise_of,
+    proved_diameter,
+)
+
+Array = jax.Array
+
+_MOST_ROWS = 2**62
+
+
+def simulated_mechanism(
+    feature_map: FeatureMap,
+    num_rows: int,
+    budget: PrivacyBudget,
+    *,
+    noise: str = "gaussian",
+    calibration: str = "analytic",
+    diameter: Diameter = "proved",
+    share: float = 1.0,
+) -> Mechanism:
+    """The mechanism of :func:`perturb` for the mean of ψ over N rows, without any rows.
+
+    Formal guarantee: the mean has L2 sensitivity diameter(ψ)/N (see ``mean_embedding``), and the noise is calibrated to
+    it (see the kinds of :class:`Noise`; [B] propositions 3 and 9), so adding it is (ε, δ)-differentially private in
+    exact arithmetic with true noise. Where the diameter holds except with probability p over the map's own
+    public draws, calibration is to δ − p, so that draw and noise together are (ε, δ); δ < 10p takes a diameter that is
+    certain.
+
+    Args:
+      feature_map: ψ.
+      num_rows: N.
+      budget: (ε, δ); δ > 0 for Gaussian noise and δ = 0 for Laplace noise.
+      noise: a kind of noise.
+      calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
+      diameter: "proved" (the map's own), or "published" (the paper's, to reproduce its figures).
+      share: of the budget's μ² that this measurement of a sequence has; its own ε is then smaller. The δ of a sequence
+        has to be lowered by the failure probabilities of all its maps, see ``Composition``.
+
+    Raises:
+      ValueError: N < 1; a share that is not in (0, 1]; the budget or the rule is not possible for this noise.
+    """
+    kind = noise_of(noise)
+    num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
+    check_diameter(diameter)
+    published = diameter == "published"
+    largest, delta = (
+        (feature_map.published_diameter, budget.delta) if published else proved_diameter(feature_map, budget.delta)
+    )
+    sensitivity = kind.sensitivity(largest, feature_map.num_features, integers=False) / num_rows
+    calibrated = kind.calibrate(sensitivity, PrivacyBudget(budget.epsilon, delta), calibration, share)
+    return Mechanism(
+        noise,
+        calibrated.scale,
+        sensitivity,
+        calibrated.epsilon,
+        budget.delta,
+        calibrated.calibration,
+        num_rows,
+        failure_probability=feature_map.failure_probability if delta < budget.delta else 0.0,
+    )
+
+
+def add_noise(key: Array, coordinates: Array, scale: Array, *, noise: str = "gaussian") -> Array:
+    """coordinates + scale · noise, in the coordinates' precision. Traceable and vmappable over key and scale.
+
+    Args:
+      key: a JAX random key.
+      coordinates: [F].
+      scale: σ or b, a scalar.
+      noise: a kind of noise (static).
+    """
+    coordinates = jnp.asarray(coordinates)
+    draws = noise_of(noise).draw(key, coordinates.shape, coordinates.dtype)
+    return coordinates + jnp.asarray(scale, coordinates.dtype) * draws
+
+
+_NOISE_BLOCK = 1024
+_add_noise = jax.jit(add_noise, static_argnames="noise")
+
+
+@in_float64
+def perturb(
+    key: Array,
+    embedding: MeanEmbedding,
+    budget: PrivacyBudget,
+    *,
+    noise: str = "gaussian",
+    calibration: Calibration = "analytic",
+    diameter: Diameter = "proved",
+    share: float = 1.0,
+) -> NoisyEmbedding:
+    """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), simulated. One draw per call, of the key's own.
+
+    The sensitivity comes from the embedding's own feature map and N, so there is nothing to mismatch.
+
+    Args:
+      key: a JAX random key; never use it for anything else.
+      embedding: μ̂.
+      budget: (ε, δ); δ = 0 needs ``noise="laplace"``.
+      noise: "gaussian", "laplace" or another kind that is registered.
+      calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
+      diameter: see :func:`simulated_mechanism`.
+      share: see :func:`simulated_mechanism`; 1 for Laplace noise.
+
+    Raises:
+      TypeError: another kind of embedding.
+      ValueError: as :func:`simulated_mechanism`; an unknown noise.
+    """
+    if not isinstance(embedding, MeanEmbedding):
+        raise TypeError(f"simulated noise is for the mean of mean_embedding, got {type(embedding).__name__}")
+    mechanism = simulated_mechanism(
+        embedding.feature_map,
+        embedding.num_rows,
+        budget,
+        noise=noise,
+        calibration=calibration,
+        diameter=diameter,
+        share=share,
+    )
+    # Drawn in whole blocks, so that a number of features that changes with the kernel compiles nothing new.
+    num_features = len(embedding.coordinates)
+    coordinates = np.pad(np.asarray(embedding.coordinates, np.float64), (0, -num_features % _NOISE_BLOCK))
+    noisy = _add_noise(key, coordinates, mechanism.scale, noise=noise)
+    return NoisyEmbedding(embedding.feature_map, np.asarray(noisy)[:num_features], mechanism)
+
+
+def secure_mechanism(
+    integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
+) -> Mechanism:
+    """The mechanism of :func:`perturb_securely`, without any rows. Units are those of ψ.
+
+    Args:
+      integer_map: q.
+      num_rows: N.
+      budget: (ε, δ), of all measurements of a sequence.
+      share: the part of the budget's ρ that this one has; its own ε is then smaller.
+      noise: a kind of noise; discrete Gaussian noise, or discrete Laplace noise for δ = 0, if None.
+
+    Raises:
+      ValueError: N < 1; noise that integers have no room for; a share that is not in (0, 1], or one of Laplace noise;
+        the budget is not possible for this noise.
+    """
+    num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
+    largest, delta = proved_diameter(integer_map, budget.delta)
+    kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
+    sensitivity = kind.sensitivity(largest, integer_map.feature_map.num_features, integers=True)
+    calibrated = kind.calibrate_securely(sensitivity, PrivacyBudget(budget.epsilon, delta), share)
+    if calibrated.rho is None and budget.delta > 0:
+        raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")
+    grid = 1 / (integer_map.units * num_rows)
+    return Mechanism(
+        kind.name,
+        calibrated.scale * grid,
+        sensitivity * grid,
+        calibrated.epsilon,
+        budget.delta,
+        calibrated.calibration,
+        num_rows,
+        secure=True,
+        noise_source=kind.source(),
+        rho=calibrated.rho,
+        grid=grid,
+        failure_probability=integer_map.failure_probability if delta < budget.delta else 0.0,
+    )
+
+
+def perturb_securely(
+    embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
+) -> NoisyEmbedding:
+    """μ̃ = (Σ_n q(x_n) + noise) / (s N), with noise that may be published: integer, exact, from a cryptographic
+    generator that cannot be seeded (OpenDP). One draw per call; a second call on the same rows is a second release.
+
+    Formal guarantee: neighbours' integers differ by at most Δ = ``integer_map.diameter`` in L2 (see
+    ``IntegerMap``). The discrete Gaussian of parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any
+    dimension (Canonne, Kamath & Steinke 2020, theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is
+    lowered by the probability that the diameter fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is
+    (ε, 0). Nothing but integers is computed from rows to noise; division by s N is post-processing. Measurements whose
+    shares sum to 1 or less are (ε, δ) together, also where a map depends on the results before it: ρ adds up (Bun &
+    Steinke 2016, lemma 1.7).
+
+    Args:
+      embedding: Σ_n q(x_n).
+      budget: (ε, δ).
+      share: see :func:`secure_mechanism`.
+      noise: see :func:`secure_mechanism`.
+
+    Raises:
+      TypeError: another kind of embedding.
+      ValueError: as :func:`secure_mechanism`.
+      ModuleNotFoundError: OpenDP is not installed.
+    """
+    _check_integers(embedding)
+    integers = embedding.integer_map
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise)
+    add = noise_of(mechanism.noise).add_securely
+    noisy = add(integers.released(embedding.total), mechanism.scale / mechanism.grid)
+    return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)
+
+
+def perturb_integers(
+    key: Array, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
+) -> NoisyEmbedding:
+    """What :func:`perturb_securely` returns, with simulated Gaussian noise of the same size, for experiments:
+    reproducible, and NOT private.
+
+    Args:
+      key: a JAX random key; never use it for anything else.
+      embedding: Σ_n q(x_n).
+      budget: (ε, δ), δ > 0.
+      share: see :func:`secure_mechanism`.
+
+    Raises:
+      TypeError: another kind of embedding.
+      ValueError: as :func:`secure_mechanism`; δ = 0.
+    """
+    _check_integers(embedding)
+    zcdp_rho(budget)
+    integers = embedding.integer_map
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
+    mechanism = dataclasses.replace(mechanism, secure=False, noise_source=Mechanism.noise_source)
+    released = integers.released(embedding.total)
+    noise = np.rint(mechanism.scale / mechanism.grid * _standard_normal(key, len(released)))
+    return NoisyEmbedding(integers.feature_map, (released + noise) * mechanism.grid, mechanism)
+
+
+def _check_integers(embedding: Any) -> None:
+    if not isinstance(embedding, IntegerEmbedding):
+        raise TypeError(f"secure noise is for the sums of integer_embedding, got {type(embedding).__name__}")
+
+
+@in_float64
+def _standard_normal(key: Array, size: int) -> np.ndarray:
+    padded = size + -size % _NOISE_BLOCK
+    return np.asarray(_add_noise(key, np.zeros(padded), 1.0))[:size]
