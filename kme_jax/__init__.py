@@ -24,7 +24,7 @@ from kme_jax.embedding import (
     mean_embedding_of_batches,
 )
 from kme_jax.feature_maps import FeatureMap, FourierMap, LabelledMap, LatticeMap, MixedMap, SubspaceMap, spectral_map
-from kme_jax.generators.dp_merf import dp_merf
+from kme_jax.generators.algorithm import dp_merf
 from kme_jax.kernels import Gaussian, GaussianSum, Kernel, Laplacian, Matern32, Matern52
 from kme_jax.points.measure import measure, release
 from kme_jax.points.release import Measurement, Release

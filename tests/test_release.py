@@ -189,13 +189,11 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
 
 def test_a_release_that_the_ledger_refuses_draws_no_noise(made, monkeypatch):
     _, _, ledger = made
-    from kme_jax import release as module
 
     def never(*_):
         raise AssertionError("noise was drawn")
 
-    monkeypatch.setattr(sys.modules["kme_jax.points.release"], "perturb_securely", never)
-    assert module is release
+    monkeypatch.setattr("kme_jax.points.measure.perturb_securely", never)
     before = ledger.path.read_bytes()
     with pytest.raises(LedgerError, match="released before"):
         release(ROWS, KERNEL, POINTS, budget=BUDGET, spending=Spending(ledger, "register-7"))

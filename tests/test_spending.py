@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import pkgutil
-import sys
 
 import jax
 import jsonschema
@@ -16,7 +15,6 @@ import pytest
 from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.generators.measure import measure_generator
-from kme_jax.points.release import Measurement
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
 from kme_jax.privacy.ledger import (
     Entry,
@@ -307,7 +305,7 @@ def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_p
     made = 0
     for i, (epsilon, delta) in enumerate(BUDGETS if num_rows == 2 else [BUDGETS[0], BUDGETS[-1]]):
         monkeypatch.setattr(
-            "kme_jax.table.release.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
+            "kme_jax.table.measure.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
         )
         ledger, folder = Ledger(tmp_path / f"ledger{i}"), tmp_path / f"measured{i}"
         try:  # δ has to be below 1/N
@@ -386,7 +384,7 @@ def _raises(error, matches=lambda *_: True):
 
 # Where it stops, whether what was measured is kept then.
 STEPS = {
-    "table noise": (TABLE, "kme_jax.table.release.perturb_securely", None, False),
+    "table noise": (TABLE, "kme_jax.table.measure.perturb_securely", None, False),
     "table save": (
         TABLE,
         "kme_jax.storage.folders.flush",
@@ -396,7 +394,7 @@ STEPS = {
     "table synthesis": (TABLE, "kme_jax.table.release.synthesise", None, True),
     "table report": (TABLE, "kme_jax.table.release.report", None, True),
     "table rename": (TABLE, "os.rename", lambda _, to: str(to) == "out", True),
-    "points noise": (POINTS, "kme_jax.points.release.perturb_securely", None, False),
+    "points noise": (POINTS, "kme_jax.points.measure.perturb_securely", None, False),
     "points save": (
         POINTS,
         "kme_jax.storage.folders.flush",
@@ -419,8 +417,6 @@ def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, 
     words, target, matches, kept = STEPS[step]
     module, _, name = target.rpartition(".")
     owner = pkgutil.resolve_name(module)
-    if target.startswith("kme_jax.points.release."):
-        owner = sys.modules["kme_jax.points.release"] if module == "kme_jax.points.release" else Measurement
     original = getattr(owner, name)
     with monkeypatch.context() as patch:
         if matches == "after":

@@ -339,12 +339,13 @@ class IntegerCosSin:
     """Rounded multiples of cos and sin, for ``tiles.pair_sums``: points are frequencies and, last, the level."""
 
     num_values: ClassVar[int] = 2
+    values: ClassVar[CosSin] = CosSin()
 
     def __call__(self, points, rows):
         level = points[:, -1, None]
         cos, sin = (
             jnp.clip(jnp.rint(level * value), -_LARGEST, _LARGEST).astype(jnp.int32)
-            for value in CosSin()(points[:, :-1], rows)
+            for value in self.values(points[:, :-1], rows)
         )
         # The bound that makes the sensitivity certain, whatever computed the cosine.
         largest = level.astype(jnp.int32) + 2
@@ -352,7 +353,7 @@ class IntegerCosSin:
         return cos * valid, sin * valid
 
     def is_elementwise(self, dim):
-        return CosSin().is_elementwise(dim)
+        return self.values.is_elementwise(dim)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """DP-MERF: generators trained on one noisy mean embedding. Needs flax."""
 
-from kme_jax.generators.dp_merf import dp_merf
+from kme_jax.generators.algorithm import dp_merf
 from kme_jax.generators.measure import measure_generator, measure_labelled
 from kme_jax.generators.networks import MLP, Convolutional, Network, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease

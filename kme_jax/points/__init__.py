@@ -1,6 +1,5 @@
 """Weighted point clouds: from private rows of numbers to synthetic points."""
 
-from kme_jax.points.measure import measure, release
 from kme_jax.points.release import Measurement, Release
 
-__all__ = ["Measurement", "Release", "measure", "release"]
+__all__ = ["Measurement", "Release"]
