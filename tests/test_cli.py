@@ -21,6 +21,9 @@ from kme_jax import (
     cli,
     load,
 )
+from kme_jax.cli import model
+from kme_jax.cli.commands import COMMANDS
+from kme_jax.cli.parsing import make_parser
 from kme_jax.points.release import Measurement
 from kme_jax.privacy import statement
 from kme_jax.storage import files
@@ -122,18 +125,18 @@ def test_a_release_has_what_it_should(released):
 
 def test_lengths_reach_from_one_public_point_to_the_next():
     line = np.array([0.0, 0.1, 0.2, 0.3, 0.3, 0.9])[:, None]  # one of them twice, and one far away
-    assert cli._default_length(line) == pytest.approx(0.2)
-    assert cli._default_length(line[3:5]) == 0
+    assert model.default_length(line) == pytest.approx(0.2)
+    assert model.default_length(line[3:5]) == 0
     crowd = np.random.default_rng(0).uniform(size=(5000, 2))
-    assert 0.01 < cli._default_length(crowd) < 0.03
+    assert 0.01 < model.default_length(crowd) < 0.03
     many_columns = np.random.default_rng(0).uniform(size=(100, 20))
-    assert cli._default_length(many_columns) == pytest.approx((20 / 6) ** 0.5 / 2)
-    args = cli._parser().parse_args(_command())
-    assert cli._length(args, 1, line) == pytest.approx(0.2)
-    assert cli._length(args, 2, crowd) == cli._length(args, 2) == pytest.approx(0.03 * 2**0.5)
+    assert model.default_length(many_columns) == pytest.approx((20 / 6) ** 0.5 / 2)
+    args = make_parser().parse_args(_command())
+    assert model.length(args, 1, line) == pytest.approx(0.2)
+    assert model.length(args, 2, crowd) == model.length(args, 2) == pytest.approx(0.03 * 2**0.5)
     args.length = 0.3
-    assert cli._length(args, 1, line) == 0.3
-    assert cli._kernel(args, 0.1) == Gaussian(1 / (2 * 0.1**2))
+    assert model.length(args, 1, line) == 0.3
+    assert model.kernel(args, 0.1) == Gaussian(1 / (2 * 0.1**2))
 
 
 def test_show(released, capsys):
@@ -226,7 +229,7 @@ def test_plan(capsys):
 
 
 def test_every_command_has_help(capsys):
-    for name in ("release", "synthesise", "show", "sample", "plan", "evaluate"):
+    for name in COMMANDS:
         with pytest.raises(SystemExit) as stopped:
             cli.main([name, "--help"])
         assert stopped.value.code == 0
@@ -257,7 +260,7 @@ def test_cells_are_clamped_and_filled(place):
     from kme_jax.points.release import plan_map
 
     bounds = Bounds.create([0.0, -1.0], [1.0, 1.0])
-    feature_map = plan_map(cli.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
+    feature_map = plan_map(model.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
     strange = np.array([["inf", "nan"], ["7", "what"], ["-1e400", "-2"]])
     plain = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
     totals = [integer_embedding(feature_map, rows, bounds=bounds).total for rows in (strange, plain)]

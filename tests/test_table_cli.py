@@ -161,7 +161,7 @@ def test_an_interrupted_synthesis_can_be_finished(place, capsys, monkeypatch):
 
 def test_an_interrupted_measurement_says_what_is_spent(place, capsys, monkeypatch):
     for stop in (KeyboardInterrupt, MemoryError):
-        monkeypatch.setattr("kme_jax.table.release.perturb_securely", lambda *_, e=stop, **__: (_ for _ in ()).throw(e))
+        monkeypatch.setattr("kme_jax.table.measure.perturb_securely", lambda *_, e=stop, **__: (_ for _ in ()).throw(e))
         assert cli.main(_command(words=["--again"])) in (2, 130)
         (line,) = capsys.readouterr().err.splitlines()
         assert "the budget is recorded as spent in" in line
