@@ -18,6 +18,22 @@ class OutputError(OSError):
 
 
 @contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raises OutputError for an error of writing, except BrokenPipeError: it means that nobody reads on."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written ({error.strerror or error})") from error
+
+
+def _print(text: str) -> None:
+    with _writing():
+        print(text)
+
+
+@contextlib.contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on a terminal, and nothing elsewhere.
 
@@ -38,17 +54,17 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
 
 def print_lines(text: str) -> None:
     """Prints lines. Names and other text from files must have gone through ``printable`` before."""
-    print(printable(text, lines=True))
+    _print(printable(text, lines=True))
 
 
 def print_line(text: str) -> None:
     """Prints one line. Control characters are escaped."""
-    print(printable(text))
+    _print(printable(text))
 
 
 def print_json(value: object) -> None:
     """Prints JSON, in ASCII without control characters."""
-    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+    _print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
 
 
 def flush_output() -> None:
@@ -58,13 +74,9 @@ def flush_output() -> None:
       BrokenPipeError: nobody reads it.
       OutputError: it cannot be written, to a full disk for instance.
     """
-    try:
-        if sys.stdout is not None:  # None where standard output is closed
+    if sys.stdout is not None:  # None where standard output is closed
+        with _writing():
             sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"standard output cannot be written ({error.strerror or error})") from error
 
 
 def discard_output() -> None:
@@ -83,8 +95,6 @@ def report_of(result: str) -> Iterator[None]:
     try:
         yield
         flush_output()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
+    except OutputError as error:
         error.add_note(result)
         raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from kme_jax.cli.printing import print_lines
+
 SUMMARY = "Check a schema against a private table. NOT PRIVATE."
 DESCRIPTION = """Count three kinds of cells in each column: missing cells, cells that are no value of the column, and
 cells beyond a bound.
@@ -30,4 +32,4 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.table.schema import Schema
 
     source = open_table(args.file, Schema.read(args.schema))
-    print(describe(check_table(source), source.num_rows))
+    print_lines(describe(check_table(source), source.num_rows))
