@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from kme_jax.cli.printing import progress_bar
@@ -26,7 +27,7 @@ def is_of_points(artifact: Any) -> bool:
     return isinstance(artifact, (Measurement, Release))
 
 
-def synthesise_and_save(measurement: Any, sizes: dict[str, int | None], seed: int, output: pathlib.Path) -> Any:
+def synthesise_and_save(measurement: Any, sizes: Mapping[str, int | None], seed: int, output: pathlib.Path) -> Any:
     """Makes the synthetic data of a measurement, with a progress bar, and writes the release.
 
     Args:

@@ -63,13 +63,13 @@ def default_length(points: np.ndarray) -> float:
       The length; 0 if there are no two different points.
     """
     import numpy as np
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
     points = np.unique(points, axis=0)
     if len(points) < 2:
         return 0.0
     asked = points[np.random.default_rng(0).permutation(len(points))[:_MAX_ASKED]]
-    length = 2 * float(np.median(cKDTree(points).query(asked, 2)[0][:, 1]))
+    length = 2 * float(np.median(KDTree(points).query(asked, 2)[0][:, 1]))
     return min(length, math.sqrt(points.shape[1] / 6) / 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -32,8 +33,9 @@ def main(arguments: Sequence[str]) -> int:
 def run() -> None:
     """The program kme-jax, run by absl. --helpfull lists the flags of absl and of JAX."""
 
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # a stream that is closed is None
-        stream.reconfigure(errors="replace")  # for terminals that cannot show ε and ρ
+    for stream in (sys.stdout, sys.stderr):  # a stream that is closed is None
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # for terminals that cannot show ε and ρ
 
     def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words, parsed = arguments[1:], []

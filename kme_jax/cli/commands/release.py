@@ -10,7 +10,7 @@ import pathlib
 import shlex
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import kme_jax
@@ -168,7 +168,7 @@ class _Places:
 
 
 @contextlib.contextmanager
-def _measurement_is_kept(places: _Places, seed: int, size: dict[str, int | None]) -> Iterator[None]:
+def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
     """Adds to any error, and to an interruption, how to finish the release, if its measurement was written."""
     try:
         yield
@@ -182,7 +182,7 @@ def _measurement_is_kept(places: _Places, seed: int, size: dict[str, int | None]
         raise
 
 
-def _finish(places: _Places, measurement: Any, size: dict[str, int | None], seed: int) -> Any:
+def _finish(places: _Places, measurement: Any, size: Mapping[str, int | None], seed: int) -> Any:
     release = synthesise_and_save(measurement, size, seed, places.output)
     shutil.rmtree(places.measured, ignore_errors=True)
     return release
