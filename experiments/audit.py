@@ -273,7 +273,7 @@ def _whole_command(pair: _Pair, budget: PrivacyBudget, runs: int, progress):
     bounds = Bounds.create([-8.0], [8.0])
     points, databases = pair.feature_map.points, pair.databases()
     length = 1 / math.sqrt(2 * _KERNEL.gamma) / 16
-    feature_map = plan_map(cli.KERNELS["gaussian"](length), bounds.to_unit(points), bounded=True)
+    feature_map = plan_map(Gaussian(1 / (2 * length**2)), bounds.to_unit(points), bounded=True)
     embeddings = [integer_embedding(feature_map, rows, bounds=bounds) for rows in databases]
     integers = embeddings[0].integer_map
     totals = [embedding.integer_map.released(embedding.total) for embedding in embeddings]

@@ -3,34 +3,48 @@
 The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the private rows under a feature map,
 :func:`perturb` it within a :class:`PrivacyBudget`, and represent the result as a :class:`WeightedSample`.
 :func:`improved`, :func:`algorithm1` and :func:`algorithm2` do all three.
+
+A name is imported when it is first used, so that ``import kme_jax`` itself takes no time.
 """
 
-import importlib
-import os
-import sys
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-from kme_jax._numerics.pytrees import pytree_dataclass
+import importlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from kme_jax._version import __version__
-from kme_jax.algorithms import algorithm1, algorithm2, improved
-from kme_jax.domain import Bounds, NormalProposal
-from kme_jax.embedding import (
-    IntegerEmbedding,
-    MeanEmbedding,
-    integer_embedding,
-    integer_embedding_of_batches,
-    mean_embedding,
-    mean_embedding_of_batches,
-)
-from kme_jax.feature_maps import FeatureMap, FourierMap, LabelledMap, LatticeMap, MixedMap, SubspaceMap, spectral_map
-from kme_jax.generators.algorithm import dp_merf
-from kme_jax.kernels import Gaussian, GaussianSum, Kernel, Laplacian, Matern32, Matern52
-from kme_jax.points.measure import measure, release
-from kme_jax.points.release import Measurement, Release
-from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
-from kme_jax.privacy.ledger import Ledger, Spending
-from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
+
+if TYPE_CHECKING:
+    from kme_jax._numerics.pytrees import pytree_dataclass
+    from kme_jax.algorithms import algorithm1, algorithm2, improved
+    from kme_jax.domain import Bounds, NormalProposal
+    from kme_jax.embedding import (
+        IntegerEmbedding,
+        MeanEmbedding,
+        integer_embedding,
+        integer_embedding_of_batches,
+        mean_embedding,
+        mean_embedding_of_batches,
+    )
+    from kme_jax.feature_maps import (
+        FeatureMap,
+        FourierMap,
+        LabelledMap,
+        LatticeMap,
+        MixedMap,
+        SubspaceMap,
+        spectral_map,
+    )
+    from kme_jax.generators.algorithm import dp_merf
+    from kme_jax.kernels import Gaussian, GaussianSum, Kernel, Laplacian, Matern32, Matern52
+    from kme_jax.points.measure import measure, release
+    from kme_jax.points.release import Measurement, Release
+    from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
+    from kme_jax.privacy.ledger import Ledger, Spending
+    from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
 
 __all__ = [
     "Bounds",
@@ -80,11 +94,60 @@ __all__ = [
     "uniform",
 ]
 
+# Where each public name is defined: the same as the imports above, which type checkers and editors read.
+_MODULES = {
+    "_numerics.pytrees": ("pytree_dataclass",),
+    "algorithms": ("algorithm1", "algorithm2", "improved"),
+    "domain": ("Bounds", "NormalProposal"),
+    "embedding": (
+        "IntegerEmbedding",
+        "MeanEmbedding",
+        "integer_embedding",
+        "integer_embedding_of_batches",
+        "mean_embedding",
+        "mean_embedding_of_batches",
+    ),
+    "feature_maps": (
+        "FeatureMap",
+        "FourierMap",
+        "LabelledMap",
+        "LatticeMap",
+        "MixedMap",
+        "SubspaceMap",
+        "spectral_map",
+    ),
+    "generators.algorithm": ("dp_merf",),
+    "kernels": ("Gaussian", "GaussianSum", "Kernel", "Laplacian", "Matern32", "Matern52"),
+    "points.measure": ("measure", "release"),
+    "points.release": ("Measurement", "Release"),
+    "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
+    "privacy.ledger": ("Ledger", "Spending"),
+    "synthesis": ("WeightedSample", "adaptive", "closed_form", "l1_ball", "posterior_mean", "represent", "uniform"),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+_PRODUCTS = ("points", "table", "generators")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 def load(folder: str | os.PathLike[str], kinds: Sequence[str] | None = None) -> Any:
     """What a folder holds: a ``Measurement`` or ``Release`` of points, of a table or of a generator.
 
-    What does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``.
+    What does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``. Products are imported one
+    after the other until one of them has registered the folder's kind, so that points need neither pyarrow nor flax.
 
     Args:
       folder: its path.
@@ -96,13 +159,16 @@ def load(folder: str | os.PathLike[str], kinds: Sequence[str] | None = None) -> 
     """
     from kme_jax.storage import folders
 
-    missing = None
-    for product in ("points", "generators", "table"):
+    missing: list[str] = []
+    for product in _PRODUCTS:
         try:
-            importlib.import_module(f"kme_jax.{product}.release")
+            importlib.import_module(f"{__name__}.{product}.release")
         except ModuleNotFoundError as error:
-            missing = error
-    try:
-        return folders.load(folder, kinds)
-    except folders.UnknownKindError:
-        raise missing or sys.exception() from None
+            missing.append(str(error))
+            continue
+        try:
+            return folders.load(folder, kinds)
+        except folders.UnknownKindError:
+            if product == _PRODUCTS[-1] and not missing:
+                raise
+    raise ModuleNotFoundError("; ".join(missing))

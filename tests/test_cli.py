@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import zipfile
 
 import jsonschema
@@ -21,9 +22,13 @@ from kme_jax import (
     cli,
     load,
 )
+from kme_jax.cli import commands, model, parsing
+from kme_jax.cli.commands import COMMANDS
+from kme_jax.cli.parsing import make_parser
+from kme_jax.points.files import read_rows
+from kme_jax.points.measure import plan_map
 from kme_jax.points.release import Measurement
 from kme_jax.privacy import statement
-from kme_jax.storage import files
 from tests import artifacts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -109,7 +114,7 @@ def test_a_release_has_what_it_should(released):
     assert made.noisy.mechanism.secure
     jsonschema.Draft202012Validator(statement.schema()).validate(made.statement)
     assert made.statement["public_inputs"] == ["kernel", "public points", "bounds of a, b"]
-    points = files.read_rows(released / "points.csv", columns=["a", "b"])
+    points = read_rows(released / "points.csv", columns=["a", "b"])
     np.testing.assert_allclose(made.sample.points, points, atol=1e-12)
     # The noise has no seed: errors are 0.013 ± 0.010 and -0.016 ± 0.027 (means and standard deviations of 40 runs).
     errors = made.sample.expectation(lambda z: z) - [x.mean() for x in _rows()]
@@ -122,18 +127,18 @@ def test_a_release_has_what_it_should(released):
 
 def test_lengths_reach_from_one_public_point_to_the_next():
     line = np.array([0.0, 0.1, 0.2, 0.3, 0.3, 0.9])[:, None]  # one of them twice, and one far away
-    assert cli._default_length(line) == pytest.approx(0.2)
-    assert cli._default_length(line[3:5]) == 0
+    assert model.default_length(line) == pytest.approx(0.2)
+    assert model.default_length(line[3:5]) == 0
     crowd = np.random.default_rng(0).uniform(size=(5000, 2))
-    assert 0.01 < cli._default_length(crowd) < 0.03
+    assert 0.01 < model.default_length(crowd) < 0.03
     many_columns = np.random.default_rng(0).uniform(size=(100, 20))
-    assert cli._default_length(many_columns) == pytest.approx((20 / 6) ** 0.5 / 2)
-    args = cli._parser().parse_args(_command())
-    assert cli._length(args, 1, line) == pytest.approx(0.2)
-    assert cli._length(args, 2, crowd) == cli._length(args, 2) == pytest.approx(0.03 * 2**0.5)
+    assert model.default_length(many_columns) == pytest.approx((20 / 6) ** 0.5 / 2)
+    args = make_parser().parse_args(_command())
+    assert model.length(args, 1, line) == pytest.approx(0.2)
+    assert model.length(args, 2, crowd) == model.length(args, 2) == pytest.approx(0.03 * 2**0.5)
     args.length = 0.3
-    assert cli._length(args, 1, line) == 0.3
-    assert cli._kernel(args, 0.1) == Gaussian(1 / (2 * 0.1**2))
+    assert model.length(args, 1, line) == 0.3
+    assert model.kernel(args, 0.1) == Gaussian(1 / (2 * 0.1**2))
 
 
 def test_show(released, capsys):
@@ -154,7 +159,7 @@ def test_points_beyond_the_bounds_are_told(place, capsys):
 
 def test_sample(place, capsys):
     assert cli.main(["sample", "old", "--output=s.csv", "--num_rows=500"]) == 0
-    rows = files.read_rows(place / "s.csv", columns=["b", "a"])
+    rows = read_rows(place / "s.csv", columns=["b", "a"])
     points = load(place / "old").sample.points
     assert rows.shape == (500, 2)
     assert {tuple(row[::-1]) for row in rows} <= {tuple(point) for point in points}
@@ -225,8 +230,74 @@ def test_plan(capsys):
     assert "mean" not in text
 
 
+def test_every_module_of_commands_is_a_command():
+    folder = pathlib.Path(commands.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(COMMANDS)
+
+
+def test_a_command_is_one_module_and_one_line(monkeypatch, capsys):
+    """A new one, tried as a contributor would add it."""
+    new = types.ModuleType("kme_jax.cli.commands.count", "kme_jax count: how many rows.")
+    new.SUMMARY, new.DESCRIPTION = "Count.", "Count the rows."
+    new.add_flags = lambda parser: parser.add_argument("file")
+    new.run = lambda args: print(f"counted {args.file}")
+    monkeypatch.setitem(sys.modules, new.__name__, new)
+    monkeypatch.setattr(parsing, "COMMANDS", (*COMMANDS, "count"))
+    assert cli.main(["count", "rows.csv"]) == 0
+    assert capsys.readouterr().out == "counted rows.csv\n"
+    assert cli.main(["count"]) == 2
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory):
+    """Folders of two generators that were hardly trained: of numbers, and of numbers with labels."""
+    import jax
+
+    from kme_jax import FourierMap, LabelledMap, PrivacyBudget
+    from kme_jax.generators import MLP, Training, measure_generator
+
+    folder = tmp_path_factory.mktemp("generators")
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(500, 2)), rng.integers(0, 3, 500)
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 50, 2)
+    network, training = MLP(widths=(5,), code=2), Training(num_steps=3, num_cycles=1, batch_size=20)
+    for name, features, data in (
+        ("numbers", fourier, rows),
+        ("labelled", LabelledMap(fourier, 3), np.column_stack([rows, labels])),
+    ):
+        measurement = measure_generator(data, features, budget=PrivacyBudget(2.0, 1e-4))
+        measurement.synthesise(network, training).save(folder / name)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:the generator does not fit")
+@pytest.mark.parametrize(("name", "columns"), [("numbers", ["x1", "x2"]), ("labelled", ["x1", "x2", "label"])])
+def test_rows_of_a_generator(name, columns, generators, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = str(generators / name)
+    expected = load(folder).sample(30, seed=3)
+    assert cli.main(["sample", folder, "--num_rows=30", "--seed=3", "--output=s.csv"]) == 0
+    assert "wrote s.csv: 30 rows" in capsys.readouterr().out
+    np.testing.assert_array_equal(read_rows("s.csv", columns=columns), expected)
+    assert pathlib.Path("s.csv").read_text().startswith(",".join(columns) + "\n")
+    assert cli.main(["sample", folder, "--num_rows=30", "--seed=3", "--output=s.npz"]) == 0
+    with np.load("s.npz") as file:
+        assert list(file["columns"]) == columns
+        np.testing.assert_array_equal(file["rows"], expected)
+    assert cli.main(["show", folder]) == 0
+    assert f"kme-jax sample {folder} --output=rows.csv draws rows from it" in capsys.readouterr().out
+    for words, message in (
+        (["--output=s.parquet"], "expected a .csv or .npz file"),
+        (["--output=t.csv", "--weighted"], "--weighted does not apply to a generator"),
+        (["--output=t.csv", "--where=x1>0"], "--where is for releases of tables"),
+    ):
+        assert cli.main(["sample", folder, *words]) == 2
+        assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.csv", "s.npz"]
+
+
 def test_every_command_has_help(capsys):
-    for name in ("release", "synthesise", "show", "sample", "plan", "evaluate"):
+    for name in COMMANDS:
         with pytest.raises(SystemExit) as stopped:
             cli.main([name, "--help"])
         assert stopped.value.code == 0
@@ -254,10 +325,9 @@ def test_nothing_that_is_printed_depends_on_values(place, capsys):
 def test_cells_are_clamped_and_filled(place):
     """inf is the bound, and what is no number the middle, in the sums themselves."""
     from kme_jax import Bounds, integer_embedding
-    from kme_jax.points.release import plan_map
 
     bounds = Bounds.create([0.0, -1.0], [1.0, 1.0])
-    feature_map = plan_map(cli.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
+    feature_map = plan_map(model.KERNELS["gaussian"](0.2), bounds.proposal, bounded=True)
     strange = np.array([["inf", "nan"], ["7", "what"], ["-1e400", "-2"]])
     plain = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
     totals = [integer_embedding(feature_map, rows, bounds=bounds).total for rows in (strange, plain)]
@@ -563,6 +633,53 @@ def test_extreme_budgets(place, capsys):
     assert cli.main(_command(delta=1e-300)) == 0
     assert cli.main(_command(epsilon=1e6, output="much", ledger="other")) == 0
     assert capsys.readouterr().err == ""
+
+
+def _program(*words, stdout=subprocess.PIPE, **environment):
+    return subprocess.run(
+        [*PROGRAM, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT | environment
+    )
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_full_standard_output_does_not_hide_that_work_is_complete(place, buffered):
+    """The device /dev/full fails to write, at once or when a buffer is written out."""
+    environment = {"PYTHONUNBUFFERED": "" if buffered else "1"}
+    failed = "error: standard output cannot be written (No space left on device)"
+    with open("/dev/full", "w") as full:
+        release = _program(*_command(), stdout=full, **environment)
+        sample = _program("sample", "old", "--output=s.csv", stdout=full, **environment)
+        show = _program("show", "old", stdout=full, **environment)
+    complete = "the release is complete: out; the ledger rows.csv.ledger records what was spent"
+    assert release.stderr == f"{failed}; {complete}\n"
+    assert len(load("out").sample.points) == 40
+    assert sample.stderr == f"{failed}; s.csv is complete\n"
+    assert len(read_rows("s.csv", columns=["a", "b"])) == 10_000
+    assert show.stderr == f"{failed}\n"
+    assert (release.returncode, sample.returncode, show.returncode) == (2, 2, 2)
+
+
+def test_output_that_nobody_reads_is_no_error(place):
+    reader, writer = os.pipe()
+    os.close(reader)
+    show = _program("show", "old", stdout=writer)
+    os.close(writer)
+    assert (show.returncode, show.stderr) == (0, "")
+
+
+def test_unknown_platforms_are_no_defect(place):
+    """Nothing is spent, and the line names the variable."""
+    before = _tree(place)
+    release = _program(*_command(), JAX_PLATFORMS="abacus", KME_JAX_CACHE_DIR="off")
+    assert release.returncode == 2
+    (line,) = release.stderr.splitlines()
+    assert line.startswith("error: JAX_PLATFORMS=abacus: JAX cannot use the devices it is told to use (")
+    assert "defect" not in line
+    assert _tree(place) == before
+    plan = _program("plan", "--num_rows=99", "--dim=1", "--epsilon=1", "--delta=1e-6", JAX_PLATFORMS="abacus")
+    assert (plan.returncode, plan.stdout) == (2, "")
+    (line,) = plan.stderr.splitlines()
+    assert line.startswith("error: JAX_PLATFORMS=abacus: ")
 
 
 def _start(place, *words):

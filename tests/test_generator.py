@@ -617,7 +617,7 @@ class TestPrivacy:
         text = capsys.readouterr().out
         assert "(2, 1e-05)-differential privacy" in text
         assert "A generator, MLP, shares of the classes 0." in text
-        assert cli.main(["sample", str(folder), f"--output={tmp_path / 'rows.csv'}"]) == 2
+        assert cli.main(["evaluate", str(folder), "--against=rows.csv"]) == 2
         assert "kme_jax.load" in capsys.readouterr().err
         # A statement of another measurement would be wrong.
         with pytest.raises(ValueError, match="not trained on this"):

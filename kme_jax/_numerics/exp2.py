@@ -10,7 +10,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 
 Array = jax.Array
 
@@ -21,7 +20,9 @@ _FORMATS = {4: (jnp.int32, 23, -126, 7), 8: (jnp.int64, 52, -1022, 11)}
 
 def _polynomial(num_terms: int) -> list[float]:
     """Coefficients of powers of f, from 2^f = e^{at} = I₀(a) + 2 Σ I_k(a) T_k(t) with t = 2f, a = ln(2) / 2."""
-    series = 2 * scipy.special.iv(np.arange(num_terms), math.log(2) / 2)
+    from scipy.special import iv
+
+    series = 2 * iv(np.arange(num_terms), math.log(2) / 2)
     series[0] /= 2
     return (np.polynomial.chebyshev.cheb2poly(series) * 2.0 ** np.arange(num_terms)).tolist()
 

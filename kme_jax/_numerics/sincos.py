@@ -8,7 +8,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 
 Array = jax.Array
 
@@ -94,10 +93,12 @@ def sincos_half_turns(h: Array) -> tuple[Array, Array]:
 def _half_turn_polynomials(num_odd: int, num_even: int) -> tuple[list[float], list[float]]:
     """Coefficients of r^(2i+1) for sin πr and of r^(2i) for cos πr on |r| ≤ ½: Chebyshev series in t = 2r, from
     sin(zt) = 2 Σ_k (−1)^k J_{2k+1}(z) T_{2k+1}(t) and cos(zt) = J_0(z) + 2 Σ_k (−1)^k J_{2k}(z) T_{2k}(t), z = π/2."""
+    from scipy.special import jv
+
     odd, even = np.zeros(2 * num_odd), np.zeros(2 * num_even - 1)
     orders = np.arange(max(num_odd, num_even))
-    odd[1::2] = (2 * (-1.0) ** orders * scipy.special.jv(2 * orders + 1, math.pi / 2))[:num_odd]
-    even[0::2] = (2 * (-1.0) ** orders * scipy.special.jv(2 * orders, math.pi / 2))[:num_even]
+    odd[1::2] = (2 * (-1.0) ** orders * jv(2 * orders + 1, math.pi / 2))[:num_odd]
+    even[0::2] = (2 * (-1.0) ** orders * jv(2 * orders, math.pi / 2))[:num_even]
     even[0] /= 2
     sine, cosine = (np.polynomial.chebyshev.cheb2poly(series) for series in (odd, even))
     return (sine[1::2] * 2.0 ** (2 * orders[:num_odd] + 1)).tolist(), (cosine[::2] * 4.0 ** orders[:num_even]).tolist()

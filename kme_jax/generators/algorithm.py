@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import numpy as np
 
@@ -11,13 +13,11 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.measure import COUNT_SHARE, measure_labelled
-from kme_jax.generators.networks import Network
-from kme_jax.generators.train import (
-    Generator,
-    Training,
-    train_generator,
-)
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
+
+if TYPE_CHECKING:
+    from kme_jax.generators.networks import Network
+    from kme_jax.generators.train import Generator, Training
 
 
 def dp_merf(
@@ -62,6 +62,8 @@ def dp_merf(
     Raises:
       ValueError: shapes, a budget or an option that cannot be.
     """
+    from kme_jax.generators.train import train_generator  # here: it needs flax
+
     gaussian_noise_multiplier(budget)
     noise_key, training_key = jax.random.split(key)
     embedding, counts = mean_embedding(features, rows), None

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -15,10 +16,6 @@ from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding, pr
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.generators.release import GeneratorMeasurement
-from kme_jax.generators.train import (
-    covered_share,
-)
 from kme_jax.privacy import perturb
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows, check_number
 from kme_jax.privacy.calibration import Calibration
@@ -30,6 +27,9 @@ from kme_jax.storage.folders import (
     ROOM,
     check_folder,
 )
+
+if TYPE_CHECKING:
+    from kme_jax.generators.release import GeneratorMeasurement
 
 COUNT_SHARE = 0.02  # of the budget, for the counts of classes: their noise is small beside what classes differ by
 
@@ -61,6 +61,8 @@ def measure_labelled(
     Raises:
       ValueError: as ``perturb``; two calibrations that do not compose.
     """
+    from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
+
     if counts is None:
         noisy = perturb(key, embedding, budget, calibration=calibration, diameter=diameter)
         return GeneratorMeasurement(noisy, None, Composition.of([noisy.mechanism], budget))
@@ -108,6 +110,8 @@ def measure_generator(
       ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
       ModuleNotFoundError: OpenDP is not installed.
     """
+    from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
+
     rows = private_points(rows)
     check_num_rows(len(rows), budget)
     share, labels = 1.0, None
@@ -155,6 +159,8 @@ def warn_of_uncounted_rows(counts: NoisyEmbedding) -> None:
     Args:
       counts: noisy shares of the classes, [L].
     """
+    from kme_jax.generators.train import covered_share  # here: it needs flax
+
     share, num_labels = covered_share(counts), counts.feature_map.num_features
     if share < 1:
         with contextlib.suppress(UserWarning):

@@ -13,10 +13,10 @@ import math
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from kme_jax._numerics.precision import are_sizes
 from kme_jax._numerics.registry import storable
+from kme_jax.generators._flax import nnx
 
 Array = jax.Array
 

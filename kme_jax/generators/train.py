@@ -21,8 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.optimize
-from flax import nnx
 
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
@@ -32,6 +30,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
+from kme_jax.generators._flax import nnx
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
@@ -598,10 +597,12 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     For probability vectors that is ‖Σ_s p_s (a_s − y)‖²; with (1 − Σ_s p_s)² added, the minimiser over all p ≥ 0 is a
     multiple of it. All that matters of the vectors is their inner products.
     """
+    from scipy.optimize import nnls
+
     differences = vectors - target
     squares, axes = np.linalg.eigh(differences @ differences.T)
     system = np.concatenate([np.sqrt(np.maximum(squares, 0))[:, None] * axes.T, np.ones((1, len(vectors)))])
-    found, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(vectors)), 1.0))
+    found, _ = nnls(system, np.append(np.zeros(len(vectors)), 1.0))
     return found / found.sum()
 
 

@@ -6,10 +6,6 @@ import functools
 import math
 from typing import Literal
 
-import dp_accounting
-from scipy.optimize import minimize_scalar
-from scipy.special import log_ndtr
-
 from kme_jax.privacy.budget import PrivacyBudget
 
 Calibration = Literal["analytic", "classical"]
@@ -25,6 +21,8 @@ _CANCELLATION = 4e-14
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """The exact δ(ε) of Gaussian noise with standard deviation ``noise_multiplier`` times the L2 sensitivity
     (Balle & Wang 2018, theorem 8): Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) with μ = 1 / noise_multiplier."""
+    from scipy.special import log_ndtr
+
     mu = 1 / noise_multiplier
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = float(log_ndtr(-mu / 2 - epsilon / mu)) + epsilon
@@ -44,6 +42,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
+    import dp_accounting  # here: it takes a second to import
+
     sigma = dp_accounting.get_sigma_gaussian(epsilon, delta)
     enlargement = max(_ENLARGEMENT, _CANCELLATION * sigma)
     while not gaussian_delta(sigma * (1 + enlargement), epsilon) <= delta:  # rounding, at extreme budgets
@@ -87,6 +87,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     The least over orders α > 1 of exp((α − 1)(αρ − ε)) (1 − 1/α)^α / (α − 1) (Canonne, Kamath & Steinke 2020,
     proposition 12, with the Rényi divergences αρ); every α gives a valid one. Rounded up.
     """
+    from scipy.optimize import minimize_scalar
+
     if rho == 0:
         return 0.0
 

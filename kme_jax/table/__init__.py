@@ -1,4 +1,12 @@
-"""Tables of any columns: from a private file and its schema to a synthetic table. Needs pyarrow."""
+"""Tables of any columns: from a private file and its schema to a synthetic table.
+
+They need pyarrow: ``pip install "kme_jax[tables]"``.
+"""
+
+try:
+    import pyarrow  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError('tables need pyarrow: pip install "kme_jax[tables]"', name="pyarrow") from error
 
 from kme_jax.table.check import ColumnCheck, check_table
 from kme_jax.table.columns import Categorical, Column, Datetime, Numeric, Ordinal

@@ -1,0 +1,35 @@
+"""kme-jax check: how the cells of a private table are read by its schema."""
+
+from __future__ import annotations
+
+import argparse
+
+from kme_jax.cli.printing import print_lines
+
+SUMMARY = "Check a schema against a private table. NOT PRIVATE."
+DESCRIPTION = """Count three kinds of cells in each column: missing cells, cells that are no value of the column, and
+cells beyond a bound.
+
+NOT PRIVATE: the counts are exact, and for the curator alone. The command writes nothing and spends nothing. Only this
+command shows that a column has the wrong kind or unit: a release accepts cells of every type."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("file", help="The private table, .csv or .parquet.")
+    parser.add_argument("--schema", required=True, metavar="FILE", help="The schema. See kme-jax schema --help.")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Does the work.
+
+    Raises:
+      ValueError: an argument or a file is not valid.
+      OSError: a file cannot be read.
+    """
+    from kme_jax.table.check import check_table, describe
+    from kme_jax.table.readers import open_table
+    from kme_jax.table.schema import Schema
+
+    source = open_table(args.file, Schema.read(args.schema))
+    print_lines(describe(check_table(source), source.num_rows))

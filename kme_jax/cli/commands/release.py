@@ -1,0 +1,328 @@
+"""kme-jax release: from a private file to a folder that may be published."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import kme_jax
+from kme_jax.cli import model, parsing, sizes
+from kme_jax.cli.artifacts import real_path, synthesise_and_save
+from kme_jax.cli.errors import InputError, check_devices
+from kme_jax.cli.printing import print_line, print_lines, progress_bar, report_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SUMMARY = "Read a private file and write a folder that may be published."
+DESCRIPTION = """Read a private file and write a folder that may be published.
+
+A table with columns of any kind needs --schema. The file is .csv or .parquet. The folder has
+  synthetic.parquet  synthetic rows, as many as there are private rows
+  report.html        pictures, and the privacy statement in words
+  schema.json        the schema
+  privacy.json       the privacy statement
+  measurements.npz   the noisy measurements
+  rows.npz           what kme-jax sample draws more rows from
+If one column is to be predicted from the others, name it with --target. Cells of every type are accepted. A cell that
+cannot be read counts as missing. Run kme-jax check first: it shows whether the schema fits.
+
+A few columns of numbers need --lower and --upper. The folder has
+  points.npz         synthetic points and their weights
+  release.npz        the noisy embedding, from which kme-jax synthesise makes other points
+  privacy.json       the privacy statement
+A number beyond a bound is moved to the bound. A cell that is not a number counts as the middle of the bounds. Neither
+raises an error, because an error would depend on a private value. If the middle is wrong for missing cells, fill them
+in first.
+
+The privacy is for one row. The schema, bounds, names, kernel, points and budget must come from public knowledge, never
+from the file.
+
+A ledger beside the file records what is spent. The ledger is for the curator: do not publish it. A second release of
+the same file is refused without --again. With --again the budgets add up, and the statement gives the total. The
+ledger knows a file by its name. It takes a copy, a hard link, a renamed file, or a second file with the same rows for
+other rows. Give the --ledger and the --database of the first release for these."""
+
+_ROOM_OF_A_TABLE = 1 << 26  # bytes
+_FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
+_FLAGS_OF_TABLES = ("target", "num_rows")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "file", help="The private rows: .csv or .parquet with --schema; .csv, .npy or .npz with --lower and --upper."
+    )
+    parser.add_argument(
+        "--schema", metavar="FILE", help="The schema: a description of the columns. See kme-jax schema --help."
+    )
+    parser.add_argument(
+        "--target", metavar="COLUMN", help="With --schema: the column that is to be predicted from the others."
+    )
+    parser.add_argument(
+        "--num_rows",
+        type=int,
+        metavar="N",
+        help="With --schema: the number of synthetic rows. Default: the number of private rows.",
+    )
+    parser.add_argument(
+        "--columns",
+        type=parsing.names,
+        metavar="A,B,...",
+        help="For a .csv file: the columns to read, by their names in the header line. For another file: names for all "
+        "of its columns; default: x1, x2 and so on. The names are published.",
+    )
+    sizes.add_file_flags(parser)
+    parser.add_argument(
+        "--lower", type=parsing.numbers, metavar="A,B,...", help="Public lower bounds, one for each column."
+    )
+    parser.add_argument(
+        "--upper",
+        type=parsing.numbers,
+        metavar="A,B,...",
+        help="Public upper bounds, one for each column. Write the = sign if the first bound is negative: --lower=-1,-1",
+    )
+    parser.add_argument("--epsilon", type=float, required=True, help="ε of (ε, δ)-differential privacy, above 0.")
+    parser.add_argument("--delta", type=float, required=True, help="δ, above 0 and below 1/N. For example: 1e-6.")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
+    parser.add_argument(
+        "--points",
+        metavar="FILE",
+        help="Public rows without missing cells, in a file like the private one. The release publishes them with new "
+        "weights, and has no other points: give hundreds of rows of all kinds for a few columns.",
+    )
+    model.add_flags(parser)
+    parser.add_argument(
+        "--num_points",
+        type=int,
+        metavar="M",
+        help=f"The number of synthetic points, without --points. Default: {sizes.DEFAULT_NUM_POINTS}.",
+    )
+    parser.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="The file that records what is spent. Default: the private file's name with .ledger added. The ledger "
+        "knows rows by a name. For a copy, a hard link or a new name of a file, or a second file with the same rows, "
+        "give the --ledger and --database of the first release.",
+    )
+    parser.add_argument(
+        "--database", metavar="NAME", help="The name of the rows in the ledger. Default: the file's name."
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="Release rows that were released before. The budgets add up."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where a release goes.
+
+    Attributes:
+      output: the folder of the release.
+      measured: the folder that keeps the measurement until the release is written.
+      spending: the ledger, and the name of the rows in it.
+      ledger_name: the ledger, as the user knows it.
+    """
+
+    output: pathlib.Path
+    measured: pathlib.Path
+    spending: kme_jax.Spending
+    ledger_name: str
+
+    @classmethod
+    def check(cls, args: argparse.Namespace, room: int) -> _Places:
+        """The places, which are checked before anything is spent.
+
+        Args:
+          args: of the command.
+          room: bytes that the release needs.
+
+        Raises:
+          InputError: one of the places is taken.
+          ReleaseError: the folder cannot be written.
+        """
+        from kme_jax.storage.folders import check_folder
+
+        output = check_folder(args.output, room)
+        measured = output.with_name(output.name + ".measured")
+        if measured.exists() or measured.is_symlink():
+            raise InputError(
+                f"{measured} exists: a run was interrupted. Finish it with kme-jax synthesise {measured} "
+                f"--output={output}, or remove the folder"
+            )
+        source = real_path(args.file)  # a link is another name of the same rows
+        ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
+        if real_path(ledger.path) in (real_path(output), real_path(measured)):
+            raise InputError(f"--ledger={args.ledger}: is where the release goes")
+        database = source.name if args.database is None else args.database
+        spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
+        return cls(output, measured, spending, args.ledger or ledger.path.name)
+
+
+@contextlib.contextmanager
+def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
+    """Adds to any error, and to an interruption, how to finish the release, if its measurement was written."""
+    try:
+        yield
+    except BaseException as error:
+        if places.measured.is_dir():  # there was no such folder before
+            flags = f" --seed={seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
+            error.__notes__ = [
+                f"the measurement is kept: kme-jax synthesise {shlex.quote(str(places.measured))} "
+                f"--output={shlex.quote(str(places.output))}{flags} finishes the release, and spends nothing"
+            ]
+        raise
+
+
+def _finish(places: _Places, measurement: Any, size: Mapping[str, int | None], seed: int) -> Any:
+    release = synthesise_and_save(measurement, size, seed, places.output)
+    shutil.rmtree(places.measured, ignore_errors=True)
+    return release
+
+
+def _report(places: _Places, release: Any) -> None:
+    from kme_jax.privacy.statement import describe
+
+    with report_of(f"the release is complete: {places.output}; the ledger {places.ledger_name} records what was spent"):
+        print_lines(describe(release.statement))
+        print_line(
+            f"wrote {places.output}; the ledger {places.ledger_name} records what was spent: do not publish the ledger"
+        )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Does the work.
+
+    Raises:
+      ValueError: an argument or a file is not valid.
+      OSError: a file cannot be read or written.
+    """
+    if args.schema is not None:
+        _release_table(args)
+    elif args.lower is None or args.upper is None:
+        raise InputError("give --schema for a table, or --lower and --upper for columns of numbers; see --help")
+    else:
+        for name in _FLAGS_OF_TABLES:
+            if getattr(args, name) is not None:
+                raise InputError(f"--{name} needs --schema")
+        _release_points(args)
+
+
+def _release_table(args: argparse.Namespace) -> None:
+    for name in _FLAGS_OF_POINTS:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} does not apply with --schema")
+    if not args.header:
+        raise InputError("--no-header does not apply with --schema: the file needs the names of its columns")
+    from kme_jax.table.measure import measure_table
+    from kme_jax.table.readers import open_table
+    from kme_jax.table.release import check_columns
+    from kme_jax.table.schema import Schema
+
+    budget = sizes.budget(args.epsilon, args.delta)
+    sizes.check_num_rows(args.num_rows)
+    if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would block
+        raise InputError(f"{args.schema}: is not a file")
+    schema = Schema.read(args.schema)
+    check_columns(schema, args.target)
+    places = _Places.check(args, _ROOM_OF_A_TABLE)
+    source, size = open_table(args.file, schema), {"num_rows": args.num_rows}
+    sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
+    check_devices()
+    with _measurement_is_kept(places, args.seed, size):
+        with progress_bar("rows") as progress:
+            measurement = measure_table(
+                source,
+                schema,
+                budget=budget,
+                target=args.target,
+                spending=places.spending,
+                folder=places.measured,
+                progress=progress,
+            )
+        release = _finish(places, measurement, size, args.seed)
+    _report(places, release)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _release_points(args: argparse.Namespace) -> None:
+    from kme_jax.points.files import read_rows
+
+    bounds = kme_jax.Bounds.create(args.lower, args.upper, args.columns)
+    if args.header and args.columns and all(map(_is_number, args.columns)):
+        raise InputError(
+            "--columns are numbers, and names are published: if the file has no header line, say --no-header"
+        )
+    budget = sizes.budget(args.epsilon, args.delta)
+    num_features = model.num_features(args)
+    num_points = sizes.num_points(args, args.points is not None)
+    places = _Places.check(args, 16 * (bounds.dim + 1) * num_points)
+
+    def read(path: str) -> np.ndarray:
+        return read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
+
+    points = None
+    if args.points is not None:
+        _refuse_private_file(args)
+        points = _public_points(args, bounds, read(args.points))
+    unit_points = None if points is None else bounds.to_unit(points)
+    kernel = model.kernel(args, model.length(args, bounds.dim, unit_points))
+    rows, size = read(args.file), {"num_points": num_points if points is None else None}
+    check_devices()
+    with _measurement_is_kept(places, args.seed, size):
+        with progress_bar("rows") as progress:
+            measurement = kme_jax.measure(
+                rows,
+                kernel,
+                points,
+                budget=budget,
+                bounds=bounds,
+                spending=places.spending,
+                folder=places.measured,
+                num_features=num_features,
+                seed=args.seed,
+                progress=progress,
+            )
+        del rows
+        release = _finish(places, measurement, size, args.seed)
+    _report(places, release)
+
+
+def _refuse_private_file(args: argparse.Namespace) -> None:
+    if os.path.exists(args.points) and os.path.exists(args.file) and os.path.samefile(args.points, args.file):
+        raise InputError("--points is the private file: public points are published as they are")
+
+
+def _public_points(args: argparse.Namespace, bounds: kme_jax.Bounds, points: np.ndarray) -> np.ndarray:
+    """The public points [M, d] in float64.
+
+    Raises:
+      InputError: they have missing cells.
+    """
+    import numpy as np
+
+    points = np.asarray(points, np.float64)
+    incomplete = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if len(incomplete):
+        raise InputError(
+            f"{args.points}: row {incomplete[0] + 1} has no number in some column; public points need a number in "
+            "every column"
+        )
+    if beyond := int(((points < bounds.lower) | (points > bounds.upper)).any(axis=1).sum()):
+        warnings.warn(f"{args.points}: {beyond} of {len(points)} rows are beyond a bound, moved to it", stacklevel=1)
+    return points

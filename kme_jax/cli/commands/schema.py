@@ -1,0 +1,50 @@
+"""kme-jax schema: a draft of the description of a table."""
+
+from __future__ import annotations
+
+import argparse
+
+from kme_jax.cli.printing import print_line, report_of
+
+SUMMARY = "Write a draft of a table's schema, for you to fill in."
+DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the columns' names, and their types where the
+file has types.
+
+Fill in bounds and categories from public knowledge. The kinds of columns are
+  numeric      lower, upper, and integer or a step
+  categorical  categories
+  ordinal      categories, in their order
+  datetime     lower, upper, resolution
+A column of any kind may be nullable: cells may be missing. --public fills the schema in from the rows. It is only for a
+file that is not private."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("file", help="A .csv or .parquet file.")
+    parser.add_argument("--output", required=True, metavar="FILE", help="A new .json file.")
+    parser.add_argument(
+        "--public", action="store_true", help="Fill the schema in from the rows. The file must NOT be private."
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Does the work.
+
+    Raises:
+      ValueError: an argument or a file is not valid.
+      OSError: a file cannot be read or written.
+    """
+    from kme_jax.storage.files import check_new_file
+
+    output = check_new_file(args.output, (".json",))
+    from kme_jax.table.draft import draft_schema
+    from kme_jax.table.schema import write_json
+
+    draft, left_out = draft_schema(args.file, public=args.public)
+    write_json(output, draft)
+    remark = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
+    with report_of(f"{output} is complete"):
+        for name, reason in left_out.items():
+            print_line(f"left out: {name}: {reason}")
+        print_line(f"wrote {output}: {len(draft['columns'])} columns, with the names in the file's header; {remark}")

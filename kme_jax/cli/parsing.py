@@ -1,0 +1,108 @@
+"""From the words of the command line to the arguments of a command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+from absl.flags import argparse_flags
+
+from kme_jax.cli.commands import COMMANDS
+from kme_jax.cli.errors import InputError
+
+_DESCRIPTION = """Publish a synthetic database instead of a private one, with differential privacy.
+
+a table with columns of any kind: describe it, check it, release it, draw rows
+  kme-jax schema people.parquet --output=schema.json     # a draft: fill in bounds and categories
+  kme-jax check people.parquet --schema=schema.json      # NOT PRIVATE: does the schema fit the file?
+  kme-jax release people.parquet --schema=schema.json --epsilon=1 --delta=1e-6 --output=published
+  kme-jax sample published --where="age>=65" --num_rows=1000 --output=old.csv
+a few columns of numbers: plan the accuracy (this reads no file), and release them
+  kme-jax plan --num_rows=50000 --dim=2 --epsilon=0.1,1,10 --delta=1e-6
+  kme-jax release people.csv --columns=age,income --lower=0,0 --upper=100,2e5 \\
+    --epsilon=1 --delta=1e-6 --output=published
+what a release is, and how private it is
+  kme-jax show published
+synthetic rows for anyone
+  kme-jax sample published --num_rows=10000 --output=synthetic.csv
+NOT PRIVATE, for the curator alone: the errors of a release
+  kme-jax evaluate published --against=people.csv
+
+kme-jax COMMAND --help explains each command. Compiled programs are kept in ~/.cache/kme_jax. They hold no private
+value. KME_JAX_CACHE_DIR names another folder. KME_JAX_CACHE_DIR=off keeps no programs."""
+
+_DEBUG = "Show where an error was raised. The text may show private values: read it before you pass it on."
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    def error(self, message):
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers separated by commas. The type of an argument."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from error
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas. The type of an argument."""
+    return [word.strip() for word in text.split(",")]
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 to 2^32 - 1. The type of an argument."""
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"expected a whole number below 2^32, got {text!r}")
+    return int(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line, with a parser for each command."""
+    parser = _Parser(prog="kme-jax", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--debug", action="store_true", help=_DEBUG)
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command = importlib.import_module(f"kme_jax.cli.commands.{name}")
+        command_parser = parsers.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            inherited_absl_flags=None,
+        )
+        command_parser.set_defaults(run=command.run)
+        command_parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
+        command.add_flags(command_parser)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command; ``run`` is the function that does its work.
+
+    Args:
+      arguments: the words that follow the program's name.
+
+    Raises:
+      InputError: they are not valid.
+    """
+    if any("\0" in word for word in arguments):  # no system passes a null byte on, and no file has one in its name
+        raise InputError("an argument has a null byte")
+    for word in _before_dashes(arguments):
+        if word.startswith("--") and word.endswith("=--"):  # argparse would read it as a flag without a value
+            raise InputError(f"{word}: -- is no value")
+    return make_parser().parse_args(list(arguments))
+
+
+def wants_trace(arguments: Sequence[str]) -> bool:
+    """Whether --debug is among the words, which may not be valid otherwise."""
+    return "--debug" in _before_dashes(arguments)
+
+
+def _before_dashes(arguments: Sequence[str]) -> list[str]:
+    """The words before --, after which no word is a flag."""
+    words = list(arguments)
+    return words[: words.index("--")] if "--" in words else words

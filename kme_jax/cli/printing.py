@@ -1,0 +1,100 @@
+"""What commands print on standard output: text that a terminal shows as it is, JSON, and progress bars."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+from tqdm import tqdm
+
+from kme_jax._numerics.text import printable
+
+
+class OutputError(OSError):
+    """Standard output cannot be written."""
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raises OutputError for an error of writing, except BrokenPipeError: it means that nobody reads on."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written ({error.strerror or error})") from error
+
+
+def _print(text: str) -> None:
+    with _writing():
+        print(text)
+
+
+@contextlib.contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal, and nothing elsewhere.
+
+    Args:
+      name: what the bar shows the progress of.
+
+    Yields:
+      A function to call with (pieces done, pieces).
+    """
+    with tqdm(desc=name, total=1, bar_format="{l_bar}{bar:24}| {elapsed}<{remaining}", disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+def print_lines(text: str) -> None:
+    """Prints lines. Names and other text from files must have gone through ``printable`` before."""
+    _print(printable(text, lines=True))
+
+
+def print_line(text: str) -> None:
+    """Prints one line. Control characters are escaped."""
+    _print(printable(text))
+
+
+def print_json(value: object) -> None:
+    """Prints JSON, in ASCII without control characters."""
+    _print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+
+
+def flush_output() -> None:
+    """Writes out what was printed.
+
+    Raises:
+      BrokenPipeError: nobody reads it.
+      OutputError: it cannot be written, to a full disk for instance.
+    """
+    if sys.stdout is not None:  # None where standard output is closed
+        with _writing():
+            sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Discards what was printed and could not be written, so that Python does not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def report_of(result: str) -> Iterator[None]:
+    """For what is printed about finished work: an error of printing says that the work is finished.
+
+    Args:
+      result: what is finished, and where it is. For example "the release is complete: out".
+    """
+    try:
+        yield
+        flush_output()
+    except OutputError as error:
+        error.add_note(result)
+        raise
