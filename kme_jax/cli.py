@@ -647,7 +647,7 @@ def _sample(args: argparse.Namespace) -> None:
         rows = np.concatenate([release.sample.points, release.sample.weights[:, None]], axis=1)
         names = (*release.columns, "weight")
     else:
-        rows, names = release.sample.resample(args.num_rows, args.seed), release.columns
+        rows, names = release.sample.quantise(args.num_rows, args.seed), release.columns
         rows = np.random.default_rng(args.seed).permutation(rows)
     write_rows(output, rows, names)
     _say_line(f"wrote {output}: {len(rows)} rows")

@@ -661,7 +661,7 @@ def _counts(counts: NoisyEmbedding) -> np.ndarray:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
         raise ValueError("counts: expected the embedding of a table of the label alone")
-    return feature_map.tables(counts.coordinates, 1)[0]
+    return feature_map.marginals(counts.coordinates, 1)[0]
 
 
 def train_generator(

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
-from kme_jax.feature_maps.table import Block, Grid
+from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.histogram import project_to_simplex, smooth, threshold
@@ -24,7 +24,7 @@ def _tables(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, float
     if noisy is None:
         return []
     feature_map = noisy.feature_map
-    tables = feature_map.tables(noisy.coordinates, noisy.mechanism.num_rows)
+    tables = feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
     return [(b, table, sigma(noisy, b)) for b, table in zip(feature_map.blocks, tables, strict=True)]
 
 
@@ -93,7 +93,7 @@ def observe(
 
 
 def _by_class(
-    grid: Grid,
+    binning: Binning,
     bins: np.ndarray,
     counts: np.ndarray,
     noise: float,
@@ -103,22 +103,22 @@ def _by_class(
 ) -> np.ndarray:
     """Counts of every class and cell, [T, cells]: within a bin as those of all classes together, but for what stands
     out from the noise. A classifier would take noise that differs between classes for a rule."""
-    values = slice(0, grid.num_values)
+    values = slice(0, binning.num_values)
     common = np.array(sums)
-    if grid.ordered:
+    if binning.ordered:
         common[values] = smooth(common[values], sums_noise)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
-    if grid.ordered:
+    if binning.ordered:
         differences[:, values] = smooth(differences[:, values], noise)
-        differences[:, grid.num_values :] = 0
+        differences[:, binning.num_values :] = 0
     else:
         differences = threshold(differences, noise)
     return expected + differences
 
 
 def _leaves(
-    grid: Grid,
+    binning: Binning,
     bins: np.ndarray,
     counts: np.ndarray,
     noise: float,
@@ -130,7 +130,7 @@ def _leaves(
     """The cells of a column as ranges of codes, cells that were looked into as their parts.
 
     Args:
-      grid: of the column.
+      binning: of the column.
       bins: of its cells.
       counts: noisy, [T, cells].
       noise: σ of counts.
@@ -139,25 +139,25 @@ def _leaves(
       masses: what the fit gives every class and bin, [T, B].
       zoom: (block, counts, σ) of a look into cells.
     """
-    estimate = _by_class(grid, bins, counts, noise, sums, sums_noise, masses)
+    estimate = _by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     shares = np.empty_like(estimate)
     for b in range(masses.shape[1]):
         inside = bins == b
         for t, mass in enumerate(masses[:, b]):
             shares[t, inside] = project_to_simplex(estimate[t, inside] / max(mass, 1e-9), 1.0)
-    first = grid.first_codes()
+    first = binning.first_codes()
     leaves = Leaves(first[:-1], first[1:], bins, shares)
     if zoom is None:
         return leaves
     block, inner, inner_noise = zoom
     parts = block.zoom
     looked = np.flatnonzero(block.bins[0] >= 0)
-    pieces = [np.delete(np.arange(grid.num_cells), looked)]
+    pieces = [np.delete(np.arange(binning.num_cells), looked)]
     new_first, new_last, new_bins, new_shares = (
         [value[..., pieces[0]]] for value in (leaves.first, leaves.last, bins, shares)
     )
     for cell, row in zip(looked, inner, strict=True):
-        starts = leaves.first[cell] + -(-np.arange(parts + 1) * grid.width // parts)
+        starts = leaves.first[cell] + -(-np.arange(parts + 1) * binning.width // parts)
         kept = starts[:-1] < leaves.last[cell]
         total = max(float(estimate[:, cell].sum()), inner_noise)
         inside = project_to_simplex(smooth(row[kept], inner_noise), total) / total
@@ -199,7 +199,7 @@ def synthesise(
     zooms = {block.columns[0]: (block, table, noise) for block, table, noise in _tables(pairs) if block.zoom}
     leaves = [
         _leaves(
-            layout.grids[j],
+            layout.binnings[j],
             plan.bins[a],
             singles.counts[a],
             singles.sigmas[a],

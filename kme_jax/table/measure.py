@@ -39,7 +39,7 @@ from kme_jax.table.release import (
     NAMES,
     TableMeasurement,
     TableRelease,
-    binnings,
+    binnings_and_target,
     check_columns,
     public_inputs,
     table_statement,
@@ -130,7 +130,7 @@ def measure_table(
         raise ValueError("source: it was opened with another schema")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
-    layout = plans.Layout.create(*binnings(schema, target), num_rows, planned.rho)
+    layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, planned.rho)
     shares, singles_map = plans.shares(layout), plans.singles_map(layout)
     _check_room(layout, shares, num_rows, budget)
     draft = _draft(singles_map, num_rows, budget, shares[0], planned, schema, target)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.table import Block, Grid, TableMap
+from kme_jax.feature_maps.table import Binning, Block, TableMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth
 
@@ -46,46 +46,46 @@ class Layout:
     """The columns of a table and the one, if any, that all tables of counts are split by.
 
     Attributes:
-      grids: of the columns.
+      binnings: of the columns.
       split: index of the target where tables are split by it, otherwise −1.
       target: its index, or −1.
     """
 
-    grids: tuple[Grid, ...]
+    binnings: tuple[Binning, ...]
     split: int
     target: int
 
     @classmethod
-    def create(cls, grids: Sequence[Grid], target: int, num_rows: int, rho: float) -> Layout:
+    def create(cls, binnings: Sequence[Binning], target: int, num_rows: int, rho: float) -> Layout:
         """The layout for a target column, or none (−1). Tables are split by a target of up to three codes, or of no
         more than a column has bins, and sixteen: what a classifier learns of rare classes is worth more than the noise
         of more cells.
 
         Args:
-          grids: of the columns.
+          binnings: of the columns.
           target: index of the column, or −1.
           num_rows: N.
           rho: ρ of all measurements.
         """
-        num_codes = grids[target].num_codes if target >= 0 and len(grids) > 1 else math.inf
-        noise = _fine_noise(math.comb(len(grids) - 1, 2), rho)
+        num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
+        noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
-        return cls(tuple(grids), target if num_codes <= most else -1, target)
+        return cls(tuple(binnings), target if num_codes <= most else -1, target)
 
     @classmethod
-    def of_plan(cls, grids: Sequence[Grid], target: int, plan: Plan) -> Layout:
+    def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan) -> Layout:
         """The one that a plan was made for."""
-        return cls(tuple(grids), target if len(plan.bins) < len(grids) else -1, target)
+        return cls(tuple(binnings), target if len(plan.bins) < len(binnings) else -1, target)
 
     @property
     def columns(self) -> list[int]:
         """All columns but ``split``."""
-        return [j for j in range(len(self.grids)) if j != self.split]
+        return [j for j in range(len(self.binnings)) if j != self.split]
 
     @property
     def num_classes(self) -> int:
         """T; 1 without a split."""
-        return self.grids[self.split].num_cells if self.split >= 0 else 1
+        return self.binnings[self.split].num_cells if self.split >= 0 else 1
 
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of :attr:`columns`, by their place in it."""
@@ -114,7 +114,7 @@ def shares(layout: Layout) -> tuple[float, float, float]:
     where cells of several codes may stand out."""
     if layout.pairs():
         return SHARES
-    return (0.9, 0.0, 0.1) if any(layout.grids[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
+    return (0.9, 0.0, 0.1) if any(layout.binnings[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
 
 
 def _fine_noise(num_pairs: int, rho: float) -> float:
@@ -134,11 +134,11 @@ def sigma(noisy: NoisyEmbedding, block: Block) -> float:
 
 def singles_map(layout: Layout) -> TableMap:
     """The first measurement: every column, split by the classes, and then every column by itself, if there are any."""
-    tables = [[(j, np.arange(layout.grids[j].num_cells))] for j in layout.columns]
+    tables = [[(j, np.arange(layout.binnings[j].num_cells))] for j in layout.columns]
     blocks = layout.blocks(tables)
     if layout.has_totals:
         blocks += [Block(b.columns[1:], b.bins[1:], weight=b.weight) for b in blocks]
-    return TableMap(layout.grids, tuple(blocks))
+    return TableMap(layout.binnings, tuple(blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Singles:
     def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
         """From the noisy embedding."""
         num_rows, blocks = noisy.mechanism.num_rows, noisy.feature_map.blocks
-        tables = noisy.feature_map.tables(noisy.coordinates, num_rows)
+        tables = noisy.feature_map.marginals(noisy.coordinates, num_rows)
         noises, size = [sigma(noisy, block) for block in blocks], len(layout.columns)
         counts, sigmas = [table.reshape(layout.num_classes, -1) for table in tables[:size]], noises[:size]
         totals, totals_sigmas = (list(tables[size:]), noises[size:]) if layout.has_totals else (None, [])
@@ -179,35 +179,37 @@ class Singles:
             sums_sigmas = [s * math.sqrt(1 - part) for part, s in zip(parts, sums_sigmas, strict=True)]
         smoothed = []
         for a, j in enumerate(layout.columns):
-            estimate = project_to_simplex(_along_values(layout.grids[j], counts[a], sigmas[a]).reshape(-1), num_rows)
+            estimate = project_to_simplex(_along_values(layout.binnings[j], counts[a], sigmas[a]).reshape(-1), num_rows)
             estimate = estimate.reshape(counts[a].shape)
             if totals is not None:  # as the totals say, in proportion
-                wanted = project_to_simplex(_along_values(layout.grids[j], sums[a], sums_sigmas[a]), num_rows)
+                wanted = project_to_simplex(_along_values(layout.binnings[j], sums[a], sums_sigmas[a]), num_rows)
                 estimate = estimate + num_rows * _EVENLY / estimate.size
                 estimate = estimate * (wanted / estimate.sum(0))
             smoothed.append(estimate)
         return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed)
 
 
-def _along_values(grid: Grid, counts: np.ndarray, noise: float) -> np.ndarray:
+def _along_values(binning: Binning, counts: np.ndarray, noise: float) -> np.ndarray:
     """Counts, [..., cells], smoothed where values have an order."""
-    if not grid.ordered:
+    if not binning.ordered:
         return counts
-    return np.concatenate([smooth(counts[..., : grid.num_values], noise), counts[..., grid.num_values :]], axis=-1)
+    return np.concatenate(
+        [smooth(counts[..., : binning.num_values], noise), counts[..., binning.num_values :]], axis=-1
+    )
 
 
-def choose_bins(grid: Grid, counts: np.ndarray, num_bins: float, least: float) -> np.ndarray:
+def choose_bins(binning: Binning, counts: np.ndarray, num_bins: float, least: float) -> np.ndarray:
     """Bins for the cells of a column, int64 [cells].
 
     Args:
-      grid: of the column.
+      binning: of the column.
       counts: estimates for each cell, [cells].
       num_bins: how many there are to be, about, for a column with an order and many more cells: neighbouring cells are
         merged, and a cell with more counts than a bin needs stays alone. Without an order the rarest cells are merged.
       least: counts that a bin has to have.
     """
-    values = counts[: grid.num_values]
-    if grid.ordered:
+    values = counts[: binning.num_values]
+    if binning.ordered:
         merges = len(values) > _UNORDERED_BINS * num_bins
         enough = max(least, counts.sum() / num_bins) if merges else least
         bins, current, held = np.zeros(len(values), np.int64), 0, 0.0
@@ -223,7 +225,7 @@ def choose_bins(grid: Grid, counts: np.ndarray, num_bins: float, least: float) -
         alone = int(np.sum(values >= least))
         bins = np.empty(len(values), np.int64)
         bins[order] = np.minimum(np.arange(len(values)), min(alone, most - 1))
-    if not grid.missing:
+    if not binning.missing:
         return bins
     return np.append(bins, bins.max() + 1)
 
@@ -252,11 +254,11 @@ class Plan:
         )
         bins, unions = [], []
         for j, counts in zip(layout.columns, singles.smoothed, strict=True):
-            grid, counts = layout.grids[j], counts.sum(0)
-            bins.append(choose_bins(grid, counts, num_bins, _SIGNIFICANT * fine))
+            binning, counts = layout.binnings[j], counts.sum(0)
+            bins.append(choose_bins(binning, counts, num_bins, _SIGNIFICANT * fine))
             sums = np.bincount(bins[-1], counts)
             least = min(_SIGNIFICANT * coarse, num_rows / 10)
-            unions.append(choose_bins(Grid(len(sums), grid.ordered, grid.missing, 1), sums, num_unions, least))
+            unions.append(choose_bins(Binning(len(sums), binning.ordered, binning.missing, 1), sums, num_unions, least))
         return cls(bins, unions)
 
     def check(self, layout: Layout) -> None:
@@ -267,7 +269,7 @@ class Plan:
         """
         require(len(self.bins) == len(self.unions) == len(layout.columns), "the plan is for other columns")
         for j, bins, unions in zip(layout.columns, self.bins, self.unions, strict=True):
-            for name, numbers, size in (("bins", bins, layout.grids[j].num_cells), ("unions", unions, None)):
+            for name, numbers, size in (("bins", bins, layout.binnings[j].num_cells), ("unions", unions, None)):
                 check_array(numbers, name, "i", (size,))
                 complete = numbers.min() == 0 and numbers.max() < len(numbers) and np.bincount(numbers).all()
                 require(bool(complete), f"{name}: a number is left out")
@@ -283,7 +285,7 @@ def coarse_map(layout: Layout, plan: Plan) -> TableMap | None:
     """The second measurement; None if there are no pairs."""
     merged = plan.merged
     tables = [[(layout.columns[a], merged[a]), (layout.columns[b], merged[b])] for a, b in layout.pairs()]
-    return TableMap(layout.grids, tuple(layout.blocks(tables))) if tables else None
+    return TableMap(layout.binnings, tuple(layout.blocks(tables))) if tables else None
 
 
 def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> np.ndarray:
@@ -294,7 +296,7 @@ def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedd
         np.stack([np.bincount(union, row) for row in counts])
         for union, counts in zip(plan.merged, singles.smoothed, strict=True)
     ]
-    tables = noisy.feature_map.tables(noisy.coordinates, num_rows)
+    tables = noisy.feature_map.marginals(noisy.coordinates, num_rows)
     for (a, b), block, table in zip(layout.pairs(), noisy.feature_map.blocks, tables, strict=True):
         left, right = merged[a], merged[b]
         independent = left[:, :, None] * right[:, None, :] / np.maximum(left.sum(1), 1)[:, None, None]
@@ -330,7 +332,7 @@ def choose_pairs(layout: Layout, plan: Plan, association: np.ndarray, num_rows: 
 def wide_columns(layout: Layout, plan: Plan) -> list[int]:
     """Columns, by their place, whose bins have so many cells each that the noise of the cells adds up."""
     sizes = [
-        (layout.grids[j].num_cells, int(bins.max()) + 1) for j, bins in zip(layout.columns, plan.bins, strict=True)
+        (layout.binnings[j].num_cells, int(bins.max()) + 1) for j, bins in zip(layout.columns, plan.bins, strict=True)
     ]
     return [a for a, (cells, bins) in enumerate(sizes) if cells >= _WIDE * bins > _WIDE]
 
@@ -339,16 +341,16 @@ def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
     """What is inside of cells of many codes that stand out from their neighbours: values that many rows have."""
     found = []
     for j, counts, spread in zip(layout.columns, singles.sums, singles.sums_sigmas, strict=True):
-        grid = layout.grids[j]
-        if grid.width == 1:
+        binning = layout.binnings[j]
+        if binning.width == 1:
             continue
-        values = counts[: grid.num_values]
+        values = counts[: binning.num_values]
         near = np.stack([np.roll(values, shift) for shift in (-2, -1, 1, 2)])
         cells = np.flatnonzero(values > 2 * np.maximum(np.median(near, axis=0), 0) + _STANDS_OUT * spread)
         if len(cells):
-            bins = np.full(grid.num_cells, -1)
+            bins = np.full(binning.num_cells, -1)
             bins[cells] = np.arange(len(cells))
-            zoom = min(grid.width, _MAX_PARTS)
+            zoom = min(binning.width, _MAX_PARTS)
             block = Block((j,), (bins,), zoom=zoom)
             found.append(dataclasses.replace(block, weight=round(_WEIGHT_UNIT * zoom ** (1 / 3))))
     return found
@@ -360,7 +362,7 @@ def pairs_map(layout: Layout, plan: Plan, chosen: Sequence[int], zooms: Sequence
     several = [(a,) for a in again] + [layout.pairs()[i] for i in chosen]
     tables = [[(layout.columns[a], plan.bins[a]) for a in some] for some in several]
     blocks = (*layout.blocks(tables), *zooms)
-    return TableMap(layout.grids, blocks) if blocks else None
+    return TableMap(layout.binnings, blocks) if blocks else None
 
 
 def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> None:
@@ -379,14 +381,14 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     if maps[2] is None:
         require(maps[1] is None, "the third measurement is missing")
         return
-    own = [j for j in range(len(layout.grids)) if j == layout.split]
+    own = [j for j in range(len(layout.binnings)) if j == layout.split]
     places = {j: a for a, j in enumerate(layout.columns)}
     tables = [tuple(places.get(j, -1) for j in block.columns[len(own) :]) for block in maps[2].blocks if not block.zoom]
     pairs = {pair: i for i, pair in enumerate(layout.pairs())}
     chosen = [pairs[table] for table in tables if table in pairs]
     zooms = [block for block in maps[2].blocks if block.zoom]
     for block in zooms:
-        width = layout.grids[block.columns[0]].width
+        width = layout.binnings[block.columns[0]].width
         parts = min(width, _MAX_PARTS)
         valid = width > 1 and block.zoom == parts and block.weight == round(_WEIGHT_UNIT * parts ** (1 / 3))
         require(valid, "a cell is cut into other parts than it has")
@@ -428,7 +430,7 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     """What the three measurements can be at most, whatever the noisy counts are: known before any is drawn.
 
     Formal guarantee: a table's weight is round(64 · size^(1/3)), increasing in its size. Bins of a column are numbered
-    from 0 without gaps, at most one for each cell of its grid (``choose_bins``), and unions of bins are no more than
+    from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and unions of bins are no more than
     bins. So a table of a set of columns has at most T Π_j cells_j cells, T the number of classes. The first measurement
     has one table for each column, with classes, and one more without (``singles_map``), of the same weight. The second
     has one for each pair (``coarse_map``). The third has at most one for each column, each pair, and, for a column
@@ -439,10 +441,10 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     def weight(size: int) -> int:
         return round(_WEIGHT_UNIT * size ** (1 / 3)) + 1  # whatever the root is rounded to
 
-    sizes = [layout.grids[j].num_cells for j in layout.columns]
+    sizes = [layout.binnings[j].num_cells for j in layout.columns]
     singles = [weight(layout.num_classes * size) for size in sizes]
     pairs = [weight(layout.num_classes * sizes[a] * sizes[b]) for a, b in layout.pairs()]
-    zooms = [weight(min(layout.grids[j].width, _MAX_PARTS)) for j in layout.columns if layout.grids[j].width > 1]
+    zooms = [weight(min(layout.binnings[j].width, _MAX_PARTS)) for j in layout.columns if layout.binnings[j].width > 1]
     several = [singles * 2, pairs, [*singles, *pairs, *zooms]]
     first, second, third = (Largest(sum(w**2 for w in some), max(some, default=1)) for some in several)
     return first, second, third

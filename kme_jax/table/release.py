@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.validation import require
-from kme_jax.feature_maps.table import Grid
+from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import (
     Composition,
@@ -58,10 +58,10 @@ def check_columns(schema: Schema, target: str | None) -> None:
         raise ValueError(f"target: the schema has no column {target!r}")
 
 
-def binnings(schema: Schema, target: str | None) -> tuple[list[Grid], int]:
-    """Grids of the columns, and the index of the target or −1."""
-    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
-    return grids, -1 if target is None else schema.index(target)
+def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
+    """A binning for each column, and the index of the target column or −1."""
+    binnings = [Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    return binnings, -1 if target is None else schema.index(target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class TableMeasurement:
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
-        layout = plans.Layout.of_plan(*binnings(self.schema, self.target), self.plan)
+        layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan)
         several = [self.measured.get(name) for name in NAMES]
         rows = synthesise(layout, self.plan, several, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
@@ -189,8 +189,8 @@ def _checked_statement(
       ValueError: measurements that :func:`measure_table` cannot have made, for this schema and the statement's ε and δ.
     """
     budget = PrivacyBudget(statement["epsilon"], statement["delta"])
-    grids, index = binnings(schema, target)
-    layout = plans.Layout.of_plan(grids, index, plan)
+    binnings, index = binnings_and_target(schema, target)
+    layout = plans.Layout.of_plan(binnings, index, plan)
     plan.check(layout)
     require(set(measured) <= set(NAMES), "a measurement has an unknown name")
     plans.check_maps(layout, plan, [m and m.feature_map for m in map(measured.get, NAMES)])
