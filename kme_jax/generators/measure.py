@@ -107,8 +107,8 @@ def measure_generator(
       budget: (ε, δ), with δ in (0, 1/N).
       count_share: the share of ρ for the shares of the classes, in (0, 1).
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      folder: a new folder to which the measurement is saved at once, see ``GeneratorMeasurement.save``. The budget stays
-        spent if the measurement is lost, for example because training is interrupted. None to save nothing.
+      folder: a new folder to which the measurement is saved at once, see ``GeneratorMeasurement.save``; None to save
+        nothing. If training is interrupted and the measurement is lost, the budget stays spent.
       progress: called with (rows done, N), as if all classes were equally frequent.
 
     Raises:
@@ -159,8 +159,8 @@ def measure_generator(
 def warn_of_uncounted_rows(counts: NoisyEmbedding) -> None:
     """Warns if ``covered_share`` is below 1.
 
-    The warning is post-processing of noisy counts. An error that depends on the rows themselves would not be private. The
-    budget is already spent, so a setting that turns warnings into errors does not lose the measurement.
+    The warning is post-processing of noisy counts. An error that depends on the rows themselves would not be private.
+    The budget is already spent, so a setting that turns warnings into errors does not lose the measurement.
 
     Args:
       counts: noisy shares of the classes, [L].

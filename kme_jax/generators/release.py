@@ -268,8 +268,8 @@ class GeneratorRelease:
     def load(cls, folder: str | os.PathLike) -> GeneratorRelease:
         """A release that :meth:`save` has written.
 
-        A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``. The folder
-        has no feature maps. So the diameters that it states are not recomputed.
+        A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``. The
+        folder has no feature maps, so the diameters that it states are not recomputed.
 
         Raises:
           ReleaseError: the folder has no generator, is damaged or edited, or has another version.
