@@ -240,10 +240,10 @@ class GeneratorReport:
       steps: number of steps at each entry of ``objective``.
       fit: ‖μ̃ − μ_G‖² of the trained generator, in the mode in which it is sampled (batch normalisation with running
         averages). If rows are not covered, μ̃ is divided by ``covered_share``. The value is estimated from at least
-        8192 new rows of each class. It is unbiased, except that the shares of styles are the best ones for these rows.
+        8192 new rows of each class. It is unbiased, except that the shares of styles are the best for these rows.
       standard_error: of ``fit``.
-      expected: the expected ‖μ̃ − μ_X‖² of the private rows themselves, apart from the shares of the classes. It is F σ²,
-        the square of the noise, over ``covered_share``² if rows are not covered.
+      expected: the expected ‖μ̃ − μ_X‖² of the private rows themselves, apart from the shares of the classes. It is
+        F σ², the square of the noise, over ``covered_share``² if rows are not covered.
       converged: whether ``fit`` is at most ``expected`` plus 4 standard deviations (of the square of the noise and of
         the fit). A larger fit means that the generator misses information of the embedding. A much smaller fit means
         that it fits noise.
