@@ -34,7 +34,7 @@ from kme_jax import (
     spectral_map,
 )
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import PosteriorMean, joint
+from kme_jax.synthesis import PosteriorMean, joint_reduced_set
 
 NUM_POINTS = 1000  # the default of kme_jax.improved
 _FEW_POINTS = 100
@@ -89,7 +89,7 @@ def release(
     mean, report = posterior_mean(keys[1], noisy, prior(embedding.feature_map.dim), progress=progress)
     sample, _ = represent(mean, NUM_POINTS)
     seconds = time.perf_counter() - started
-    points, counts = np.unique(sample.resample(_RESAMPLED_ROWS, seed=0), axis=0, return_counts=True)
+    points, counts = np.unique(sample.quantise(_RESAMPLED_ROWS, seed=0), axis=0, return_counts=True)
     truth = embedding.coordinates
     return mean, {
         "distances": {
@@ -118,7 +118,7 @@ def _comparisons(reference, embeddings: _Embeddings, mean: PosteriorMean, budget
     """Other ways to the same end, at the same privacy."""
     candidates = proposal(10_000, mean.feature_map.dim, scale=_SCALE)
     samples = {
-        "joint": joint(keys[2], perturb(keys[0], embeddings.fourier, budget), candidates, _FEW_POINTS)[0],
+        "joint": joint_reduced_set(keys[2], perturb(keys[0], embeddings.fourier, budget), candidates, _FEW_POINTS)[0],
         "fixed_points": adaptive(perturb(keys[0], embeddings.subspace, budget))[0],
         "few_points": represent(mean, _FEW_POINTS)[0],
         "unweighted": represent(mean, NUM_POINTS, weights="uniform")[0],

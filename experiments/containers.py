@@ -43,7 +43,7 @@ import pyarrow.parquet
 from kme_jax import Bounds, LatticeMap, integer_embedding
 from kme_jax._numerics.cells import UNREADABLE, is_number_type, parse_number
 from kme_jax.embedding import integer_embedding_of_batches
-from kme_jax.feature_maps.table import Grid
+from kme_jax.feature_maps.table import Binning
 from kme_jax.kernels import Gaussian
 from kme_jax.table import Categorical, Column, Datetime, Numeric, Ordinal, Schema, open_table
 from kme_jax.table import plan as plans
@@ -479,8 +479,8 @@ def _built(container: Container, rows: list[list[Any]], schema: Schema, folder: 
 
 def _totals(codes: np.ndarray, schema: Schema) -> np.ndarray:
     """Σ q(x_n) of the first measurement of a release of such a table."""
-    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
-    feature_map = plans.singles_map(plans.Layout(tuple(grids), -1, -1))
+    binnings = [Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    feature_map = plans.singles_map(plans.Layout(tuple(binnings), -1, -1))
     half = len(codes) // 2
     batches = (part.astype(np.float64) for part in (codes[:half], codes[half:]) if len(part))
     return integer_embedding_of_batches(feature_map, batches, len(codes)).total

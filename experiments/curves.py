@@ -34,7 +34,7 @@ from kme_jax._numerics.precision import Progress, float64
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
 from kme_jax.privacy import NoisyEmbedding, add_noise, simulated_mechanism
-from kme_jax.synthesis import adaptive_batch, greedy_preimages, joint_of_sizes, lasso_weights
+from kme_jax.synthesis import adaptive_batch, greedy_preimages, joint_reduced_sets, lasso_weights
 
 _DRAWS_PER_CALL = 100
 _NOISE_STEP = 2048  # coordinates: what F is filled up to a multiple of, for few programs
@@ -112,7 +112,7 @@ def algorithm2_curves(
         greedy = distances.reshape(config.num_repeats, len(budgets), len(grid))
     joined, constraint = np.zeros((len(private), len(joint_grid))), []
     with stages.stage("joint optimisation") as progress:
-        samples = joint_of_sizes(
+        samples = joint_reduced_sets(
             solver_keys, private, points, joint_grid, num_steps=config.joint_steps, progress=progress
         )
         for n, of_sizes in enumerate(samples):

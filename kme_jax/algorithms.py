@@ -24,7 +24,7 @@ from kme_jax.synthesis import (
     adaptive,
     closed_form,
     greedy_preimages,
-    joint,
+    joint_reduced_set,
     l1_ball,
     lasso_weights,
     posterior_mean,
@@ -247,7 +247,7 @@ def algorithm2(
     embedding = mean_embedding(fourier, rows)  # line 3
     noisy = perturb(noise_key, embedding, budget, calibration=calibration)  # line 4
     if reduced_set == "joint":
-        return joint(solver_key, noisy, candidates, num_points, progress=progress)[0]  # lines 5 to 7
+        return joint_reduced_set(solver_key, noisy, candidates, num_points, progress=progress)[0]  # lines 5 to 7
     points = greedy_preimages([noisy], candidates[:num_points], progress=progress)[0]
     return next(lasso_weights(noisy, points))[0]
 

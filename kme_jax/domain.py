@@ -1,4 +1,4 @@
-"""Public knowledge about where rows are: bounds of the columns, or a distribution that is wide enough."""
+"""Public knowledge about the private rows: bounds of the columns, or a distribution that is wide enough."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from kme_jax._numerics.validation import require
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormalProposal:
-    """N(mean, diag(scale²)) on R^d. It must not come from the private rows; it need not be accurate, only wide enough.
+    """N(mean, diag(scale²)) on R^d, a public guess of where rows are.
+
+    It must not come from the private rows. It must be wide enough, but need not be accurate.
 
     Attributes:
-      mean: [d].
-      scale: standard deviations, [d], positive.
+      mean: the mean of each column, [d].
+      scale: the standard deviation of each column, positive, [d].
     """
 
     mean: np.ndarray
@@ -28,10 +30,14 @@ class NormalProposal:
 
     @classmethod
     def create(cls, mean: np.ndarray, scale: np.ndarray) -> NormalProposal:
-        """From a mean [d] and standard deviations [d], or one for all columns.
+        """The proposal with these parameters.
+
+        Args:
+          mean: the mean of each column, [d].
+          scale: standard deviations, [d], or one number for all columns.
 
         Raises:
-          ValueError: not finite numbers of shape [d], or a scale that is not positive.
+          ValueError: shapes mismatch, a number is not finite, or a scale is not positive.
         """
         mean = np.asarray(mean, np.float64)
         scale = np.asarray(scale, np.float64)
@@ -43,10 +49,10 @@ class NormalProposal:
 
     @classmethod
     def from_bounds(cls, lower: np.ndarray, upper: np.ndarray) -> NormalProposal:
-        """From public bounds of the columns, [d] each, which are taken to be two standard deviations out.
+        """The proposal whose mean is two standard deviations away from public lower and upper bounds, [d] each.
 
         Raises:
-          ValueError: shapes that differ, or a lower bound that is not below its upper bound.
+          ValueError: shapes differ, or a lower bound is not below its upper bound.
         """
         lower, upper = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
         if lower.shape != upper.shape or not (lower < upper).all():
@@ -54,21 +60,21 @@ class NormalProposal:
         return cls.create((lower + upper) / 2, (upper - lower) / 4)
 
     def validate(self) -> None:
-        """Refuses fields of a proposal that was read from a file, as :meth:`create` does.
+        """Refuses invalid fields of a proposal that was read from a file.
 
         Raises:
-          ValueError: see :meth:`create`.
+          ValueError: as for :meth:`create`.
         """
         require(np.shape(self.mean) == np.shape(self.scale), "mean and scale: the shapes differ")
         self.create(self.mean, self.scale)
 
     @property
     def dim(self) -> int:
-        """d."""
+        """d, the number of columns."""
         return len(self.mean)
 
     def sample(self, num_points: int, seed: int) -> np.ndarray:
-        """Independent draws, [num_points, d]."""
+        """Independent draws, float64 [num_points, d]."""
         return np.random.default_rng(seed).normal(self.mean, self.scale, (num_points, self.dim))
 
 
@@ -79,9 +85,9 @@ class Bounds:
     """Public bounds of the columns. They must not come from the private rows. Build them with :meth:`create`.
 
     Attributes:
-      lower: [d].
-      upper: [d], each above its lower bound.
-      names: of the columns, [d], public.
+      lower: lower bounds, [d].
+      upper: upper bounds, each above its lower bound, [d].
+      names: public names of the d columns.
     """
 
     lower: np.ndarray
@@ -90,11 +96,16 @@ class Bounds:
 
     @classmethod
     def create(cls, lower: np.ndarray, upper: np.ndarray, names: Sequence[str] | None = None) -> Bounds:
-        """From bounds [d] each; columns without names are x1, x2, and so on.
+        """The bounds of columns.
+
+        Args:
+          lower: lower bounds, [d].
+          upper: upper bounds, [d].
+          names: d names; None for x1, x2, and so on.
 
         Raises:
-          ValueError: shapes that differ; bounds that are not finite, or not in order, with the column's name; names
-            that are not d different ones.
+          ValueError: shapes differ, a bound is not finite, a lower bound is not below its upper bound, or there are not
+            d different names.
         """
         lower, upper = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
         if lower.ndim != 1 or not lower.size or lower.shape != upper.shape:
@@ -114,34 +125,36 @@ class Bounds:
         return cls(lower, upper, names)
 
     def validate(self) -> None:
-        """Refuses fields of bounds that were read from a file, as :meth:`create` does.
+        """Refuses invalid fields of bounds that were read from a file.
 
         Raises:
-          ValueError: see :meth:`create`.
+          ValueError: as for :meth:`create`.
         """
         self.create(self.lower, self.upper, self.names)
 
     @property
     def dim(self) -> int:
-        """d."""
+        """d, the number of columns."""
         return len(self.lower)
 
     @property
     def proposal(self) -> NormalProposal:
-        """Of rows in [0, 1]^d: two standard deviations from the middle to each bound."""
+        """The proposal for rows in [0, 1]^d: each bound is two standard deviations from the middle."""
         return NormalProposal.from_bounds(np.zeros(self.dim), np.ones(self.dim))
 
     @np.errstate(all="ignore")
     def to_unit(self, rows: np.ndarray) -> np.ndarray:
-        """Rows [n, d] in [0, 1]^d, float64: each entry by itself, whatever it is. What is beyond a bound, ±inf too,
-        goes to the bound; NaN goes to the middle."""
+        """Rows [n, d], scaled by the bounds to [0, 1]^d, float64 [n, d]. Each entry is scaled by itself.
+
+        An entry beyond a bound, ±inf included, is moved to the bound. NaN is moved to the middle.
+        """
         rows = np.asarray(rows, np.float64)
         rows = np.where(np.isnan(rows), self.lower + (self.upper - self.lower) / 2, rows)
         unit = (np.clip(rows, self.lower, self.upper) - self.lower) / (self.upper - self.lower)
         return np.clip(unit, 0, 1)
 
     def from_unit(self, points: np.ndarray) -> np.ndarray:
-        """The inverse for points of [0, 1]^d, [n, d]; others are moved into it first."""
+        """The inverse of :meth:`to_unit` for points [n, d]. Points outside of [0, 1]^d are moved into it first."""
         rows = self.lower + np.clip(np.asarray(points, np.float64), 0, 1) * (self.upper - self.lower)
         return np.clip(rows, self.lower, self.upper)
 

@@ -1,4 +1,4 @@
-"""Gram matrices, kernel means and double means, in tiles: memory never depends on N · M."""
+"""Gram matrices, kernel means and double means. They are computed in tiles, so memory does not grow with N · M."""
 
 from __future__ import annotations
 
@@ -25,18 +25,27 @@ from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 
 Array = jax.Array
 
-_DOUBLE_MEAN_STEP = 8192  # rows of the triangle of pairs taken at a time
+_DOUBLE_MEAN_STEP = 8192  # rows of a block of the triangle of pairs
 
 
 def gram(kernel: Kernel, x: Array, y: Array | None = None) -> Array:
-    """The Gram matrix k(x_n, y_m), from direct differences: [n, d], [m, d] -> [n, m]. Traceable; y = x if None."""
+    """The Gram matrix k(x_i, y_j), from direct differences. Traceable.
+
+    Args:
+      kernel: k.
+      x: points, [n, d].
+      y: points, [m, d]; x if None.
+
+    Returns:
+      [n, m].
+    """
     return kernel.pairwise(x, x if y is None else y)
 
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelValues:
-    """k(z_m, x_n), for ``tiles.pair_sums``; ``expand`` as in ``Kernel.pairwise``."""
+    """k(z_m, x_n) as a function for ``tiles.pair_sums``, with ``expand`` as in ``Kernel.pairwise``."""
 
     kernel: Kernel
     expand: bool = dataclasses.field(metadata={"static": True})
@@ -64,26 +73,26 @@ def kernel_sums(
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes (float64 whatever JAX's global setting is).
+    """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes.
 
-    Arrays that are on an accelerator already are used where they are.
+    Float64 works whatever JAX's global setting is. Arrays on an accelerator are used there.
 
-    Where ``kernel.expands`` for the number of columns, distances are expanded about the points' mean: fast, and
-    accurate where the points, seen from their mean, are at most some thousand bandwidths away.
+    If ``kernel.expands`` for the number of columns, squared distances are expanded about the mean of the points. This
+    is fast. It is accurate if the points are at most some thousand bandwidths away from their mean.
 
     Args:
       kernel: k.
       points: z, [M, d].
       rows: x, [N, d], finite.
       weights: a, [N]; 1 if None.
-      devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (pairs of chunks done, pairs of chunks in all).
+      devices: JAX devices over which the rows are spread; all local devices if None.
+      progress: called with (pairs of chunks done, number of pairs of chunks).
 
     Returns:
-      [M], on the host. Partial sums are added in float64.
+      Sums, [M], on the host. Partial sums are added in float64.
 
     Raises:
-      ValueError: shapes that do not fit.
+      ValueError: shapes mismatch, or a value is not finite.
     """
     points, check_points_are_finite = check_points_in_place(points, "points")
     rows, check_rows_are_finite = check_points_in_place(rows, "rows")
@@ -114,27 +123,27 @@ def kernel_mean(
     devices=None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """(1/N) Σ_n k(z_m, x_n), the empirical kernel mean embedding evaluated at the points: see :func:`kernel_sums`."""
+    """(1/N) Σ_n k(z_m, x_n), the empirical mean embedding evaluated at the points, [M]. See :func:`kernel_sums`."""
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
 def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | None = None) -> float:
     """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖².
 
-    On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all pairs are: one program is
-    compiled for them, which takes longer than they do.
+    On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all ordered pairs are evaluated,
+    because one program then serves all of them, and compilation takes longer than the evaluation.
 
     Args:
       kernel: k.
       rows: x, [N, d], finite.
       devices: as for :func:`kernel_sums`.
-      progress: called with (pairs of blocks done, pairs of blocks in all).
+      progress: called with (pairs of blocks done, number of pairs of blocks).
     """
     if jax.default_backend() != "cpu":
         sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)
         return float(sums.sum(dtype=np.float64)) / len(sums) ** 2
     rows = check_points(rows, "rows")
-    # Rows of weight 0 fill the last block up, so that all have one shape.
+    # Rows of weight 0 fill the last block, so that all blocks have one shape.
     padded = tiles.pad(rows, min(len(rows), _DOUBLE_MEAN_STEP))
     weights = (np.arange(len(padded)) < len(rows)).astype(rows.dtype)
     starts = range(0, len(padded), min(len(rows), _DOUBLE_MEAN_STEP))
@@ -151,7 +160,7 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
 
 @reproducible_jit
 def _lower_row_sums(kernel, block, points, start):
-    """2 Σ_{j < i} k(z_i, z_j) + k(z_i, z_i) for the rows i of a block that starts at ``start``."""
+    """2 Σ_{j < i} k(z_i, z_j) + k(z_i, z_i) for the rows i of a block [b, d] that starts at row ``start``, [b]."""
     i = start + jnp.arange(block.shape[0], dtype=jnp.int32)
     j = jnp.arange(points.shape[0], dtype=jnp.int32)
     twice_below = jnp.where(j[None, :] < i[:, None], 2, jnp.where(j[None, :] == i[:, None], 1, 0))
@@ -159,8 +168,15 @@ def _lower_row_sums(kernel, block, points, start):
 
 
 def prefix_double_means(kernel: Kernel, points: np.ndarray) -> np.ndarray:
-    """(1/M²) Σ_{i, j ≤ M} k(z_i, z_j) for every prefix M = 1, ..., [M] in float64: the squared norm of the uniform
-    weighting of the first M points."""
+    """(1/m²) Σ_{i, j ≤ m} k(z_i, z_j) for m = 1, ..., M: squared norms of the uniform weighting of the first m points.
+
+    Args:
+      kernel: k.
+      points: z, [M, d].
+
+    Returns:
+      float64 [M].
+    """
     points = check_points(points, "points").astype(np.float64)
     n = len(points)
     step = min(n, 256)

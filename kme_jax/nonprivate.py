@@ -1,4 +1,4 @@
-"""Distances to the private data. NOT PRIVATE: for experiments, tests and ``kme_jax.points.evaluate`` alone."""
+"""Distances to the private rows. NOT PRIVATE: for experiments, tests and the evaluation of releases alone."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
 
 @functools.partial(reproducible_jit, static_argnames="num_rows")
 def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
-    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], over ``num_rows`` i from ``start``."""
-    some = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]
-    block = gram.gram(kernel, some[0], points)
-    return jnp.sum(some[1] * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
+    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], for ``num_rows`` values of i from ``start``."""
+    points_i, columns_i = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]
+    block = gram.gram(kernel, points_i, points)
+    return jnp.sum(columns_i * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """The exact embedding μ̂_X of private rows, to measure a release against.
+    """The exact mean embedding μ̂_X of private rows, for the distance of a release to it. SENSITIVE.
 
     Attributes:
       kernel: k.
@@ -48,12 +48,12 @@ class Reference:
 
     @classmethod
     def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | None = None) -> Reference:
-        """Computes ‖μ̂_X‖² in float64: N²/2 kernel evaluations."""
+        """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, by N²/2 kernel evaluations."""
         rows = check_points(rows, "rows").astype(np.float64)
         return cls(kernel, rows, gram.double_mean(kernel, rows, progress=progress))
 
     def kernel_mean(self, points: np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
-        """μ̂_X(z_m) for every point: [M, d] -> [M] in float64."""
+        """μ̂_X(z_m) for points [M, d], float64 [M]."""
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 
     def distance(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> float:
@@ -62,16 +62,16 @@ class Reference:
         Args:
           points: z, [M, d].
           weights: w, [M].
-          kernel_mean: :meth:`kernel_mean` of the points, where it is known already.
+          kernel_mean: :meth:`kernel_mean` of the points, [M]; computed if None.
 
         Raises:
-          ValueError: Δ² comes out negative by more than the rounding of sums of this size.
+          ValueError: the computed Δ² is negative by more than the rounding of sums of this size.
         """
         return float(self.distances(points, np.asarray(weights)[None, :], kernel_mean)[0])
 
     @in_float64
     def distances(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> np.ndarray:
-        """:meth:`distance` for each of several weights [r, M] of the same points, [r]."""
+        """:meth:`distance` for each row of weights [r, M] of the same points [M, d], float64 [r]."""
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
         used = np.any(weights != 0, axis=0)
         points, weights = points[used], weights[:, used]
@@ -79,7 +79,7 @@ class Reference:
             return np.full(len(weights), np.sqrt(self.squared_norm))
         cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
         own = np.zeros(len(weights))
-        # Filled up with weights of zero, so that few shapes are compiled.
+        # Points of weight zero are appended, so that few shapes are compiled.
         size = len(points)
         size = max(64, 1 << (size - 1).bit_length()) if size <= 1024 else -(-size // 1024) * 1024
         points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")

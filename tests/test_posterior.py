@@ -22,7 +22,7 @@ from kme_jax import (
 )
 from kme_jax.feature_maps.waves import FreeWaves
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import joint, posterior
+from kme_jax.synthesis import joint_reduced_set, posterior
 from kme_jax.synthesis.posterior import _Model
 
 KERNEL = Gaussian(0.5)
@@ -257,7 +257,7 @@ def test_improved_beats_algorithm_two_on_a_laplacian_kernel_away_from_the_origin
     reference = Reference.from_rows(kernel, rows)
     fourier = FourierMap.from_kernel(jax.random.key(1), kernel, 1000, 2)
     private = perturb(jax.random.key(2), mean_embedding(fourier, rows), PrivacyBudget(0.1, 1e-6))
-    other, _ = joint(jax.random.key(3), private, proposal.sample(1000, 0), 100)
+    other, _ = joint_reduced_set(jax.random.key(3), private, proposal.sample(1000, 0), 100)
     assert reference.distance(sample.points, sample.weights) < reference.distance(other.points, other.weights)
     np.testing.assert_allclose(sample.expectation(lambda z: z), rows.mean(axis=0), atol=0.15)
 

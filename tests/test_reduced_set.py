@@ -12,8 +12,8 @@ from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from kme_jax.synthesis import (
     greedy_preimages,
-    joint,
-    joint_of_sizes,
+    joint_reduced_set,
+    joint_reduced_sets,
     l1_ball_weights,
     lasso,
     lasso_path,
@@ -219,7 +219,7 @@ def test_lasso_weights_are_of_the_noisy_embedding(rows, rng):
 def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     noisy = _private(rows, epsilon=5.0)
     candidates = rng.uniform(-5, 5, size=(100, 2))
-    sample, report = joint(jax.random.key(3), noisy, candidates, 20, num_steps=100)
+    sample, report = joint_reduced_set(jax.random.key(3), noisy, candidates, 20, num_steps=100)
     assert np.abs(sample.weights).sum() <= 1 + 1e-6
     assert sample.points.shape == (20, 2)
     assert len(report.objective) == 300 + 1
@@ -232,13 +232,13 @@ def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     assert exact.distance(sample.points, sample.weights) < 0.25 * uniform
 
 
-def test_joint_of_sizes_is_joint(rows, rng):
+def test_joint_reduced_sets_are_joint_reduced_sets_of_single_sizes(rows, rng):
     noisy, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
     keys = [jax.random.key(7), jax.random.key(8)]
-    together = joint_of_sizes(keys, noisy, candidates, [1, 6], num_steps=30)
+    together = joint_reduced_sets(keys, noisy, candidates, [1, 6], num_steps=30)
     for key, embedding, of_sizes in zip(keys, noisy, together, strict=True):
         for size, (sample, report) in zip([1, 6], of_sizes, strict=True):
-            alone, other = joint(key, embedding, candidates, size, num_steps=30)
+            alone, other = joint_reduced_set(key, embedding, candidates, size, num_steps=30)
             np.testing.assert_allclose(sample.points, alone.points, atol=1e-2)
             assert report.objective[-1] == pytest.approx(other.objective[-1], rel=1e-3)
 
@@ -266,7 +266,9 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
 
 def test_joint_is_a_function_of_its_key(rows, rng):
     noisy, candidates = _private(rows), rng.uniform(-5, 5, size=(30, 2))
-    first, again, other = (joint(jax.random.key(k), noisy, candidates, 5, num_steps=20)[0] for k in (1, 1, 2))
+    first, again, other = (
+        joint_reduced_set(jax.random.key(k), noisy, candidates, 5, num_steps=20)[0] for k in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first.points, again.points)
     assert not np.array_equal(first.points, other.points)
 
@@ -277,13 +279,19 @@ def test_bad_arguments(rows, rng):
     of_subspace = perturb(jax.random.key(0), mean_embedding(subspace, rows), PrivacyBudget(1.0, 1e-6))
     key = jax.random.key(0)
     for message, call in [
-        ("needs the embedding of a FourierMap, got SubspaceMap", lambda: joint(key, of_subspace, points, 3)),
-        ("needs the embedding of a FourierMap", lambda: greedy_preimages([of_subspace], points)),
-        ("same precision and numbers", lambda: greedy_preimages([noisy, _private(rows, 5, num_features=40)], points)),
+        (
+            "expected the noisy embedding of a FourierMap, got SubspaceMap",
+            lambda: joint_reduced_set(key, of_subspace, points, 3),
+        ),
+        ("expected the noisy embedding of a FourierMap", lambda: greedy_preimages([of_subspace], points)),
+        (
+            "same precision, number of features",
+            lambda: greedy_preimages([noisy, _private(rows, 5, num_features=40)], points),
+        ),
         ("starts: expected 2 columns", lambda: greedy_preimages([noisy], np.ones((3, 3)))),
-        ("num_points must be at least 1, got 0", lambda: joint(key, noisy, points, 0)),
-        ("10 points are fewer than num_points=11", lambda: joint(key, noisy, points, 11)),
-        ("radius must be at least 1", lambda: joint(key, noisy, points, 3, radius=0.5)),
+        ("num_points must be at least 1, got 0", lambda: joint_reduced_set(key, noisy, points, 0)),
+        ("10 points are fewer than num_points=11", lambda: joint_reduced_set(key, noisy, points, 11)),
+        ("radius must be at least 1", lambda: joint_reduced_set(key, noisy, points, 3, radius=0.5)),
         ("points: expected 2 columns", lambda: next(lasso_weights(noisy, np.ones((3, 3))))),
         ("penalty must be positive", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 0.0, [2]))),
         ("sizes must increase", lambda: next(lasso_path(np.ones((2, 2)), np.ones(2), 1.0, [2, 1]))),

@@ -74,13 +74,13 @@ def test_conditional_distributions(rows):
     for codes in itertools.product(range(6), range(2), range(9)):
         inside = all(any(low <= codes[j] < high for low, high in allowed) for j, allowed in ranges.items())
         kept[codes] = joint[codes] * inside
-    given = rows.given(ranges)
-    codes = given.sample(100_000, 1)
+    conditioned = rows.conditioned(ranges)
+    codes = conditioned.sample(100_000, 1)
     assert np.abs(_histogram(codes) - kept / kept.sum()).sum() / 2 < 0.014
     with pytest.raises(ValueError, match="no such rows"):
-        rows.given({2: [(7, 7)]})
+        rows.conditioned({2: [(7, 7)]})
     with pytest.raises(ValueError, match="no such rows"):
-        rows.given({2: []})
+        rows.conditioned({2: []})
 
 
 def test_no_class_without_a_split(rng, rows):

@@ -35,7 +35,7 @@ from kme_jax.privacy import (
 )
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.perturb import perturb_integers
-from kme_jax.synthesis import joint
+from kme_jax.synthesis import joint_reduced_set
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
 
@@ -136,7 +136,7 @@ def test_step_three_takes_a_secure_embedding(feature_map, rows):
         assert np.linalg.norm(bounded.expectation(lambda z: z)) < 0.3
     elif isinstance(feature_map, FourierMap):
         candidates = np.random.default_rng(1).normal(0, 2, (200, 2))
-        sample, _ = joint(jax.random.key(1), noisy, candidates, 30, num_steps=100, num_rounds=1)
+        sample, _ = joint_reduced_set(jax.random.key(1), noisy, candidates, 30, num_steps=100, num_rounds=1)
     else:
         proposal = NormalProposal.create(np.zeros(2), 1.0)
         mean, _ = posterior_mean(jax.random.key(1), noisy, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)

@@ -8,31 +8,31 @@ import pytest
 
 from kme_jax import PrivacyBudget
 from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, mean_embedding
-from kme_jax.feature_maps.table import Block, Grid, TableMap
+from kme_jax.feature_maps.table import Binning, Block, TableMap
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.perturb import perturb_integers, perturb_securely
 
 # A nullable number of 5000 values, a category, a small number.
-GRIDS = (
-    Grid.create(5001, ordered=True, missing=True),
-    Grid.create(4, ordered=False, missing=False),
-    Grid.create(6, ordered=True, missing=False),
+BINNINGS = (
+    Binning.create(5001, ordered=True, missing=True),
+    Binning.create(4, ordered=False, missing=False),
+    Binning.create(6, ordered=True, missing=False),
 )
-_CELLS = np.arange(GRIDS[0].num_cells)
-_COARSE = np.where(GRIDS[0].num_values == _CELLS, 3, _CELLS // 400)
+_CELLS = np.arange(BINNINGS[0].num_cells)
+_COARSE = np.where(BINNINGS[0].num_values == _CELLS, 3, _CELLS // 400)
 _LOOKED = np.where(_CELLS == 7, 0, np.where(_CELLS == 900, 1, -1))
 BLOCKS = (
     Block((0,), (_CELLS,), weight=3),
     Block((1, 2), (np.arange(4), np.asarray([0, 0, 1, 1, 2, 2])), weight=2),
     Block((2, 0, 1), (np.asarray([0, 1, 1, 1, 1, 2]), _COARSE, np.asarray([0, 1, 1, 0]))),
-    Block((0,), (_LOOKED,), weight=5, zoom=GRIDS[0].width),
+    Block((0,), (_LOOKED,), weight=5, zoom=BINNINGS[0].width),
 )
-MAP = TableMap(GRIDS, BLOCKS)
+MAP = TableMap(BINNINGS, BLOCKS)
 
 
 def _rows(rng, num_rows=500):
-    rows = np.stack([rng.integers(0, grid.num_codes, num_rows) for grid in GRIDS], axis=1)
-    rows[:40, 0] = rng.integers(7 * GRIDS[0].width, 8 * GRIDS[0].width, 40)
+    rows = np.stack([rng.integers(0, binning.num_codes, num_rows) for binning in BINNINGS], axis=1)
+    rows[:40, 0] = rng.integers(7 * BINNINGS[0].width, 8 * BINNINGS[0].width, 40)
     rows[40:50, 0] = 5000
     return rows
 
@@ -41,9 +41,11 @@ def _places(row):
     """Where ψ(x) is not zero, and what it is there without the norm, from the definition."""
     found, start = {}, 0
     for block in BLOCKS:
-        bins = [table[GRIDS[j].cells(np.asarray(row[j]))] for j, table in zip(block.columns, block.bins, strict=True)]
+        bins = [
+            table[BINNINGS[j].cells(np.asarray(row[j]))] for j, table in zip(block.columns, block.bins, strict=True)
+        ]
         if block.zoom:
-            bins.append(row[0] % GRIDS[0].width)
+            bins.append(row[0] % BINNINGS[0].width)
         if bins[0] >= 0:
             found[start + int(np.ravel_multi_index(bins, block.shape))] = block.weight
         start += block.size
@@ -51,16 +53,16 @@ def _places(row):
 
 
 def test_cells_cover_all_codes():
-    for grid in GRIDS:
-        first = grid.first_codes()
+    for binning in BINNINGS:
+        first = binning.first_codes()
         assert first[0] == 0
-        assert first[-1] == grid.num_codes
-        cells = grid.cells(np.arange(grid.num_codes))
-        np.testing.assert_array_equal(cells, np.searchsorted(first, np.arange(grid.num_codes), "right") - 1)
-        assert cells.max() == grid.num_cells - 1
-    assert GRIDS[0].num_cells <= 1025
-    assert GRIDS[0].cells(np.asarray([4999, 5000])).tolist() == [GRIDS[0].num_values - 1, GRIDS[0].num_values]
-    assert Grid.create(4096, ordered=False, missing=False).num_cells == 4096
+        assert first[-1] == binning.num_codes
+        cells = binning.cells(np.arange(binning.num_codes))
+        np.testing.assert_array_equal(cells, np.searchsorted(first, np.arange(binning.num_codes), "right") - 1)
+        assert cells.max() == binning.num_cells - 1
+    assert BINNINGS[0].num_cells <= 1025
+    assert BINNINGS[0].cells(np.asarray([4999, 5000])).tolist() == [BINNINGS[0].num_values - 1, BINNINGS[0].num_values]
+    assert Binning.create(4096, ordered=False, missing=False).num_cells == 4096
 
 
 def test_features_and_counts_are_those_of_the_definition(rng):
@@ -73,10 +75,10 @@ def test_features_and_counts_are_those_of_the_definition(rng):
     np.testing.assert_allclose(MAP.weighted_sum(rows, np.ones(len(rows))), expected.sum(0), atol=1e-9)
     weights = rng.normal(size=len(rows))
     np.testing.assert_allclose(MAP.weighted_sum(rows, weights), weights @ expected, atol=1e-9)
-    tables = MAP.tables(expected.mean(0), len(rows))
+    tables = MAP.marginals(expected.mean(0), len(rows))
     assert [table.shape for table in tables] == [block.shape for block in BLOCKS]
     np.testing.assert_allclose(tables[1].sum(), len(rows))
-    np.testing.assert_allclose(tables[3].sum(), np.sum(_LOOKED[GRIDS[0].cells(rows[:, 0])] >= 0))
+    np.testing.assert_allclose(tables[3].sum(), np.sum(_LOOKED[BINNINGS[0].cells(rows[:, 0])] >= 0))
 
 
 def test_the_kernel_is_the_product_of_features(rng):
@@ -93,7 +95,10 @@ def test_the_kernel_is_the_product_of_features(rng):
 
 def test_the_diameter_holds_and_is_reached(rng):
     rows = _rows(rng, 200)
-    rows[0], rows[1] = [7 * GRIDS[0].width, 0, 0], [900 * GRIDS[0].width, 1, 5]  # nothing in common, all blocks counted
+    rows[0], rows[1] = (
+        [7 * BINNINGS[0].width, 0, 0],
+        [900 * BINNINGS[0].width, 1, 5],
+    )  # nothing in common, all blocks counted
     features = np.asarray(MAP(jnp.asarray(rows, jnp.float32)), np.float64)
     distances = np.linalg.norm(features[:, None] - features[None], axis=2)
     assert distances.max() <= MAP.diameter + 1e-6
@@ -114,7 +119,7 @@ def test_integers_are_exact(rng):
         shuffled = rng.permutation(rows).astype(float)
         batches = (shuffled[i : i + size] for i in range(0, len(rows), size))
         np.testing.assert_array_equal(integer_embedding_of_batches(MAP, batches, len(rows)).total, expected)
-    first, second = np.asarray([[7 * GRIDS[0].width, 0, 0]]), np.asarray([[900 * GRIDS[0].width, 1, 5]])
+    first, second = np.asarray([[7 * BINNINGS[0].width, 0, 0]]), np.asarray([[900 * BINNINGS[0].width, 1, 5]])
     difference = integers.sum(first, [True]) - integers.sum(second, [True])
     assert np.linalg.norm(difference) == pytest.approx(integers.diameter)
     assert integers.diameter == pytest.approx(integers.units * MAP.diameter)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kme_jax import Ledger, load
-from kme_jax.feature_maps.table import Grid
+from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import zcdp_delta
@@ -176,8 +176,8 @@ def test_counts_are_those_of_the_table_and_the_noise(made):
     codes = SCHEMA.encode(TABLE)
     for private in made[0].measurement.measured.values():
         feature_map = private.feature_map
-        counts = feature_map.tables(feature_map.weighted_sum(codes, np.ones(len(codes))) / len(codes), len(codes))
-        noisy = feature_map.tables(private.coordinates, len(codes))
+        counts = feature_map.marginals(feature_map.weighted_sum(codes, np.ones(len(codes))) / len(codes), len(codes))
+        noisy = feature_map.marginals(private.coordinates, len(codes))
         scaled = [
             (theirs - ours).reshape(-1) / plans.sigma(private, block)
             for theirs, ours, block in zip(noisy, counts, feature_map.blocks, strict=True)
@@ -398,7 +398,7 @@ def test_plans_do_not_see_rows():
     """Bins, pairs and cells are functions of noisy counts alone."""
     first = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), secure=False)
     rho = first.statement["rho"]
-    layout = plans.Layout.create(first.measured["single columns"].feature_map.grids, -1, TABLE.num_rows, rho)
+    layout = plans.Layout.create(first.measured["single columns"].feature_map.binnings, -1, TABLE.num_rows, rho)
     singles = plans.Singles.read(layout, first.measured["single columns"])
     plan = plans.Plan.create(layout, singles, TABLE.num_rows, rho)
     for ours, theirs in zip(plan.bins + plan.unions, first.plan.bins + first.plan.unions, strict=True):
@@ -416,7 +416,7 @@ def test_plans_do_not_see_rows():
 def test_pairs_that_depend_on_each_other_come_first():
     measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), secure=False)
     private = list(measured.measured.values())
-    layout = plans.Layout.of_plan(private[0].feature_map.grids, -1, measured.plan)
+    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, measured.plan)
     singles = plans.Singles.read(layout, private[0])
     found = plans.association(layout, measured.plan, singles, private[1])
     associated = {
@@ -482,8 +482,8 @@ def test_an_attack_on_the_whole_sequence():
     ],
 )
 def test_tables_are_split_by_a_target_of_few_classes(num_codes, num_rows, rho, splits):
-    grids = [Grid.create(size, ordered=False, missing=False) for size in (*[8] * 20, num_codes)]
-    layout = plans.Layout.create(grids, 20, num_rows, rho)
+    binnings = [Binning.create(size, ordered=False, missing=False) for size in (*[8] * 20, num_codes)]
+    layout = plans.Layout.create(binnings, 20, num_rows, rho)
     assert layout.split == (20 if splits else -1)
     assert layout.target == 20
     assert layout.num_classes == (num_codes if splits else 1)
@@ -504,9 +504,9 @@ def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
 
 
 def test_wide_tables_have_bins_that_there_is_room_for():
-    grids = [Grid.create(900, ordered=True, missing=False) for _ in range(200)]
-    layout = plans.Layout.create(grids, -1, 10**8, 1.0)
-    counts = [np.full((1, 900), 10**8 / 900) for _ in grids]
+    binnings = [Binning.create(900, ordered=True, missing=False) for _ in range(200)]
+    layout = plans.Layout.create(binnings, -1, 10**8, 1.0)
+    counts = [np.full((1, 900), 10**8 / 900) for _ in binnings]
     ones, sums = [1.0] * 200, [table[0] for table in counts]
     singles = plans.Singles(counts, ones, None, [], sums, ones, counts)
     plan = plans.Plan.create(layout, singles, 10**8, 1.0)
@@ -517,5 +517,5 @@ def test_wide_tables_have_bins_that_there_is_room_for():
 def test_a_table_of_one_column_spends_all(width, expected):
     schema = Schema((Numeric("a", 0, width - 1, integer=True),))
     made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
-    assert plans.shares(plans.Layout(made.measured["single columns"].feature_map.grids, -1, -1)) == expected
+    assert plans.shares(plans.Layout(made.measured["single columns"].feature_map.binnings, -1, -1)) == expected
     assert made.measured["single columns"].mechanism.rho >= 0.89 * made.statement["rho"]

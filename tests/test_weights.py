@@ -124,20 +124,20 @@ def test_resampling_keeps_the_expected_counts(rng):
     sample = WeightedSample(points, weights)
     total = np.zeros(30)
     for seed in range(200):
-        rows = sample.resample(100, seed)
+        rows = sample.quantise(100, seed)
         counts = np.bincount(rows[:, 0].astype(int), minlength=30)
         assert rows.shape == (100, 1)
         assert (np.abs(counts - 100 * weights) < 1).all()
         total += counts
     np.testing.assert_allclose(total / 200, 100 * weights, atol=0.15)
-    np.testing.assert_array_equal(sample.resample(7, 3), sample.resample(7, 3))
+    np.testing.assert_array_equal(sample.quantise(7, 3), sample.quantise(7, 3))
 
 
-def test_only_probability_weights_can_be_resampled(rng):
+def test_only_probability_weights_can_be_quantised(rng):
     points = rng.normal(size=(3, 2))
-    with pytest.raises(ValueError, match="only probability weights can be resampled"):
-        WeightedSample(points, np.array([1.5, -0.6, 0.1])).resample(10, 0)
+    with pytest.raises(ValueError, match="only probability weights can be quantised"):
+        WeightedSample(points, np.array([1.5, -0.6, 0.1])).quantise(10, 0)
     with pytest.raises(ValueError, match=r"sum to 0\.9"):
-        WeightedSample(points, np.full(3, 0.3)).resample(10, 0)
+        WeightedSample(points, np.full(3, 0.3)).quantise(10, 0)
     with pytest.raises(ValueError, match="num_rows must be at least 1"):
-        uniform(points).resample(0, 0)
+        uniform(points).quantise(0, 0)

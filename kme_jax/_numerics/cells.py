@@ -1,7 +1,7 @@
-"""One cell of private rows as a number, or as text, by what this cell is alone.
+"""Conversion of a single cell of private rows to a number or to text. The result depends on this cell alone.
 
-The type of an array or of a column depends on all of its cells: one text turns a column of bools into one of objects,
-and one missing cell turns whole numbers into floats. Nothing here looks at such a type.
+The type of an array or a column depends on all of its cells: one text turns a column of bools into objects, and one
+missing cell turns whole numbers into floats. So nothing here depends on such a type.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 UNREADABLE = b"\xff"
-"""Text that is no value of any column, because it is not UTF-8."""
+"""Text that is not UTF-8, so it is not a value of any column."""
 
 _TRUTH = {b"true": 1.0, b"false": 0.0}
-# What pandas.read_csv and pyarrow.csv take for missing, and what NumPy writes for a missing time.
+# Words that pandas.read_csv and pyarrow.csv read as missing, and the word that NumPy writes for a missing time.
 _MISSING = frozenset(
     word.encode()
     for word in (
@@ -30,7 +30,7 @@ _MISSING = frozenset(
 )
 _NUMBERS = (bool, int, float, complex, np.bool_, np.number, Decimal, Fraction)
 _NO_NUMBERS = (np.timedelta64, np.datetime64)  # NumPy counts a timedelta64 as a whole number
-# They are unreadable in Arrow, so they are unreadable as objects, too.
+# These are unreadable as Arrow types, so they are unreadable as objects too.
 _UNREADABLE_TYPES = (datetime.timedelta, list, tuple, dict, set, frozenset, np.ndarray, np.generic, memoryview, range)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -41,7 +41,7 @@ LAST_SECOND = (datetime.datetime(9999, 12, 31, 23, 59, 59) - _NAIVE_EPOCH) // _S
 
 
 def parse_float(cell: bytes) -> float | None:
-    """A number written in digits; NaN for an empty cell; None for other text."""
+    """The number that a cell has in digits. NaN for an empty cell, None for other text."""
     try:
         return float(cell or b"nan") if b"_" not in cell else None
     except ValueError:
@@ -56,13 +56,13 @@ def _real(value: complex | np.complexfloating) -> float | None:
 
 
 def parse_number(cell: bytes) -> float | None:
-    """The number that a text without blanks around it stands for.
+    """The number that text without blanks around it stands for.
 
-    "true" and "false", in any case, are 1 and 0: they are what is written for bools. A complex number without an
+    "true" and "false", in upper or lower case, are 1 and 0, because bools are written so. A complex number without an
     imaginary part is its real part.
 
     Returns:
-      NaN for text that stands for a missing cell; None for text that is no number.
+      The number. NaN for text that stands for a missing cell, None for other text.
     """
     number = parse_float(cell)
     if number is not None:
@@ -78,20 +78,20 @@ def parse_number(cell: bytes) -> float | None:
 
 
 def parse_numbers(cells: Iterable[bytes]) -> list[float | None]:
-    """``parse_number`` of several texts."""
-    found: list[float | None] = []
+    """``parse_number`` of each cell."""
+    numbers: list[float | None] = []
     for cell in cells:
         try:
-            found.append(float(cell) if b"_" not in cell else None)
+            numbers.append(float(cell) if b"_" not in cell else None)
         except ValueError:
-            found.append(parse_number(cell))
-    return found
+            numbers.append(parse_number(cell))
+    return numbers
 
 
 def parse_time(cell: bytes) -> int | None:
     """Whole seconds since 1970 of ISO text, in UTC unless it names a zone; None for other text.
 
-    What is outside of the years 1 to 9999 in UTC counts as their ends.
+    A time outside of the years 1 to 9999 in UTC is moved to the first or the last second of these years.
     """
     try:
         return seconds_of(datetime.datetime.fromisoformat(cell.decode("ascii")))
@@ -100,7 +100,7 @@ def parse_time(cell: bytes) -> int | None:
 
 
 def seconds_of(time: datetime.datetime) -> int:
-    """Whole seconds since 1970, as ``parse_time`` has them."""
+    """Whole seconds since 1970, as from ``parse_time``."""
     since = time - (_NAIVE_EPOCH if time.tzinfo is None else _EPOCH)
     seconds = since.days * 86400 + since.seconds
     if FIRST_SECOND <= seconds <= LAST_SECOND:
@@ -109,12 +109,12 @@ def seconds_of(time: datetime.datetime) -> int:
 
 
 def is_number_type(value: Any) -> bool:
-    """Whether an object is of a type of numbers; bools are."""
+    """Whether the type of an object is one of numbers, bools included."""
     return isinstance(value, _NUMBERS) and not isinstance(value, _NO_NUMBERS)
 
 
 def number_of(value: Any) -> float | None:
-    """An object of a type of numbers as float64, rounded once; NaN if it is; None for what has an imaginary part."""
+    """A number of any type as float64, rounded once. None for a complex number with an imaginary part."""
     try:
         if isinstance(value, int):
             return int.__float__(value)
@@ -125,12 +125,12 @@ def number_of(value: Any) -> float | None:
         if isinstance(value, Decimal) and value.is_nan():
             return math.nan
         return float(value)
-    except OverflowError:  # of a whole number, or of a fraction
+    except OverflowError:  # whole numbers and fractions may be too large
         return math.inf if value > 0 else -math.inf
 
 
 def _time(value: np.datetime64) -> bytes | None:
-    """ISO text of a time, or None if it is none."""
+    """ISO text of a time; None for NaT."""
     if np.isnat(value):
         return None
     year = int(value.astype("datetime64[Y]").astype(np.int64)) + 1970  # before seconds, which could overflow
@@ -145,7 +145,7 @@ def _text_of(value: Any) -> bytes | None:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, str):
-        return str.encode(value)  # what it holds, not what its class shows
+        return str.encode(value)  # its content, whatever its class shows
     if isinstance(value, bytes | bytearray):
         return b"".join([value])
     if is_number_type(value):
@@ -156,7 +156,7 @@ def _text_of(value: Any) -> bytes | None:
     if isinstance(value, np.datetime64):
         return _time(value)
     if isinstance(value, datetime.datetime):
-        exact = getattr(value, "asm8", None)  # of pandas, whose years are more than those of Python
+        exact = getattr(value, "asm8", None)  # pandas has more years than Python
         if isinstance(exact, np.datetime64):
             return _time(exact)
         return (_EPOCH + datetime.timedelta(seconds=seconds_of(value))).isoformat().encode()
@@ -177,7 +177,7 @@ def text_of(value: Any) -> bytes | None:
     """Any object as the text of a cell: numbers as float64, times as ISO text in UTC.
 
     Returns:
-      None for a missing cell; ``UNREADABLE`` for what has no text, whatever the object does when it is asked.
+      The text. None for a missing cell, ``UNREADABLE`` for an object without text, also if it raises an error.
     """
     try:
         return _text_of(value)
@@ -188,10 +188,10 @@ def text_of(value: Any) -> bytes | None:
 
 
 def point_of(value: Any) -> float:
-    """Any object as an entry of a row of numbers; NaN for what is missing or no number."""
+    """Any object as an entry of a row of numbers. NaN if it is missing or not a number."""
     try:
         if isinstance(value, str | bytes | bytearray):
-            number = parse_number(_text_of(value).rstrip(b"\0").strip())  # arrays of text drop NULs at the end, too
+            number = parse_number(_text_of(value).rstrip(b"\0").strip())  # arrays of text also drop NULs at the end
         elif is_number_type(value):
             number = number_of(value)
         elif isinstance(value, np.generic) or np.ndim(value):
@@ -207,9 +207,10 @@ def point_of(value: Any) -> float:
 
 @np.errstate(all="ignore")
 def points_of(array: np.ndarray) -> np.ndarray:
-    """An array of any type and shape as one of float32, if it is one, or else of float64: each entry by itself.
+    """An array of any type and shape as numbers of the same shape: float32 if it is float32, otherwise float64.
 
-    What is missing, masked or no number is NaN. Other numbers are rounded to float64, as ``point_of`` does it.
+    Each entry is converted by itself. It is NaN if it is missing, masked or not a number. Numbers are rounded to
+    float64 as by ``point_of``.
     """
     if isinstance(array, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(array), np.nan, points_of(array.data))
@@ -223,8 +224,8 @@ def points_of(array: np.ndarray) -> np.ndarray:
         return np.where(imaginary == 0, real, np.nan)
     if kind.kind in "Mm" or issubclass(kind.type, np.void):
         return np.full(array.shape, np.nan)
-    if kind.kind == "V":  # floats of fewer bits, as JAX has them
+    if kind.kind == "V":  # JAX's floats of fewer bits
         return array.astype(np.float64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what objects do when they are asked for a number
+        warnings.simplefilter("ignore")  # objects may warn when they are converted to a number
         return np.array([point_of(cell) for cell in array.astype(object).flat], np.float64).reshape(array.shape)

@@ -1,11 +1,11 @@
-"""Compiled programs are kept from one run to the next, by JAX's persistent compilation cache.
+"""Keeps compiled programs from one run to the next, by JAX's persistent compilation cache.
 
-Only the main function of a program calls :func:`use_compile_cache`. It changes JAX's global configuration, which
-importing the library never does.
+Only the main function of a program calls :func:`use_compile_cache`. It changes JAX's global configuration. Importing
+the library never does.
 
-JAX runs what it finds in the folder, so nobody else may write there. Programs depend on shapes and on public settings,
-and on no value of a private row; a test shows it. The folder is for its owner's eyes all the same: names and times of
-files tell what was run, and when.
+JAX runs the programs that are in the folder, so no other user may write there. Compiled programs depend on shapes and
+public settings, and on no value of a private row; a test shows it. Still, only the owner may read the folder, because
+names and times of files tell what was run, and when.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 MAX_BYTES = 1 << 29
-"""What the folder is cut down to when a program starts. One run may exceed it."""
+"""Limit of the size of the folder. It is enforced when a program starts, so one run may exceed it."""
 
 _VARIABLE = "KME_JAX_CACHE_DIR"
 # A run compiles hundreds of small programs, which together take as long as the large ones.
@@ -32,7 +32,7 @@ _OPTIONS = ("jax_compilation_cache_dir", "jax_logging_level", *_KEEP_ALL)
 
 
 class UnsafeFolderError(ValueError):
-    """Other users can write to the folder, or could have done so."""
+    """Other users can write to the folder, or could have written to it."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> pathlib.Path | None:
@@ -45,7 +45,7 @@ def cache_folder(environment: Mapping[str, str]) -> pathlib.Path | None:
     if chosen is not None:
         return None if chosen.strip().lower() in ("", "off") else pathlib.Path(chosen).expanduser().absolute()
     base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the standard says to ignore it then
+    if not base.is_absolute():  # the standard says that a relative path is ignored
         try:
             base = pathlib.Path.home() / ".cache"
         except RuntimeError:  # this user has no home
@@ -54,15 +54,15 @@ def cache_folder(environment: Mapping[str, str]) -> pathlib.Path | None:
 
 
 def _others_may_write(status: os.stat_result) -> bool:
-    """Whether another user may add or replace entries of a folder. A group of the user's own number is private."""
+    """Whether another user may add or replace entries of a folder. A group with the user's own number is private."""
     group = bool(status.st_mode & stat.S_IWGRP) and status.st_gid != status.st_uid
     return group or bool(status.st_mode & stat.S_IWOTH)
 
 
 def private_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Makes a folder of mode 0700, or checks that an existing one is safe to load programs from.
+    """Creates a folder of mode 0700, or checks that programs can be loaded safely from an existing one.
 
-    A folder that others can read becomes 0700.
+    If others can read the folder, its mode becomes 0700.
 
     Args:
       folder: an absolute path.
@@ -71,9 +71,9 @@ def private_folder(folder: pathlib.Path) -> pathlib.Path:
       Its path without symbolic links.
 
     Raises:
-      UnsafeFolderError: it, or something in it, belongs to another user; or others can write to it; or others can
-        replace it, because they can write to a folder above it.
-      OSError: it cannot be made, read or written.
+      UnsafeFolderError: the folder, or a file in it, belongs to another user; or other users can write to the folder,
+        or to a folder above it, so that they can replace it.
+      OSError: the folder cannot be created, read or written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = folder.resolve(strict=True)
@@ -96,21 +96,21 @@ def private_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _files(folder: pathlib.Path) -> list[tuple[pathlib.Path, os.stat_result]]:
-    """The files in a folder and the folders within, without those that another process removes meanwhile."""
-    found = []
+    """The files in a folder and its subfolders, with their status. Files that another process removes are left out."""
+    files = []
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 path = pathlib.Path(parent, name)
-                found.append((path, path.lstat()))
-    return found
+                files.append((path, path.lstat()))
+    return files
 
 
 def prune(folder: pathlib.Path, max_bytes: int) -> None:
-    """Removes files that were not used for longest, until the rest has ``max_bytes`` or less.
+    """Removes the least recently used files, until the rest has at most ``max_bytes``.
 
-    JAX can bound the cache itself (``jax_compilation_cache_max_size``), but only where a package for locks is
-    installed, and in JAX 0.10 one incomplete entry then stops it from keeping any more.
+    JAX can limit the cache itself (``jax_compilation_cache_max_size``), but only if a package for locks is installed.
+    In JAX 0.10 one incomplete entry then stops it from keeping more programs.
     """
     files = _files(folder)
     excess = sum(status.st_size for _, status in files) - max_bytes
@@ -122,14 +122,14 @@ def prune(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def use_compile_cache() -> pathlib.Path | None:
-    """Has JAX keep compiled programs, and use what earlier runs kept. For the main function of a program.
+    """Makes JAX keep compiled programs, and use those that earlier runs kept. For the main function of a program.
 
-    A cache that was set up for JAX itself, by ``JAX_COMPILATION_CACHE_DIR`` or in its configuration, stays as it is.
-    Where the folder cannot be made or written, there is no cache. Where it is unsafe there is none either, and one line
+    A cache that was set up for JAX itself, by ``JAX_COMPILATION_CACHE_DIR`` or in its configuration, is not changed. If
+    the folder cannot be created or written, there is no cache. If the folder is unsafe, there is no cache, and one line
     on standard error says why.
 
     Returns:
-      The folder JAX uses, or None if there is no cache.
+      The folder that JAX uses, or None if there is no cache.
     """
     if not jax.config.jax_enable_compilation_cache:
         return None
@@ -163,7 +163,7 @@ def _start(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def temporary_compile_cache(folder: pathlib.Path) -> Iterator[None]:
-    """Has JAX keep compiled programs in a private folder within the block. For programs that measure compile times."""
+    """Context manager: JAX keeps compiled programs in a private folder. For programs that measure compile times."""
     logging.getLogger("jax._src.compilation_cache").setLevel(logging.WARNING)  # absl's programs show more
     before = {name: getattr(jax.config, name) for name in _OPTIONS}
     _start(folder)

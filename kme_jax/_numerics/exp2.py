@@ -1,6 +1,7 @@
-"""2^e for e ≤ 0: about twice as fast as XLA's exponential on a CPU, where that is most of the cost of a kernel.
+"""2^e for e ≤ 0.
 
-On a GPU it is more accurate: XLA computes exp(e log 2) there, whose relative error grows with |e|.
+On a CPU it is about twice as fast as XLA's exponential, which would be most of the cost of a kernel. On a GPU it is
+more accurate: there XLA computes exp(e log 2), whose relative error grows with |e|.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _polynomial(num_terms: int) -> list[float]:
 
 
 def exp2_by_polynomial(e: Array) -> Array:
-    """:func:`exp2_nonpositive` in arithmetic alone, of float32 or float64: for compiled loops of its own kind too."""
+    """:func:`exp2_nonpositive` by arithmetic alone, for float32 or float64. Pallas kernels can use it too."""
     integer, mantissa, smallest, num_terms = _FORMATS[e.dtype.itemsize]
     e = jnp.maximum(e, smallest)
     whole = jnp.round(e)
@@ -44,8 +45,8 @@ def exp2_by_polynomial(e: Array) -> Array:
 def exp2_nonpositive(e: Array) -> Array:
     """2^e for finite e ≤ 0 (and up to rounding above 0). Traceable, differentiable, elementwise.
 
-    Relative error: at most 3e-7 in float32, 6e-16 in float64, with and without fused multiply-adds. What would be
-    subnormal is the smallest normal number.
+    Relative error: at most 3e-7 in float32, 6e-16 in float64, with and without fused multiply-adds. A subnormal
+    result is replaced by the smallest normal number.
 
     Args:
       e: float32 or float64.

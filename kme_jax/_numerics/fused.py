@@ -1,9 +1,9 @@
-"""Weighted sums over rows of functions of (point, row) pairs, in one kernel on a GPU.
+"""Weighted sums over rows of functions of (point, row) pairs, in one GPU kernel.
 
-A program of 128 threads keeps the coordinates of some points in registers and takes the rows of one tile one after
-another: in float32 from shared memory, in float64 (which copies to shared memory do not support) through the cache.
-Nothing but the sums is ever stored, so the arithmetic units are what limits it. The kernel
-is written in Pallas (Mosaic GPU), which needs an NVIDIA GPU of compute capability 9.0 or higher and JAX 0.11 or later.
+A program of 128 threads keeps the coordinates of a few points in registers, and takes the rows of one tile one after
+another. In float32, rows come from shared memory. In float64 they come through the cache, because copies to shared
+memory do not support float64. Only the sums are stored, so the arithmetic units limit the speed. The kernel is written
+in Pallas (Mosaic GPU). It needs an NVIDIA GPU of compute capability 9.0 or higher, and JAX 0.11 or later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Array = jax.Array
 
 MAX_COLUMNS = 32  # more would not fit into registers
 _THREADS = 128  # of a program: one warpgroup
-_LINE = 256  # numbers that one copy to shared memory moves along an axis, at most
-_SHARED_BYTES = 32 * 1024  # of rows: six programs then share a multiprocessor
+_LINE = 256  # largest number of values that one copy to shared memory moves along an axis
+_SHARED_BYTES = 32 * 1024  # of rows, so that six programs share a multiprocessor
 _LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
 
 
@@ -31,10 +31,10 @@ class Columns(NamedTuple):
     """Functions f_1, ..., f_c of pairs, in terms of single columns of points and rows.
 
     Attributes:
-      points: columns to be used, [m, p].
-      rows: columns to be used, [n, p].
-      values: (functions, columns of points, columns of rows, exp2) -> c arrays, for columns that broadcast against each
-        other. The functions are the pytree that these columns are of, with scalars for leaves.
+      points: the columns of points that the functions use, [m, p].
+      rows: the columns of rows that the functions use, [n, p].
+      values: a function of (functions, columns of points, columns of rows, exp2) that returns c arrays. Columns
+        broadcast against each other. ``functions`` is the pytree that these columns come from, with scalar leaves.
     """
 
     points: Array
@@ -52,19 +52,19 @@ def is_supported(device: jax.Device) -> bool:
 
 
 def tile_shape(num_columns: int, dtype: np.dtype) -> tuple[int, int]:
-    """(rows, points) of one program, for so many columns."""
+    """The numbers of rows and of points of one program, for a number of columns."""
     itemsize = np.dtype(dtype).itemsize
     per_thread = 16 // itemsize if num_columns <= 48 // itemsize else 8 // itemsize
     return _SHARED_BYTES // itemsize // _width(num_columns), _THREADS * per_thread
 
 
 def _width(num_columns: int) -> int:
-    """Columns of a row in shared memory, its weight among them: a power of two, so that lines hold whole rows."""
+    """Number of values of a row in shared memory, weight included: a power of two, so that lines hold complete rows."""
     return 1 << num_columns.bit_length()
 
 
 def columns_of(functions: Any, dim: int, dtype: np.dtype) -> int | None:
-    """How many columns the functions' form for this kernel has; None where they have none, or too many."""
+    """Number of columns that the functions use in this kernel; None if they do not support it, or use too many."""
     leaves, structure = jax.tree.flatten(functions)
     if dtype not in (np.float32, np.float64) or any(np.ndim(leaf) for leaf in leaves):
         return None
@@ -90,11 +90,12 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
     """Σ_n a_n f(z_m, x_n) over the rows of each tile: [c, tiles, m]. Traceable.
 
     Args:
-      functions: with ``columns`` (points, rows) -> :class:`Columns` and ``num_values`` c, and scalars for leaves.
-      points: z, [m, d], m a multiple of what ``tile_shape`` says; float32 or float64.
-      rows: x, [n, d], n a multiple of what ``tile_shape`` says, of the same dtype.
+      functions: a pytree with scalar leaves, a method ``columns`` (points, rows) -> :class:`Columns`, and
+        ``num_values``, which is c.
+      points: z, [m, d], float32 or float64. m is a multiple of the number from ``tile_shape``.
+      rows: x, [n, d], of the same dtype. n is a multiple of the number from ``tile_shape``.
       weights: a, [n], of the same dtype.
-      interpret: parameters of Pallas' interpreter, to run without a GPU; for tests.
+      interpret: parameters of Pallas' interpreter, which runs without a GPU; for tests.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -124,15 +125,15 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
             plgpu.barrier_wait(scratch[1])
 
         def add_group(totals, line, first):
-            some: list[Array | None] = [None] * count
+            sums_of_group: list[Array | None] = [None] * count
             for row in range(unrolled):
                 *x, weight = (lines_ref[first_line + line, (first + row) * width + c] for c in range(num_columns + 1))
                 values = form.values(scaled, coordinates, x, exp2)
-                some = [
+                sums_of_group = [
                     value * weight if total is None else total + value * weight
-                    for total, value in zip(some, values, strict=True)
+                    for total, value in zip(sums_of_group, values, strict=True)
                 ]
-            return tuple(total + part for total, part in zip(totals, some, strict=True))
+            return tuple(total + term for total, term in zip(totals, sums_of_group, strict=True))
 
         def add_line(line, totals):
             return jax.lax.fori_loop(

@@ -1,6 +1,6 @@
-"""Where float64 comes from, how inputs are checked, and how progress is reported.
+"""Local use of float64, reproducible compilation, checks of inputs, and the type of progress reports.
 
-Nothing here, or anywhere else in the library, changes JAX's global configuration.
+Nothing here changes JAX's global configuration. The same holds for the rest of the library, except for main functions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def hide_absent_devices() -> None:
-    """Has JAX not report which kinds of device are absent, as it does in a program of absl's.
+    """Stops JAX from reporting which kinds of device are absent. It does so in programs that use absl.
 
-    For the main function of a program: it changes the level of a logger.
+    For the main function of a program, because it changes the level of a logger.
     """
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager
 def float64() -> Iterator[None]:
-    """Within it JAX computes in float64: on the default device where that has float64, else (TPU) on the host's CPU."""
+    """Context manager: JAX computes in float64, on the default device, or on the host's CPU if that is a TPU."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         if jax.default_backend() == "tpu":
@@ -42,7 +42,7 @@ def float64() -> Iterator[None]:
 
 
 def in_float64(function: _F) -> _F:
-    """Decorator: runs the whole function within :func:`float64`."""
+    """Decorator: runs the function within :func:`float64`."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -52,8 +52,8 @@ def in_float64(function: _F) -> _F:
     return wrapper  # type: ignore[return-value]
 
 
-# What XLA chooses by timings differs from process to process, and with it the last bit. With these options matrix
-# products are cuBLAS's, by its own choice, and no sum is made in an order that is left to chance.
+# XLA chooses algorithms by timings, so the choice and the last bit may differ from process to process. With these
+# options cuBLAS computes matrix products and chooses their algorithms, and every sum has a fixed order.
 _REPRODUCIBLE = {
     "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 }
@@ -62,15 +62,15 @@ _REPRODUCIBLE = {
 def reproducible_jit(function: _F, platform: str | None = None, **options: Any) -> _F:
     """``jax.jit`` of a function that gives the same bits in every process, on the same device with the same versions.
 
-    It also compiles faster on a GPU, as nothing is timed. Within another jitted function it is ``jax.jit``.
+    It also compiles faster on a GPU, because nothing is timed. Within another jitted function it is ``jax.jit``.
 
     Args:
-      function: what to compile.
-      platform: of the devices it runs on; JAX's default one if None.
+      function: the function to compile.
+      platform: of the devices it runs on; JAX's default platform if None.
       options: of ``jax.jit``.
 
     Returns:
-      The function, with ``num_programs()``: how many programs were compiled for it.
+      The compiled function. Its method ``num_programs()`` returns the number of programs that were compiled for it.
     """
 
     compiled: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def reproducible_jit(function: _F, platform: str | None = None, **options: Any) 
     @functools.wraps(function)
     def call(*args, **kwargs):
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            return within(*args, **kwargs)  # a part of another program, whose options count
+            return within(*args, **kwargs)  # it becomes part of another program, whose options apply
         on = platform or jax.default_backend()
         if on not in compiled:
             compiled[on] = jax.jit(function, compiler_options=_REPRODUCIBLE.get(on), **options)
@@ -91,7 +91,7 @@ def reproducible_jit(function: _F, platform: str | None = None, **options: Any) 
 
 
 def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
-    """:func:`float64` if any of the arrays is float64 (NumPy arrays included), else a context that does nothing."""
+    """:func:`float64` if any of the arrays is float64 (NumPy arrays included), otherwise a null context."""
     wide = any(np.dtype(getattr(array, "dtype", np.float32)) == np.float64 for array in arrays)
     return float64() if wide else contextlib.nullcontext()
 
@@ -99,15 +99,15 @@ def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
 def check_points(points: Any, name: str = "points") -> np.ndarray:
     """Public points as a finite floating-point array [n, d] with n, d ≥ 1, on the host.
 
-    float32 and float64 keep their precision; integers and booleans become float64. Not for private rows that are to be
-    released: an error that depends on their values is a leak (see ``kme_jax.embedding``).
+    Float32 and float64 keep their precision. Integers and booleans become float64. Not for private rows of a release:
+    an error that depends on their values leaks information (see ``kme_jax.embedding``).
 
     Args:
-      points: anything NumPy can turn into an array.
-      name: what to call it in an error.
+      points: anything that NumPy can turn into an array.
+      name: of the points in an error.
 
     Raises:
-      ValueError: not a two-dimensional, non-empty array of finite numbers.
+      ValueError: the points are not a two-dimensional, non-empty array of finite numbers.
     """
     array = _checked(np.asarray(points), name)
     if not np.isfinite(array).all():
@@ -116,11 +116,11 @@ def check_points(points: Any, name: str = "points") -> np.ndarray:
 
 
 def check_points_in_place(points: Any, name: str = "points") -> tuple[np.ndarray | jax.Array, Callable[[], None]]:
-    """:func:`check_points`, but an array that is on an accelerator stays there.
+    """:func:`check_points`, but an array on an accelerator stays there.
 
     Returns:
-      the array, and what raises ValueError where it has values that are not finite: to be called once the results of
-      work that was started in the meantime are awaited anyway.
+      The array, and a function that raises ValueError if a value is not finite. It waits for the device, so it should
+      be called after other work was started.
     """
     if not is_on_accelerator(points):
         return check_points(points, name), lambda: None
@@ -143,7 +143,7 @@ def _checked(array: Any, name: str) -> Any:
     """The array [n, d] in floating point.
 
     Raises:
-      ValueError: not a two-dimensional, non-empty array of numbers.
+      ValueError: it is not a two-dimensional, non-empty array of numbers.
     """
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name}: expected numbers, got an array of {array.dtype}")

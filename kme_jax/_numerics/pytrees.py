@@ -1,4 +1,4 @@
-"""Dataclasses as JAX pytrees, of which those of different classes are never taken for each other."""
+"""Dataclasses as JAX pytrees. Pytrees of different classes are never confused."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _C = TypeVar("_C", bound=type)
 def pytree_dataclass(cls: _C) -> _C:
     """Decorator: registers a dataclass as a pytree. Fields with ``metadata={"static": True}`` are not traced.
 
-    What ``jax.tree_util.register_dataclass`` is for, with the class in the auxiliary data. In JAX 0.10 the structures
-    of two dataclasses that it registered are equal whenever their fields' structures are, whatever the classes (their
-    hashes differ). A jitted function that was compiled for a Gaussian kernel would then, by chance of its cache's hash
-    table, now and then run with the bandwidth of a Laplacian one.
+    It does the same as ``jax.tree_util.register_dataclass``, but the class is in the auxiliary data. In JAX 0.10 the
+    structures of two dataclasses registered by ``register_dataclass`` are equal if the structures of their fields are
+    equal, even for different classes (whose hashes differ). So a function that was compiled for a Gaussian kernel could
+    run with the bandwidth of a Laplacian kernel, depending on the hash table of the cache.
     """
     names = {True: [], False: []}
     for field in dataclasses.fields(cls):

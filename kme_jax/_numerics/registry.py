@@ -1,4 +1,4 @@
-"""The classes that a folder of a release may hold. Only these are written, and only these are made when one is read."""
+"""The registry of classes that a folder may hold. Only these are written, and only these are created on reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Entry:
 
     Attributes:
       cls: the class.
-      former_fields: names of today's fields, by the names that earlier versions wrote.
+      former_fields: {name of a field in earlier versions: its present name}.
     """
 
     cls: type
@@ -28,15 +28,15 @@ _ENTRIES: dict[str, Entry] = {}
 def storable(*, former_name: str | None = None, former_fields: Mapping[str, str] | None = None) -> Callable[[_C], _C]:
     """Class decorator: values of this frozen dataclass are public, and may be written to the folder of a release.
 
-    The class is stored under its own name. Its fields need annotations that ``kme_jax.storage.codec.decode`` knows.
+    The class is stored under its own name. Its fields need annotations that ``kme_jax.storage.codec.decode`` supports.
     A method ``validate``, if there is one, is called on each value that was read.
 
     Args:
-      former_name: another name under which earlier versions stored it.
-      former_fields: names of today's fields, by the names that earlier versions wrote.
+      former_name: the name under which earlier versions stored the class.
+      former_fields: {name of a field in earlier versions: its present name}.
 
     Raises:
-      ValueError: another class is stored under the name already.
+      ValueError: another class is stored under this name.
     """
 
     def register(cls: _C) -> _C:
@@ -59,6 +59,6 @@ def entry_of(name: str) -> Entry | None:
 
 
 def is_storable(value: Any) -> bool:
-    """Whether the class of a value is in the registry, itself and not one that it derives from."""
+    """Whether the class of a value is in the registry. A base class does not count."""
     entry = _ENTRIES.get(type(value).__name__)
     return entry is not None and entry.cls is type(value)

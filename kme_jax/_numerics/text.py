@@ -1,4 +1,4 @@
-"""Text from elsewhere (names in files, paths, what artifacts say), made safe to print."""
+"""Text of any origin (names in files, paths, content of folders), made safe to print."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ _MAX_SHOWN, _MAX_LETTERS = 10, 100
 
 
 def printable(text: object, *, lines: bool = False) -> str:
-    """Text without anything that a terminal would act on: control characters (escape sequences among them), marks that
-    change the direction of writing, line separators, unpaired surrogates, and characters that nobody sees. They become
-    escapes such as ``\\x1b`` and ``\\u202e``.
+    """Text without characters that a terminal acts on or that are invisible. They become escapes such as ``\\x1b``.
+
+    These are control characters (also in escape sequences), marks that change the direction of writing, line
+    separators, unpaired surrogates, and invisible characters.
 
     Args:
       text: of any origin.
-      lines: whether line breaks stay; only for text whose parts have gone through this already.
+      lines: whether line breaks are kept. Only for text whose lines were made safe before.
     """
 
     def escaped(letter: str) -> str:
@@ -23,23 +24,23 @@ def printable(text: object, *, lines: bool = False) -> str:
             return letter
         return letter.encode("unicode_escape").decode("ascii")
 
-    found = str(text)
-    return found if found.isprintable() else "".join(map(escaped, found))
+    letters = str(text)
+    return letters if letters.isprintable() else "".join(map(escaped, letters))
 
 
 def _short(text: str) -> str:
-    """The beginning of a long text, and how long it is."""
+    """A text, or the beginning of a long text and its length."""
     return text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} ({len(text)} characters)"
 
 
 def shown(names: Sequence[str]) -> str:
-    """Some of the names, in one line that a terminal shows as it is: other characters are escaped."""
+    """The first ten names, and the number of the others, in one line. Unprintable characters are escaped."""
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(_short(name if name.isprintable() else repr(name)) for name in names[:_MAX_SHOWN]) + more
 
 
 def said(value: Any) -> str:
-    """Any value of a schema, in one line: the beginning, where it is long or deep."""
+    """Any value of a schema in one line. A long value is cut."""
     try:
         return _short(repr(value))
     except (ValueError, RecursionError):

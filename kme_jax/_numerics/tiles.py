@@ -1,14 +1,14 @@
-"""Weighted sums over rows of functions of (point, row) pairs, in tiles: memory never depends on N · M.
+"""Weighted sums over rows of functions of (point, row) pairs, in tiles. Memory does not grow with N · M.
 
-Chunks of rows are taken in a Python loop (so that long work can report its progress), and within a chunk tiles in one
-jitted program. Chunks have few shapes, so each function compiles for few of them. Rows are spread over devices, which
-add their sums up.
+A Python loop takes one chunk of rows at a time, so that long work can report its progress. Within a chunk, one jitted
+program takes all tiles. Chunks have few different shapes, so few programs are compiled. Rows are spread over devices,
+which add up their sums.
 
-A function that is elementwise in the coordinates is, on a CPU, taken for a few rows at a time against all points of a
-chunk: a loop over the points in which nothing but the sums is stored. On a GPU one kernel does the same for all pairs
-of a chunk (``fused``). What has no such form, or needs a matrix product first, is taken for tiles that fit into the
-processor's cache. An accelerator gets points, and each row, once, in chunks as large as its memory easily holds;
-results are fetched while later chunks are computed.
+On a CPU, a function that is elementwise in the coordinates is evaluated for a few rows at a time and all points of a
+chunk. This is a loop over the points that stores the sums only. On a GPU, one kernel does the same for all pairs of a
+chunk (``fused``). Any other function is evaluated for tiles that fit into the processor's cache. Points and rows are
+copied to an accelerator once, in chunks that its memory easily holds. Results are fetched while later chunks are
+computed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from kme_jax._numerics.precision import Progress, precision_of, reproducible_jit
 
 Array = jax.Array
 
-# Rows and points per tile: on a CPU a tile fits into the cache that cores share; an accelerator wants enough pairs to
-# fill the device. Chunks are whole tiles.
+# Rows and points of a tile. On a CPU a tile fits into the shared cache of the cores. On an accelerator a tile has
+# enough pairs to fill the device. A chunk has a whole number of tiles.
 _TILES = {"cpu": (1024, 1024), "gpu": (8192, 4096), "tpu": (4096, 2048)}
 _CHUNK_ROWS = 32768
 _CHUNK_POINTS = 16384
-# Rows of a chunk on an accelerator: of the one kernel, whose sums are rounded tile by tile; and of tiles one after
-# another, whose sums are carried on in the rows' own precision.
+# Rows of a chunk on an accelerator, for the single kernel, which rounds sums tile by tile, and for tiles one after
+# another, which carry sums in the precision of the rows.
 _FUSED_CHUNK_ROWS, _RESIDENT_CHUNK_ROWS = 2**21, 2**18
 _PARTS = 4  # sums of a chunk that are fetched to be added in float64
 _IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
-# Rows whose values at a point are computed and added up in registers, and what the points of such a loop are rounded
-# up to.
+# Number of rows whose values at a point are added up in registers. The number of points of such a loop is rounded up to
+# a multiple of _LOOP_POINTS.
 _UNROLLED_ROWS = 8
 _LOOP_POINTS = 256
-# Where sums must be exact: 2^15 values below 2^16 fit an int32, and up to 2^38 float64's integers, on up to 32 devices.
+# For exact sums: 2^15 values below 2^16 fit an int32, and values up to 2^38 fit the integers of float64, on up to 32
+# devices.
 _EXACT_TILE_ROWS = 1024
 _EXACT_CHUNK_ROWS = 2**15
 
@@ -61,19 +62,19 @@ class PairFunctions(Protocol):
         """f(z_m, x_n) for all pairs: points [m, d], rows [n, d] -> c arrays [m, n]. Finite for rows of zeros."""
 
     def is_elementwise(self, dim: int) -> bool:
-        """Whether, for this many columns, values are computed from broadcast coordinates alone."""
+        """Whether values for this number of columns are computed from broadcast coordinates alone."""
 
     # What ``fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
 
 
 def pad(array: np.ndarray, multiple: int) -> np.ndarray:
-    """Zeros appended to the first axis up to a multiple."""
+    """The array with zeros appended, so that the length of its first axis is a multiple."""
     missing = -len(array) % multiple
     return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
 @functools.partial(jax.jit, static_argnames="size")
-def _filled_up(array: Array, *, size: int) -> Array:
+def _padded_to(array: Array, *, size: int) -> Array:
     return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
@@ -83,26 +84,25 @@ def _ones_and_zeros(count: Array, size: int, dtype: Any) -> Array:
 
 
 def _pieces(array: np.ndarray | Array, size: int) -> Iterator[np.ndarray | Array]:
-    """Pieces of one length along the first axis, the last one filled up with zeros: on the host, or where the array
-    is."""
+    """Pieces of equal length along the first axis, on the device of the array. The last one is padded with zeros."""
     starts = range(0, len(array), size)
     if not isinstance(array, jax.Array):
         yield from (pad(array[start : start + size], size) for start in starts)
         return
-    array = _filled_up(array, size=len(starts) * size)
+    array = _padded_to(array, size=len(starts) * size)
     for start in starts:
         yield array if len(starts) == 1 else jax.lax.dynamic_slice_in_dim(array, start, size)
 
 
 def _placed(piece: Any, place: Any) -> Any:
-    """The piece where it is to be: as it is, where it is there."""
+    """The piece on a device. It is not copied if it is there already."""
     if isinstance(piece, jax.Array) and isinstance(place, jax.Device) and piece.devices() == {place}:
         return piece
     return jax.device_put(piece, place)
 
 
 def _weight_pieces(weights: np.ndarray | Array | None, num_rows: int, size: int, dtype: Any, counts: bool):
-    """As :func:`_pieces`. Without weights: how many rows of each piece there are, or their weights, 1."""
+    """Pieces of the weights. Without weights: numbers of rows of the pieces if ``counts``, otherwise weights of 1."""
     if weights is not None or not counts:
         yield from _pieces(np.ones(num_rows, dtype) if weights is None else weights, size)
         return
@@ -114,24 +114,24 @@ def _add(totals: list[Array], terms) -> list[Array]:
 
 
 def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
-    """Σ_n a_n f(z_m, x_n) of one tile, from all its values."""
+    """Σ_n a_n f(z_m, x_n) of one tile, from the values of all pairs."""
     values = functions(points, rows)
     if functions.is_elementwise(rows.shape[1]) or weights.dtype == jnp.int32:
-        # A product and a row sum fuse with the function; a select for a mask would keep it from being vectorised.
+        # A product and a row sum fuse with the function. A select for a mask would prevent vectorisation.
         return [jnp.sum(value * weights[None, :], axis=1, dtype=weights.dtype) for value in values]
     # The values come from a matrix product and are in memory anyway: the sum is another one.
     return [jnp.matmul(value, weights, precision=jax.lax.Precision.HIGHEST) for value in values]
 
 
 def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
-    """The same, _UNROLLED_ROWS at a time in one loop over the points; n is a multiple of that."""
+    """As :func:`_tile_sums`, in one loop over the points, for _UNROLLED_ROWS rows at a time; n is a multiple of it."""
     zeros = [jnp.zeros(points.shape[0], weights.dtype)] * functions.num_values
 
     def add_rows(totals, group):
-        some = zeros
+        sums_of_group = zeros
         for row, weight in zip(*group, strict=True):
-            some = _add(some, [weight * value[:, 0] for value in functions(points, row[None, :])])
-        return _add(totals, some), None
+            sums_of_group = _add(sums_of_group, [weight * value[:, 0] for value in functions(points, row[None, :])])
+        return _add(totals, sums_of_group), None
 
     groups = rows.reshape(-1, _UNROLLED_ROWS, rows.shape[1]), weights.reshape(-1, _UNROLLED_ROWS)
     return jax.lax.scan(add_rows, zeros, groups)[0]
@@ -139,18 +139,25 @@ def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
 
 @functools.partial(jax.jit, static_argnames=("tile_rows", "tile_points", "loop"))
 def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_points: int, loop: bool) -> Array:
-    """Σ_n a_n f(z_m, x_n): points by columns [d or more, m], rows [n, d], weights a [n] -> [c, m]; whole tiles.
+    """Σ_n a_n f(z_m, x_n) of a chunk of whole tiles, [c, m].
 
-    In the place of weights there may be a number: so many rows have weight 1, and the others 0.
+    Args:
+      functions: f.
+      columns: points by columns, [d or more, m].
+      rows: x, [n, d].
+      weights: a, [n]; or a number k, for k rows of weight 1 and then rows of weight 0.
+      tile_rows: rows of a tile.
+      tile_points: points of a tile.
+      loop: whether to use :func:`_loop_sums`.
     """
     dim = rows.shape[1]
     weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     row_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
     sums_of = _loop_sums if loop else _tile_sums
 
-    def for_points(some_columns):
+    def for_points(tile_columns):
         def add_rows(totals, tile):
-            return _add(totals, sums_of(functions, some_columns.T, *tile)), None
+            return _add(totals, sums_of(functions, tile_columns.T, *tile)), None
 
         zeros = [jnp.zeros(tile_points, weights.dtype)] * functions.num_values
         return jnp.stack(jax.lax.scan(add_rows, zeros, row_tiles)[0])
@@ -161,8 +168,7 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
 
 @jax.jit
 def _fused_chunk_sums(functions, points, rows, weights) -> Array:
-    """The same in one kernel, in parts that are still to be added up: points [m, d], rows [n, d], weights a [n] ->
-    [c, parts, m]."""
+    """As :func:`_chunk_sums`, for points [m, d], in one kernel. The result [c, parts, m] has still to be summed."""
     weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     sums = fused.sums(functions, points, rows, weights)
     parts = math.gcd(sums.shape[1], _PARTS)
@@ -171,8 +177,7 @@ def _fused_chunk_sums(functions, points, rows, weights) -> Array:
 
 @functools.lru_cache(maxsize=16)
 def _over_devices(sums_of: Callable[..., Array], devices: tuple, **options) -> tuple[Callable[..., Array], Any]:
-    """A function of (functions, columns, rows, weights), with the rows split over the devices, which add their sums up;
-    and where rows are to be put."""
+    """``sums_of`` with the rows split over devices, which add up their sums; and where rows have to be placed."""
     sums_of, platform = functools.partial(sums_of, **options), devices[0].platform
     if len(devices) == 1:
         return reproducible_jit(sums_of, platform), devices[0]
@@ -187,21 +192,24 @@ def _over_devices(sums_of: Callable[..., Array], devices: tuple, **options) -> t
         mesh=mesh,
         in_specs=(everywhere, everywhere, rows_spec, rows_spec),
         out_specs=everywhere,
-        check_vma=False,  # the scan's carry starts as a constant, which the check takes for unvarying
+        check_vma=False,  # the check would refuse the constant start of the scan's carry
     )
     return reproducible_jit(mapped, platform), NamedSharding(mesh, rows_spec)
 
 
 def _whole_tiles(size: int, tile: int, chunk: int) -> tuple[int, int]:
-    """(tile, chunk) for an axis of this size: as few chunks of at most about ``chunk`` as will do, of equal size, each
-    a whole number of tiles, so that little is filled up with zeros."""
+    """The sizes of a tile and of a chunk for an axis of this size.
+
+    There are as few chunks of at most about ``chunk`` as possible. They have equal sizes and whole numbers of tiles, so
+    that there is little padding.
+    """
     tile = min(tile, max(8, 1 << (size - 1).bit_length()))
     num_chunks = -(-size // max(chunk, tile))
     return tile, -(-size // (num_chunks * tile)) * tile
 
 
 def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
-    """As ``_whole_tiles``, of one tile for all sizes: by how many tiles are in a chunk no value is changed."""
+    """As ``_whole_tiles``, with the same tile for all sizes, so that values do not depend on the size."""
     tiles = 1
     while tiles * _EXACT_TILE_ROWS < size and 2 * tiles * _EXACT_TILE_ROWS <= chunk:
         tiles *= 2
@@ -209,21 +217,24 @@ def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
 
 
 def _few_tiles(size: int, tile: int, chunk: int) -> int:
-    """A chunk of at most about ``chunk`` for an axis of this size: as few as will do, of equal size, each of a number
-    of tiles with no more than five significant bits, so that many sizes share one shape."""
+    """The size of a chunk of at most about ``chunk`` for an axis of this size.
+
+    There are as few chunks as possible, of equal size. Their number of tiles has at most five significant bits, so that
+    many sizes share one shape.
+    """
     num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
     step = 1 << max(0, num_tiles.bit_length() - 5)
     return -(-num_tiles // step) * step * tile
 
 
 class _Plan(NamedTuple):
-    """How sums are computed.
+    """The settings of a computation of sums.
 
     Attributes:
-      sums_of: (functions, points [m, d], rows [n, d], weights [n]) -> [c, m], or [c, parts, m].
-      by_columns: whether it takes points by columns, [d, m], as the loop over points of a CPU reads them.
-      place: where rows and weights are to be put.
-      points_place: where points are to be put.
+      sums_of: a function of functions, points [m, d], rows [n, d] and weights [n] that returns [c, m] or [c, parts, m].
+      by_columns: whether it takes points by columns, [d, m], as the loop over points on a CPU reads them.
+      place: device or sharding of rows and weights.
+      points_place: device or sharding of points.
       chunk_rows: n.
       chunk_points: m.
     """
@@ -237,7 +248,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dtype, exact: bool, devices) -> _Plan:
-    """The plan for so many points, and so many rows on each device."""
+    """The plan for numbers of points and of rows on each device."""
     platform = devices[0].platform
     elementwise = functions.is_elementwise(dim)
     resident = platform != "cpu" and not exact
@@ -278,40 +289,41 @@ def pair_sums(
     """Σ_n a_n f(z_m, x_n) for every m and each of the c functions f.
 
     Args:
-      functions: the functions. Tiles are filled up with zero rows of weight 0.
-      points: z, [M, d], of the dtype to compute in; on the host or on a device, as rows and weights.
+      functions: f. Tiles are padded with zero rows of weight 0.
+      points: z, [M, d], of the dtype to compute in. Points, rows and weights may be on the host or on a device.
       rows: x, [N, d], finite, of the same dtype.
-      weights: a, [N], of the same dtype; of int32 if the functions' values are; 1 if None.
-      exact: for functions with integer values, below 2^16 in int32 or up to 2^38 in float64, and weights 0 and 1: no
-        sum is ever rounded, and a value does not depend on what else is summed.
-      rows_planned: how many rows the shape of a chunk is chosen for; N if None. Where N is private this is public, so
-        that the same compiled program sees every row, whatever N.
-      devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (pairs of chunks done, pairs of chunks in all).
+      weights: a, [N], of the same dtype, or int32 if the values of the functions are int32; 1 if None.
+      exact: whether to compute exact sums. For functions with integer values (below 2^16 in int32, up to 2^38 in
+        float64) and weights 0 and 1. No sum is rounded, and a value does not depend on the other rows.
+      rows_planned: the number of rows for which the shape of a chunk is chosen; N if None. If N is private, a public
+        number makes the same compiled program process every row, whatever N is.
+      devices: JAX devices over which the rows are spread; all local devices if None.
+      progress: called with (pairs of chunks done, number of pairs of chunks).
 
     Returns:
-      [c, M] on the host: sums within a chunk have the weights' dtype, chunks are added in float64; in int64 if exact.
+      Sums, [c, M], on the host. Sums within a chunk have the dtype of the weights. Chunks are added in float64, or in
+      int64 if ``exact``.
     """
     dtype = rows.dtype
     with precision_of(rows):
         devices = tuple(jax.local_devices() if devices is None else devices)
-        if exact:  # so that a chunk, of one tile at least for each device, is no larger than it may be
+        if exact:  # a chunk has at least one tile for each device, and a limited size
             devices = devices[: _EXACT_CHUNK_ROWS // _EXACT_TILE_ROWS]
         if dtype == np.float64 and jax.default_backend() == "tpu":
             devices = tuple(jax.local_devices(backend="cpu"))
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
         pieces = _pieces(points, plan.chunk_points)
-        parts = [_placed(piece.T if plan.by_columns else piece, plan.points_place) for piece in pieces]
-        sums = np.zeros((functions.num_values, len(parts) * plan.chunk_points), np.int64 if exact else np.float64)
-        total, done = -(-len(rows) // plan.chunk_rows) * len(parts), 0
+        chunks = [_placed(piece.T if plan.by_columns else piece, plan.points_place) for piece in pieces]
+        sums = np.zeros((functions.num_values, len(chunks) * plan.chunk_points), np.int64 if exact else np.float64)
+        total, done = -(-len(rows) // plan.chunk_rows) * len(chunks), 0
         computed: collections.deque[tuple[int, Array]] = collections.deque()
 
         def fetch(at_most: int) -> None:
             nonlocal done
             while len(computed) > at_most:
-                start, some = computed.popleft()
-                values = np.asarray(some)
+                start, chunk_sums = computed.popleft()
+                values = np.asarray(chunk_sums)
                 values = values.sum(axis=1, dtype=sums.dtype) if values.ndim == 3 else values.astype(sums.dtype)
                 sums[:, start : start + plan.chunk_points] += values
                 done += 1
@@ -320,12 +332,12 @@ def pair_sums(
 
         on_host = devices[0].platform == "cpu"
         row_pieces = _pieces(rows, plan.chunk_rows)
-        counts = not on_host and len(devices) == 1  # each of several devices would need a number of its own
+        counts = not on_host and len(devices) == 1  # with several devices, each would need its own number
         weight_pieces = _weight_pieces(weights, len(rows), plan.chunk_rows, dtype, counts)
         for row_piece, weight_piece in zip(row_pieces, weight_pieces, strict=True):
             placed = [_placed(piece, plan.place) for piece in (row_piece, weight_piece)]
-            for number, part in enumerate(parts):
-                computed.append((number * plan.chunk_points, plan.sums_of(functions, part, *placed)))
+            for number, chunk in enumerate(chunks):
+                computed.append((number * plan.chunk_points, plan.sums_of(functions, chunk, *placed)))
                 fetch(0 if on_host else _IN_FLIGHT)
         fetch(0)
         return sums[:, : len(points)]

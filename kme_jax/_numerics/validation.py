@@ -1,4 +1,4 @@
-"""Checks of values that were read from files. They raise ValueError; nothing else does."""
+"""Checks of values that were read from files. They raise ValueError."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ def require(condition: bool, text: str) -> None:
 
 
 def check_array(array: np.ndarray, name: str, kinds: str, shape: Sequence[int | None]) -> None:
-    """Refuses an array of another type or shape, and one with numbers that are not finite.
+    """Refuses an array with an unexpected type or shape, or with numbers that are not finite.
 
     Args:
-      array: any.
-      name: for the error.
+      array: the array.
+      name: of the array in an error.
       kinds: letters of the NumPy kinds that are allowed: "f" for floats, "i" for integers.
-      shape: the shape that is expected; None for an axis of any length of 1 or more.
+      shape: the expected shape; None for an axis of any length of at least 1.
 
     Raises:
-      ValueError: such an array.
+      ValueError: the array is refused.
     """
     array = np.asarray(array)
     require(array.dtype.kind in kinds, f"{name}: has the type {array.dtype}")
     fits = array.ndim == len(shape) and all(
-        size == wanted if wanted is not None else size > 0 for size, wanted in zip(array.shape, shape, strict=True)
+        size == expected if expected is not None else size > 0
+        for size, expected in zip(array.shape, shape, strict=True)
     )
-    wanted = ", ".join("any" if size is None else str(size) for size in shape)
-    require(fits, f"{name}: expected the shape [{wanted}], got {list(array.shape)}")
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    require(fits, f"{name}: expected the shape [{sizes}], got {list(array.shape)}")
     require(array.dtype.kind != "f" or bool(np.isfinite(array).all()), f"{name}: has numbers that are not finite")
 
 
@@ -42,7 +43,7 @@ def check_positive(name: str, *numbers: float) -> None:
     """Refuses numbers that are not positive and finite.
 
     Raises:
-      ValueError: such a number.
+      ValueError: a number is refused.
     """
     require(all(math.isfinite(number) and number > 0 for number in numbers), f"{name}: expected positive numbers")
 

@@ -1,4 +1,8 @@
-"""Features of rows of a table: products of one-hot features of a few columns each, whose means are tables of shares."""
+"""Features of rows of a table: products of one-hot features of a few columns each. Their means are marginals.
+
+A *marginal* is a table of counts: how many rows have each combination of values of a few columns. A *category code* is
+the index of a value of a column. A *binning* says how the codes of a column are grouped into cells.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,19 @@ from kme_jax.kernels import Kernel
 MAX_CELLS = 1024
 
 
-@storable()
+@storable(former_name="Grid")
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
-class Grid:
-    """The cells that the codes 0, ..., num_codes − 1 of a column are counted in: ``width`` codes each, and the last
-    code by itself where it stands for a missing value.
+class Binning:
+    """How a column is cut: the cells in which its category codes 0, ..., num_codes − 1 are counted.
+
+    Each cell has ``width`` neighbouring codes. If the last code stands for a missing value, it has a cell of its own.
 
     Attributes:
-      num_codes: of the column, "missing" included.
+      num_codes: number of codes of the column, the code for a missing value included.
       ordered: whether neighbouring codes stand for neighbouring values.
       missing: whether the last code stands for a missing value.
-      width: codes in a cell.
+      width: number of codes in a cell.
     """
 
     num_codes: int = dataclasses.field(metadata={"static": True})
@@ -38,33 +43,34 @@ class Grid:
     width: int = dataclasses.field(metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses fields of a grid that was read from a file.
+        """Refuses invalid fields of a binning that was read from a file.
 
         Raises:
-          ValueError: no values; cells of no codes.
+          ValueError: the binning has no values, or its cells have no codes or more codes than the column.
         """
         require(
-            1 + self.missing <= self.num_codes < 2**53 and 1 <= self.width <= self.num_codes, "a grid has no values"
+            1 + self.missing <= self.num_codes < 2**53 and 1 <= self.width <= self.num_codes,
+            "a binning has no values, or the width of its cells is invalid",
         )
 
     @classmethod
-    def create(cls, num_codes: int, *, ordered: bool, missing: bool) -> Grid:
-        """At most about a thousand cells of equal width; one for each code where it has no order."""
+    def create(cls, num_codes: int, *, ordered: bool, missing: bool) -> Binning:
+        """At most 1024 cells of equal width for an ordered column; one cell for each code of any other column."""
         width = -(-(num_codes - missing) // MAX_CELLS) if ordered else 1
         return cls(num_codes, ordered, missing, width)
 
     @property
     def num_values(self) -> int:
-        """Cells of values: all but the missing one."""
+        """Number of cells for values: all cells but the one for a missing value."""
         return -(-(self.num_codes - self.missing) // self.width)
 
     @property
     def num_cells(self) -> int:
-        """Cells in all."""
+        """Number of all cells."""
         return self.num_values + self.missing
 
     def cells(self, codes):
-        """The cells of codes, an array of the same shape and kind."""
+        """The index of the cell of each code: an array of the same shape and kind as ``codes``."""
         if self.width == 1:
             return codes
         cells = codes // self.width
@@ -74,7 +80,7 @@ class Grid:
         return where(codes == self.num_codes - 1, self.num_values, cells)
 
     def first_codes(self) -> np.ndarray:
-        """The first code of every cell, and the number of codes at the end, int64 [num_cells + 1]."""
+        """The first code of every cell, followed by the number of codes: int64 [num_cells + 1]."""
         last = self.num_codes - self.missing
         first = np.minimum(np.arange(self.num_values + 1, dtype=np.int64) * self.width, last)
         return np.append(first, self.num_codes) if self.missing else first
@@ -84,15 +90,15 @@ class Grid:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-    """A table of counts: the product of one-hot features of some columns.
+    """The features of one marginal: the product of the one-hot features of its columns.
 
     Attributes:
-      columns: which.
-      bins: for each of them the bin of every cell of its grid, int64 [num_cells]: 0, 1, ...; in a block of one column
-        also −1, for cells whose rows it does not count.
-      weight: ω of the block, a positive integer: the noise of its counts is inversely proportional to it.
-      zoom: 0, or, for a block of one column, into how many parts of equally many codes each of its bins, which then are
-        single cells of the grid, is cut.
+      columns: indices of the columns.
+      bins: for each of these columns, the bin of every cell of its binning, int64 [num_cells]. Bins are numbered 0, 1,
+        and so on. A block of one column may also have −1, for cells whose rows it does not count.
+      weight: ω of the block, a positive integer. The noise of its counts is inversely proportional to ω.
+      zoom: 0, or, for a block of one column, the number of parts of equally many codes that each of its bins is cut
+        into. Each bin is then a single cell of the binning.
     """
 
     columns: tuple[int, ...] = dataclasses.field(metadata={"static": True})
@@ -101,10 +107,10 @@ class Block:
     zoom: int = dataclasses.field(default=0, metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses fields of a block that was read from a file.
+        """Refuses invalid fields of a block that was read from a file.
 
         Raises:
-          ValueError: they do not fit together.
+          ValueError: the fields do not fit together.
         """
         different = 0 < len(self.columns) == len(set(self.columns)) == len(self.bins)
         require(different, "a block has no columns, or one of them twice")
@@ -113,17 +119,19 @@ class Block:
             check_array(bins, "bins", "i", (None,))
             require(least <= bins.min() and 0 <= bins.max() < len(bins), "bins: a number is beyond the bins")
         require(1 <= self.weight < 2**40, "a block has no positive weight")
-        require(0 <= self.zoom <= 2**20 * (len(self.columns) == 1), "a block of several columns has parts of bins")
+        require(
+            0 <= self.zoom <= 2**20 * (len(self.columns) == 1), "only a block of one column may cut its bins into parts"
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Bins of every column, and the parts of a bin."""
+        """Number of bins of every column, and the number of parts of a bin if there are any."""
         sizes = tuple(int(np.max(bins, initial=-1)) + 1 for bins in self.bins)
         return (*sizes, self.zoom) if self.zoom else sizes
 
     @property
     def size(self) -> int:
-        """Cells of the table."""
+        """Number of cells of the marginal."""
         return math.prod(self.shape)
 
     def equals(self, other: Block) -> bool:
@@ -133,7 +141,7 @@ class Block:
 
     @property
     def may_miss(self) -> bool:
-        """Whether there are rows that it does not count."""
+        """Whether the block leaves the rows of at least one cell uncounted."""
         return int(np.min(self.bins[0])) < 0
 
 
@@ -144,24 +152,24 @@ class TableKernel(Kernel):
     kernels of single columns.
 
     Attributes:
-      grids: of the columns.
-      blocks: the terms.
+      binnings: one for each column.
+      blocks: the terms of the sum, one for each marginal.
     """
 
-    grids: tuple[Grid, ...]
+    binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
 
     def __repr__(self) -> str:
         orders = [len(block.columns) for block in self.blocks]
         terms = ", ".join(f"{orders.count(order)} of order {order}" for order in sorted(set(orders)))
-        return f"TableKernel({len(self.grids)} columns; terms: {terms})"
+        return f"TableKernel({len(self.binnings)} columns; terms: {terms})"
 
     def __call__(self, x, y):
         return self.pairwise(x[None], y[None])[0, 0]
 
     def pairwise(self, x, y, *, expand=False):
         del expand
-        features = TableMap(self.grids, self.blocks)
+        features = TableMap(self.binnings, self.blocks)
         return jnp.matmul(features(x), features(y).T, precision=jax.lax.Precision.HIGHEST)
 
     @property
@@ -173,43 +181,43 @@ class TableKernel(Kernel):
         return True
 
 
-@storable()
+@storable(former_fields={"grids": "binnings"})
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMap(FeatureMap):
-    """ψ(x) = (ω_b e_{c_b(x)})_b / √(Σ_b ω_b²): for every block a one-hot vector that says which cell of its table the
-    row x is counted in (or zeros, if in none). Rows are codes, see ``Grid``.
+    """ψ(x) = (ω_b e_{c_b(x)})_b / √(Σ_b ω_b²): for every block a one-hot vector for the cell of its marginal in
+    which the row x is counted, or zeros if x is not counted. Rows hold category codes, see ``Binning``.
 
     Attributes:
-      grids: of the columns.
-      blocks: the tables.
+      binnings: one for each column.
+      blocks: one for each marginal.
     """
 
-    grids: tuple[Grid, ...]
+    binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
 
     @classmethod
     def of_codes(cls, num_codes: int) -> TableMap:
-        """How many rows have each of the codes of a single column without order."""
-        grid = Grid.create(num_codes, ordered=False, missing=False)
-        return cls((grid,), (Block((0,), (np.arange(num_codes),)),))
+        """The map whose marginal counts the rows of each code of a single column without order."""
+        binning = Binning.create(num_codes, ordered=False, missing=False)
+        return cls((binning,), (Block((0,), (np.arange(num_codes),)),))
 
     def validate(self):
         require(len(self.blocks) > 0, "a map has no blocks")
         for block in self.blocks:
             for j, bins in zip(block.columns, block.bins, strict=True):
-                require(0 <= j < len(self.grids), "a block has a column that the map has not")
-                require(len(bins) == self.grids[j].num_cells, "bins: expected one for each cell")
+                require(0 <= j < len(self.binnings), "a block names a column that the map does not have")
+                require(len(bins) == self.binnings[j].num_cells, "bins: expected one bin for each cell")
 
     def equals(self, other: TableMap) -> bool:
         """Whether two maps have the same fields."""
-        same = self.grids == other.grids and len(self.blocks) == len(other.blocks)
+        same = self.binnings == other.binnings and len(self.blocks) == len(other.blocks)
         return same and all(mine.equals(yours) for mine, yours in zip(self.blocks, other.blocks, strict=True))
 
     @property
     def kernel(self) -> TableKernel:
         """k."""
-        return TableKernel(self.grids, self.blocks)
+        return TableKernel(self.binnings, self.blocks)
 
     @property
     def public_inputs(self):
@@ -228,7 +236,7 @@ class TableMap(FeatureMap):
 
     @property
     def dim(self) -> int:
-        return len(self.grids)
+        return len(self.binnings)
 
     @property
     def norm(self) -> float:
@@ -240,8 +248,8 @@ class TableMap(FeatureMap):
         """√2.
 
         Formal guarantee: every block has at most one entry that is not zero, so ‖ψ(x)‖² ≤ Σ_b ω_b² / Σ_b ω_b² = 1; no
-        entry is negative, so ‖ψ(x) − ψ(x′)‖² = ‖ψ(x)‖² + ‖ψ(x′)‖² − 2 ⟨ψ(x), ψ(x′)⟩ ≤ 2. The zero vector is no
-        further.
+        entry is negative, so ‖ψ(x) − ψ(x′)‖² = ‖ψ(x)‖² + ‖ψ(x′)‖² − 2 ⟨ψ(x), ψ(x′)⟩ ≤ 2. The bound also holds for
+        zero vectors.
         """
         return math.sqrt(2) * (1 + 1e-15)
 
@@ -259,8 +267,8 @@ class TableMap(FeatureMap):
         return 2.0**53
 
     def covers(self, rows):
-        """Rows of codes: whole numbers from 0 to ``num_codes`` − 1."""
-        return are_codes(rows, np.asarray([grid.num_codes for grid in self.grids])).all(axis=1)
+        """Whether each row holds codes only: whole numbers from 0 to ``num_codes`` − 1. bool [n]."""
+        return are_codes(rows, np.asarray([binning.num_codes for binning in self.binnings])).all(axis=1)
 
     def __call__(self, x):
         """ψ(x), [n, F], in the precision of floating-point rows x."""
@@ -268,25 +276,32 @@ class TableMap(FeatureMap):
         for block in self.blocks:
             index = 0
             for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
-                index = index * size + jnp.asarray(bins)[self.grids[j].cells(codes[:, j])]
+                index = index * size + jnp.asarray(bins)[self.binnings[j].cells(codes[:, j])]
             if block.zoom:
                 index = self._zoomed(block, index, codes[:, block.columns[0]], jnp)
             features.append(block.weight * scale * jax.nn.one_hot(index, block.size, dtype=x.dtype))
         return jnp.concatenate(features, axis=1)
 
     def _zoomed(self, block: Block, bins, codes, numpy):
-        width = self.grids[block.columns[0]].width
+        width = self.binnings[block.columns[0]].width
         return numpy.where(bins < 0, -1, bins * block.zoom + codes % width * block.zoom // width)
 
     def weighted_counts(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """Σ_n a_n e_{c_b(x_n)} for every block b: how many of the rows [n, d], whose codes are whole numbers, are in
-        each cell of each table, [F]; float64 if they have weights a [n], int64 otherwise."""
+        """Σ_n a_n e_{c_b(x_n)} for every block b: how many rows are in each cell of each marginal.
+
+        Args:
+          rows: category codes, whole numbers, [n, d].
+          weights: a, [n]; None for a weight of 1 each.
+
+        Returns:
+          Counts of all marginals, [F]: float64 if there are weights, int64 otherwise.
+        """
         columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
-        cells = [grid.cells(column) for grid, column in zip(self.grids, columns, strict=True)]
-        # What several blocks have in common is computed once: bins of a column, and products of the first columns.
+        cells = [binning.cells(column) for binning, column in zip(self.binnings, columns, strict=True)]
+        # Blocks share work: the bins of a column and the indices of shared first columns are computed once.
         binned: dict[tuple[int, int], np.ndarray] = {}
         products: dict[tuple, np.ndarray] = {}
-        found = []
+        counts = []
         for block in self.blocks:
             index, key = columns[0], ()
             for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
@@ -301,24 +316,29 @@ class TableMap(FeatureMap):
             if block.zoom:
                 index = self._zoomed(block, index, columns[block.columns[0]], np)
             if block.may_miss:
-                found.append(np.bincount(index + 1, weights, block.size + 1)[1:])
+                counts.append(np.bincount(index + 1, weights, block.size + 1)[1:])
             else:
-                found.append(np.bincount(index, weights, block.size))
-        return np.concatenate(found)
+                counts.append(np.bincount(index, weights, block.size))
+        return np.concatenate(counts)
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         del rows_planned, devices, progress
         levels = np.repeat([block.weight / self.norm for block in self.blocks], [block.size for block in self.blocks])
         return levels * self.weighted_counts(rows, np.asarray(weights, np.float64))
 
-    def tables(self, coordinates: np.ndarray, num_rows: int) -> list[np.ndarray]:
-        """Coordinates [F] of a mean embedding of N rows as tables of counts, one for each block, of its shape."""
-        found, start = [], 0
+    def marginals(self, coordinates: np.ndarray, num_rows: int) -> list[np.ndarray]:
+        """The marginals of a mean embedding of N rows, one for each block, of the block's shape.
+
+        Args:
+          coordinates: of the mean embedding, exact or noisy, [F].
+          num_rows: N.
+        """
+        marginals, start = [], 0
         for block in self.blocks:
             values = coordinates[start : start + block.size] * (num_rows * self.norm / block.weight)
-            found.append(values.reshape(block.shape))
+            marginals.append(values.reshape(block.shape))
             start += block.size
-        return found
+        return marginals
 
 
 # -- in integers

@@ -9,9 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kme_jax.generators.algorithm import dp_merf
-
 if TYPE_CHECKING:
+    from kme_jax.generators.algorithm import dp_merf
     from kme_jax.generators.measure import measure_generator, measure_labelled
     from kme_jax.generators.networks import MLP, Convolutional, Network, SmoothImages
     from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
@@ -34,6 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "algorithm": ("dp_merf",),
     "measure": ("measure_generator", "measure_labelled"),
     "networks": ("MLP", "Convolutional", "Network", "SmoothImages"),
     "release": ("GeneratorMeasurement", "GeneratorRelease"),

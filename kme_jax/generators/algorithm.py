@@ -1,4 +1,4 @@
-"""DP-MERF, line by line ([H] algorithm 1)."""
+"""DP-MERF ([H] algorithm 1), line by line, with simulated noise."""
 
 from __future__ import annotations
 
@@ -37,30 +37,31 @@ def dp_merf(
 ) -> Generator:
     """Differentially private mean embeddings with random features: a generator ([H] algorithm 1 and sections 3 to 4).
 
-    Formal guarantee: (ε, δ)-differential privacy under replace-one neighbours with N public: one noisy embedding, and
-    for labelled rows noisy counts of the classes; training is post-processing ([H] section 3). The noise is simulated,
-    see ``kme_jax.privacy.mechanisms``; ``kme_jax.generators.release`` has what may be published.
+    Formal guarantee: (ε, δ)-differential privacy for one row under replace-one neighbours, N public. One noisy
+    embedding is measured, and for labelled rows also noisy counts of the classes. Training is post-processing
+    ([H] section 3). The noise is simulated, see ``kme_jax.privacy.mechanisms``. A generator that may be published comes
+    from ``kme_jax.generators.release``.
 
     Args:
       key: a JAX random key for noise and training.
-      rows: the private rows: numbers [N, d], then codes of categories for a ``MixedMap``, and in the last column the
-        label for a ``LabelledMap``. Rows that the map does not cover, those with a label that is none of the classes
-        among them, contribute nothing.
+      rows: the private rows, [N, columns]: numbers, then category codes for a ``MixedMap``, then the label for a
+        ``LabelledMap``. A row that the map does not cover contributes nothing, for example one whose label is not a
+        class.
       features: ψ, public: a ``FourierMap`` or ``LatticeMap``, a ``MixedMap``, or a ``LabelledMap`` of one of these.
       network: of the generator, e.g. ``kme_jax.generators.networks.MLP()``.
-      training: how it is trained.
+      training: configuration of the training; its defaults if None.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.
-      class_counts: whether the counts of the classes are measured too ([H] section 4.2); if not, synthetic rows are as
-        many of each class.
-      count_share: the part of the budget for them.
-      bounds: public bounds of the numbers; see ``train_generator``.
+      class_counts: whether the counts of the classes are measured too ([H] section 4.2). Otherwise the generator takes
+        all classes to be equally frequent.
+      count_share: the share of the budget for the counts.
+      bounds: public bounds of the numbers, see ``train_generator``.
       levels: see ``train_generator``.
-      checkpoint: a folder for the state of training; see ``train_generator``. A second call with the same key and rows
-        goes on from there.
-      progress: called with (steps done, steps).
+      checkpoint: a folder for checkpoints, see ``train_generator``. A second call with the same key and rows continues
+        from the last checkpoint.
+      progress: called with (steps done, total steps).
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be.
+      ValueError: shapes mismatch, or the budget or an option is invalid.
     """
     from kme_jax.generators.train import train_generator  # here: it needs flax
 

@@ -1,4 +1,4 @@
-"""The state of a long training in a folder, by orbax, so that it goes on after an interruption."""
+"""Checkpoints of a long training in a folder, by orbax. Training continues from them after an interruption."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _SECONDS_BETWEEN = 20.0
 
 
 class Checkpoints:
-    """States of one training, of which the last is kept.
+    """The checkpoints of one training. Only the last is kept.
 
     Args:
-      folder: where; made if need be.
-      what: that this training is of: text, random keys and arrays. A state of another training is refused.
+      folder: for the checkpoints. It is created if it does not exist.
+      inputs: of the training: text, random keys and arrays. A checkpoint of a training with other inputs is refused.
 
     Raises:
-      ValueError: the folder has the state of another training, or cannot be written.
+      ValueError: the folder cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike, what: Sequence[Any]):
-        import orbax.checkpoint as ocp  # here: it takes a second to import
+    def __init__(self, folder: str | os.PathLike, inputs: Sequence[Any]):
+        import orbax.checkpoint as ocp  # imported here because this takes a second
 
         self._ocp, self._folder = ocp, pathlib.Path(folder).resolve()
-        self._fingerprint, self._kept_at = _fingerprint(what), time.monotonic()
+        self._fingerprint, self._kept_at = _fingerprint(inputs), time.monotonic()
         options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options)
@@ -38,10 +38,13 @@ class Checkpoints:
             raise ValueError(f"{self._folder}: cannot be written ({error.strerror or error})") from error
 
     def latest(self, state: Any) -> tuple[int, list[float], Any]:
-        """(steps done, objective trace, state) of the last one kept; 0, nothing and the given state if there is none.
+        """The last checkpoint: steps done, the trace of the objective, and the state.
+
+        Args:
+          state: a state of the same structure. It is returned, with 0 steps, if there is no checkpoint.
 
         Raises:
-          ValueError: it is of another training, or damaged.
+          ValueError: the checkpoint is of another training, or damaged.
         """
         done = self._manager.latest_step()
         if done is None:
@@ -52,14 +55,14 @@ class Checkpoints:
             (about,) = self._manager.restore(done, args=args.Composite(about=args.JsonRestore())).values()
             if about["fingerprint"] != self._fingerprint:
                 raise ValueError(f"{self._folder}: is of another training; choose another folder, or remove it")
-            wanted = args.Composite(state=args.StandardRestore([np.asarray(leaf) for leaf in leaves]))
-            (found,) = self._manager.restore(done, args=wanted).values()
+            template = args.Composite(state=args.StandardRestore([np.asarray(leaf) for leaf in leaves]))
+            (restored,) = self._manager.restore(done, args=template).values()
         except (OSError, KeyError, TypeError) as error:
             raise ValueError(f"{self._folder}: is damaged ({error}); remove it") from error
-        return done, about["objective"], jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in found])
+        return done, about["objective"], jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in restored])
 
     def keep(self, done: int, objective: list[float], state: Any, *, last: bool = False) -> None:
-        """Keeps a state, if some time has gone by since the one before or it is the last."""
+        """Keeps a state if it is the last one, or if 20 seconds have passed since the checkpoint before."""
         if not last and time.monotonic() - self._kept_at < _SECONDS_BETWEEN:
             return
         args = self._ocp.args
@@ -70,9 +73,9 @@ class Checkpoints:
         self._kept_at = time.monotonic()
 
 
-def _fingerprint(what: Sequence[Any]) -> str:
+def _fingerprint(inputs: Sequence[Any]) -> str:
     digest = hashlib.sha256()
-    for value in what:
+    for value in inputs:
         if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)
         array = np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.asarray(value)

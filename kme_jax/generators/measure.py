@@ -1,4 +1,4 @@
-"""From private rows to the noisy embeddings that a generator is trained on: [H] algorithm 1, steps 1 to 3."""
+"""The measurement for a generator: private rows to noisy embeddings ([H] algorithm 1, steps 1 to 3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kme_jax.storage.folders import (
 if TYPE_CHECKING:
     from kme_jax.generators.release import GeneratorMeasurement
 
-COUNT_SHARE = 0.02  # of the budget, for the counts of classes: their noise is small beside what classes differ by
+COUNT_SHARE = 0.02  # of the budget, for the counts of classes. Their noise is small beside the differences of classes.
 
 
 def measure_labelled(
@@ -46,20 +46,22 @@ def measure_labelled(
 ) -> GeneratorMeasurement:
     """[H] algorithm 1, steps 1 to 3, with simulated noise.
 
-    Formal guarantee: the counts have the public part ``count_share`` of μ², and the embedding the rest; μ² adds up
-    (``Composition``), which is checked. δ is lowered for both by the probability that the embedding's diameter fails.
+    Formal guarantee: the counts have the public share ``count_share`` of μ², and the embedding has the rest. μ² adds up
+    (``Composition``), which is checked. δ is lowered for both by the probability that the embedding's diameter does not
+    hold.
 
     Args:
       key: a JAX random key for the noise, used once.
-      embedding: μ̂ of rows with labels.
-      counts: mean of ``TableMap.of_codes`` over ``class_labels`` of the same rows; None to take classes as of one size.
-      budget: (ε, δ) of both.
-      count_share: in (0, 1).
+      embedding: the mean embedding μ̂ of rows with labels.
+      counts: the mean embedding of ``TableMap.of_codes`` over ``class_labels`` of the same rows. If None, the generator
+        takes all classes to be equally frequent.
+      budget: (ε, δ) of both measurements together.
+      count_share: the share of the budget for the counts, in (0, 1).
       calibration: see ``perturb``.
-      diameter: see ``perturb``; of the embedding.
+      diameter: of the embedding, see ``perturb``.
 
     Raises:
-      ValueError: as ``perturb``; two calibrations that do not compose.
+      ValueError: as for ``perturb``, or the calibrations of the two mechanisms do not compose.
     """
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
 
@@ -70,11 +72,11 @@ def measure_labelled(
         raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
     embedding_key, counts_key = jax.random.split(key)
     noisy = perturb(embedding_key, embedding, budget, calibration=calibration, diameter=diameter, share=1 - count_share)
-    left = PrivacyBudget(budget.epsilon, budget.delta - noisy.mechanism.failure_probability)
-    shares = perturb(counts_key, counts, left, calibration=calibration, share=count_share)
-    both = Composition.of([noisy.mechanism, shares.mechanism], budget)
+    remaining = PrivacyBudget(budget.epsilon, budget.delta - noisy.mechanism.failure_probability)
+    shares = perturb(counts_key, counts, remaining, calibration=calibration, share=count_share)
+    composition = Composition.of([noisy.mechanism, shares.mechanism], budget)
     warn_of_uncounted_rows(shares)
-    return GeneratorMeasurement(noisy, shares, both)
+    return GeneratorMeasurement(noisy, shares, composition)
 
 
 def measure_generator(
@@ -87,27 +89,28 @@ def measure_generator(
     folder: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> GeneratorMeasurement:
-    """[H] algorithm 1, steps 1 to 3, with noise that may be published.
+    """[H] algorithm 1, steps 1 to 3, with secure noise. The result may be published.
 
-    Formal guarantee: (ε, δ)-differential privacy for one row, N public: exact integer sums and OpenDP's discrete
-    Gaussian noise, see ``perturb_securely``; ρ of the two measurements adds up to no more than the budget's, which is
-    checked (``Composition``). The ledger, if there is one, is written before noise is drawn. No error depends on what a
-    row holds: one that the map does not cover, or whose label is none of the classes, counts as the zero vector.
-    Where noisy shares of the classes show that such rows are many, a warning says so.
+    Formal guarantee: (ε, δ)-differential privacy for one row, N public. Sums are exact integers, and noise is OpenDP's
+    discrete Gaussian, see ``perturb_securely``. The ρ of the two measurements add up to no more than the budget's ρ,
+    which is checked (``Composition``). The ledger, if there is one, is written before noise is drawn. No error depends
+    on the content of a row: a row that the map does not cover, or whose label is not a class, counts as the zero
+    vector. If noisy shares of the classes show that there are many such rows, a warning says so.
 
     Args:
-      rows: the private rows, [N, d]: numbers, codes of categories for a ``MixedMap``, and the label in the last column
-        for a ``LabelledMap``. Numbers are scaled by public bounds before, see ``Bounds.to_unit``.
-      features: ψ, public. Shares of the classes are measured too where it has labels.
+      rows: the private rows, [N, columns]: numbers, then category codes for a ``MixedMap``, then the label for a
+        ``LabelledMap``. The caller scales numbers by public bounds first, see ``Bounds.to_unit``.
+      features: ψ, public. If it has labels, shares of the classes are measured too.
       budget: (ε, δ), with δ in (0, 1/N).
-      count_share: of ρ, for the shares of the classes; in (0, 1).
+      count_share: the share of ρ for the shares of the classes, in (0, 1).
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      folder: a new one that the measurement is saved to at once, see ``GeneratorMeasurement.save``. Training may
-        take long and be interrupted, and what is lost is spent all the same.
-      progress: called with (rows done, N), as if all classes were of one size.
+      folder: a new folder to which the measurement is saved at once, see ``GeneratorMeasurement.save``; None to save
+        nothing. If training is interrupted and the measurement is lost, the budget stays spent.
+      progress: called with (rows done, N), as if all classes were equally frequent.
 
     Raises:
-      ValueError: shapes, a budget or an option that cannot be; a spent budget (``LedgerError``).
+      ValueError: shapes mismatch, the budget or an option is invalid, or the ledger says that the budget is spent
+        (``LedgerError``).
       ModuleNotFoundError: OpenDP is not installed.
     """
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
@@ -120,17 +123,17 @@ def measure_generator(
         if not 0 < count_share < 1:
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
-    # What can fail does so before anything is spent.
+    # All checks that can fail come before anything is spent.
     mechanisms = [secure_mechanism(features.integers(len(rows)), len(rows), budget, share=share)]
-    left = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)
+    remaining = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)
     if labels is not None:
-        mechanisms.append(secure_mechanism(labels.integers(len(rows)), len(rows), left, share=count_share))
+        mechanisms.append(secure_mechanism(labels.integers(len(rows)), len(rows), remaining, share=count_share))
     composition = Composition.of(mechanisms, budget)
-    nothing = [
+    without_noise = [
         NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism)
         for feature_map, mechanism in zip([features] + [labels] * (labels is not None), mechanisms, strict=True)
     ]
-    draft = GeneratorMeasurement(nothing[0], nothing[1] if labels is not None else None, composition)
+    draft = GeneratorMeasurement(without_noise[0], without_noise[1] if labels is not None else None, composition)
     json.dumps(draft.statement, allow_nan=False)
     num_bytes = sum(array.nbytes for array in draft.encoded()[0].values())
     if folder is not None:
@@ -143,7 +146,7 @@ def measure_generator(
     total = None if spending is None else spending.spend(planned)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         noisy = perturb_securely(sums, budget, share=share)
-        shares = None if counts is None else perturb_securely(counts, left, share=count_share)
+        shares = None if counts is None else perturb_securely(counts, remaining, share=count_share)
         measured = GeneratorMeasurement(noisy, shares, composition, total)
         if folder is not None:
             measured.save(folder)
@@ -153,8 +156,10 @@ def measure_generator(
 
 
 def warn_of_uncounted_rows(counts: NoisyEmbedding) -> None:
-    """Warns where ``covered_share`` is below 1. Post-processing of what is private, where an error about the rows
-    themselves would not be. The measurement is spent, and is not lost where warnings are made errors.
+    """Warns if ``covered_share`` is below 1.
+
+    The warning is post-processing of noisy counts. An error that depends on the rows themselves would not be private.
+    The budget is already spent, so a setting that turns warnings into errors does not lose the measurement.
 
     Args:
       counts: noisy shares of the classes, [L].

@@ -1,7 +1,8 @@
-"""Networks of generators: what to build, as small frozen dataclasses that can be written down, and flax modules.
+"""Networks of generators: descriptions, which are small frozen dataclasses, and the flax modules built from them.
 
-A network maps inputs, [n, normals + styles + labels], to raw values [n, D]; what becomes of those (bounds,
-probabilities of categories) is the business of ``kme_jax.generators.train``.
+A network maps inputs [n, normals + styles + labels] to raw values [n, D]. ``kme_jax.generators.train`` turns raw values
+into numbers between bounds and probabilities of categories. The *latent code* is the standard normal part of the input.
+The *style* is a further input, which is discrete.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Network(abc.ABC):
     """A description of a network.
 
     Attributes:
-      code: how many standard normal numbers it gets.
-      styles: how many values a further input, one-hot, has: modes that are to be told apart without a path from one to
-        the other. 0 for none.
+      code: length of the latent code.
+      styles: number of styles. A style is a one-hot input. It lets the network have separate modes without a path from
+        one to the other. 0 for none.
     """
 
     code: int
@@ -38,12 +39,12 @@ class Network(abc.ABC):
         """The flax module, with random parameters.
 
         Raises:
-          ValueError: a number of outputs that it cannot have.
+          ValueError: the network cannot have this number of outputs.
         """
 
     @abc.abstractmethod
     def num_normals(self, num_outputs: int) -> int:
-        """How many standard normal numbers the module gets, before styles and labels: its code, and noise if any."""
+        """Number of standard normal inputs: those of the latent code, and noise if the network has any."""
 
 
 def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:
@@ -59,7 +60,7 @@ class MLP(Network):
     """Linear layers with batch normalisation and ReLU ([H], experiments on Gaussian mixtures and tables).
 
     Attributes:
-      widths: of the hidden layers.
+      widths: numbers of units of the hidden layers.
       code: see :class:`Network`.
       styles: see :class:`Network`.
     """
@@ -82,15 +83,16 @@ class MLP(Network):
 @storable()
 @dataclasses.dataclass(frozen=True)
 class Convolutional(Network):
-    """Linear layers to an image of a quarter of the size, and two convolutions after bilinear upsampling by two ([H],
-    experiments on images).
+    """Linear layers to an image of a quarter of the size, then two convolutions, each after bilinear upsampling by two.
+
+    This is the network of [H] for images.
 
     Attributes:
       height: of images, a multiple of 4.
       width: of images, a multiple of 4.
-      hidden: width of the first layer.
-      channels: of the small image, and after the first convolution.
-      size: of the convolutions' kernels.
+      hidden: number of units of the first layer.
+      channels: numbers of channels of the small image, and after the first convolution.
+      size: width of the convolutions' kernels, in pixels.
       code: see :class:`Network`.
       styles: see :class:`Network`.
     """
@@ -121,18 +123,19 @@ class Convolutional(Network):
 @storable()
 @dataclasses.dataclass(frozen=True)
 class SmoothImages(Network):
-    """Images that are smooth but for independent noise in every pixel: the layers of :class:`MLP`, a fixed Gaussian
-    blur of their values, and noise of a learnt size in each class.
+    """Smooth images with independent noise in every pixel.
 
-    Noise in an embedding turns up as speckles, which the blur has no room for. Smooth images alone are confined to few
-    directions, and what learns from them trusts all others without reason: hence the noise.
+    The layers are those of :class:`MLP`. A fixed Gaussian blur of their values follows, and then noise, whose size is
+    learnt for each class. The blur suppresses the speckles that come from the noise of an embedding. The added noise
+    is for classifiers: smooth images alone vary in few directions only, and a classifier that learns from them would
+    rely on all other directions without reason.
 
     Attributes:
       height: of images, in pixels.
       width: of images, in pixels.
-      widths: of the hidden layers.
+      widths: numbers of units of the hidden layers.
       blur: standard deviation of the blur, in pixels.
-      noise: standard deviation of the noise at the beginning, in the units of logits.
+      noise: initial standard deviation of the noise, in the unit of logits.
       code: see :class:`Network`.
       styles: see :class:`Network`.
     """
@@ -160,13 +163,13 @@ class SmoothImages(Network):
 
 
 def _blur(size: int, width: float) -> Array:
-    """Gaussian weights of neighbours, which sum to ``_GAIN`` in the middle: [size, size]."""
+    """Gaussian weights of neighbours, [size, size]. The largest sum of a row is ``_GAIN``."""
     places = jnp.arange(float(size))
     weights = jnp.exp(-0.5 * jnp.square((places[:, None] - places[None, :]) / width))
     return _GAIN * weights / jnp.max(jnp.sum(weights, axis=1))
 
 
-_GAIN = 1.5  # a blur of independent values makes them small
+_GAIN = 1.5  # compensates in part that a blur shrinks independent values
 
 
 class _Smooth(nnx.Module):
@@ -178,18 +181,20 @@ class _Smooth(nnx.Module):
     def __call__(self, x: Array) -> Array:
         network = self.network
         size = network.height * network.width
-        code, noise, rest = jnp.split(x, (network.code, network.code + size), axis=1)
-        values = self.layers(jnp.concatenate([code, rest], axis=1)).reshape(-1, network.height, network.width)
+        code, noise, one_hots = jnp.split(x, (network.code, network.code + size), axis=1)
+        values = self.layers(jnp.concatenate([code, one_hots], axis=1)).reshape(-1, network.height, network.width)
         rows, columns = _blur(network.height, network.blur), _blur(network.width, network.blur)
         values = jnp.einsum("nij,ai,bj->nab", values, rows, columns).reshape(-1, size)
-        labels = rest[:, network.styles :]
+        labels = one_hots[:, network.styles :]
         labels = labels if labels.shape[1] else jnp.ones_like(x[:, :1])
         return values + labels @ jax.nn.softplus(self.noise[...]) * noise
 
 
 class _Layers(nnx.Module):
-    """Linear, batch normalisation and ReLU, as often as there are widths; and a linear layer. With styles, every style
-    of every label has a place of its own, to which the layers add."""
+    """Linear layer, batch normalisation and ReLU for each width, then a linear layer.
+
+    With styles, each style of each label has a learnt place in the output. The output of the layers is added to it.
+    """
 
     def __init__(self, network: MLP | SmoothImages, num_labels: int, num_outputs: int, rngs: nnx.Rngs):
         self.code, self.styles = network.code, network.styles
@@ -214,12 +219,12 @@ class _Layers(nnx.Module):
         return x
 
 
-_SPREAD = 1.5  # of places: between bounds, those of a logistic function, they are nearly uniform
+_SPREAD = 1.5  # of the initial places. The logistic function makes these nearly uniform between the bounds.
 _MOMENTUM = 0.95
 
 
 def _doubled(images: Array) -> Array:
-    """Bilinear upsampling: [n, h, w, c] -> [n, 2h, 2w, c]."""
+    """Images [n, h, w, c] after bilinear upsampling by two, [n, 2h, 2w, c]."""
     n, height, width, channels = images.shape
     return jax.image.resize(images, (n, 2 * height, 2 * width, channels), "bilinear")
 

@@ -1,7 +1,7 @@
-"""Generators that may be published: what was measured, and what was trained on it, with the privacy statement.
+"""Measurements and releases of generators that may be published, with their privacy statements.
 
-``kme_jax.generators.measure_generator`` sees private rows; ``GeneratorMeasurement.synthesise`` trains, as often as one
-likes; ``GeneratorRelease.sample`` makes rows.
+``kme_jax.generators.measure_generator`` sees the private rows. ``GeneratorMeasurement.synthesise`` trains a generator,
+which spends nothing. ``GeneratorRelease.sample`` returns synthetic rows.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from kme_jax.storage.folders import (
     save_folder,
 )
 
-_STATE = "state "  # what the names of arrays of parameters begin with
+_STATE = "state "  # prefix of the names of arrays of parameters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorMeasurement:
-    """The two measurements of [H] algorithm 1: all that a generator may see of private rows. All of it is public.
+    """The two measurements of [H] algorithm 1. A generator learns nothing else about the private rows. Public.
 
     Attributes:
-      embedding: μ̃.
-      counts: noisy shares of the classes; None where they were not measured.
-      composition: what both are together.
-      total: of all releases of the same rows, if a ledger knows, see ``Ledger.spend``.
+      embedding: the noisy embedding μ̃.
+      counts: noisy shares of the classes; None if they were not measured.
+      composition: of the two mechanisms.
+      total: the privacy loss of all releases of the same rows, from a ledger, see ``Ledger.spend``; or None.
     """
 
     embedding: NoisyEmbedding
@@ -65,15 +65,15 @@ class GeneratorMeasurement:
 
     @property
     def statement(self) -> dict[str, Any]:
-        """The privacy statement of all that is made from this, see ``kme_jax.privacy.statement``."""
+        """The privacy statement of everything that is computed from this, see ``kme_jax.privacy.statement``."""
         return self.statement_with(())
 
     def statement_with(self, public_inputs: Sequence[str]) -> dict[str, Any]:
-        """:attr:`statement`, which also names what else is public knowledge and was used."""
-        parts = {"embedding": self.embedding}
+        """:attr:`statement` with further public inputs, which it names."""
+        measured = {"embedding": self.embedding}
         if self.counts is not None:
-            parts["counts of the classes"] = self.counts
-        return privacy_statement(parts, composition=self.composition, public_inputs=public_inputs, total=self.total)
+            measured["counts of the classes"] = self.counts
+        return privacy_statement(measured, composition=self.composition, public_inputs=public_inputs, total=self.total)
 
     def synthesise(
         self,
@@ -87,20 +87,20 @@ class GeneratorMeasurement:
         public_inputs: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> GeneratorRelease:
-        """A generator for the measurement: post-processing, which spends nothing, as often as one likes.
+        """A generator for the measurement. This is post-processing: each call spends nothing.
 
         Args:
-          network: what to train; an ``MLP`` if None.
-          training: how; its defaults if None.
-          seed: of parameters and codes.
+          network: description of the network; an ``MLP`` if None.
+          training: configuration of the training; its defaults if None.
+          seed: of parameters and latent codes.
           bounds: public bounds of the numbers, see ``train_generator``.
           levels: see ``train_generator``.
-          checkpoint: a folder for the state of training, see ``train_generator``.
-          public_inputs: what else is public knowledge, and was used; the statement names it.
-          progress: called with (steps done, steps).
+          checkpoint: a folder for checkpoints, see ``train_generator``.
+          public_inputs: further public inputs that were used, for example bounds. The statement names them.
+          progress: called with (steps done, total steps).
 
         Raises:
-          ValueError: as ``train_generator``; a seed that is not from 0 to 2³² − 1.
+          ValueError: as for ``train_generator``, or the seed is not from 0 to 2³² − 1.
         """
         generator = train_generator(
             jax.random.key(check_integer("seed", seed, 0, MAX_SEED)),
@@ -116,7 +116,7 @@ class GeneratorMeasurement:
         return GeneratorRelease.create(generator, self, public_inputs)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes measured.npz (all that was measured), privacy.json and a manifest into a new folder: all of them, or
+        """Writes measured.npz (the measurement), privacy.json and a manifest into a new folder: all of them, or
         nothing.
 
         Raises:
@@ -126,7 +126,7 @@ class GeneratorMeasurement:
         return save_folder(folder, "generator measurement", writers)
 
     def encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays, and a JSON document that refers to them."""
+        """The measurement as arrays, and a JSON document that refers to them."""
         arrays: dict[str, np.ndarray] = {}
         tree = {
             "embedding": encode_embedding(self.embedding, arrays, "embedding"),
@@ -138,11 +138,12 @@ class GeneratorMeasurement:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> GeneratorMeasurement:
-        """What :meth:`save` has written. What does not follow from the mechanisms is refused, see
-        ``kme_jax.privacy.verification``.
+        """A measurement that :meth:`save` has written.
+
+        A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``.
 
         Raises:
-          ReleaseError: it is none, is damaged, or edited, or of another version.
+          ReleaseError: the folder has no measurement, is damaged or edited, or has another version.
         """
         opened = open_folder(folder, ("generator measurement",))
         statement = opened.json("privacy.json")
@@ -161,7 +162,7 @@ class GeneratorMeasurement:
 
 
 def _check_measured(measured: GeneratorMeasurement) -> None:
-    """Raises ValueError unless these can be the parts of one measurement."""
+    """Raises ValueError if the fields cannot come from one measurement."""
     embedding, counts = measured.embedding, measured.counts
     check_parts([embedding.mechanism] + [m.mechanism for m in filter(None, [counts])], measured.composition)
     check_sensitivity(embedding.mechanism, embedding.feature_map)
@@ -177,14 +178,14 @@ def _check_measured(measured: GeneratorMeasurement) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorRelease:
-    """A release of a generator, with what its privacy statement follows from. All of it is public.
+    """A release of a generator, with the fields from which its privacy statement follows. Public.
 
     Attributes:
-      generator: what was trained.
-      composition: what the measurements it was trained on are together.
-      measurements: their descriptions, as in the statement.
-      public_inputs: what is public knowledge, and was used.
-      total: of all releases of the same rows, if a ledger knows.
+      generator: the trained generator.
+      composition: of the mechanisms of the measurement that it was trained on.
+      measurements: descriptions of the measured embeddings, as in the statement.
+      public_inputs: names of the public inputs that were used.
+      total: the privacy loss of all releases of the same rows, from a ledger; or None.
     """
 
     generator: Generator
@@ -200,12 +201,12 @@ class GeneratorRelease:
         """The release of a generator.
 
         Args:
-          generator: what was trained.
-          measured: what it was trained on.
-          public_inputs: what else is public knowledge, and was used: bounds, for instance.
+          generator: the trained generator.
+          measured: the measurement that it was trained on.
+          public_inputs: further public inputs that were used, for example bounds.
 
         Raises:
-          ValueError: the generator was trained on something else: the statement would be wrong.
+          ValueError: the generator was trained on another measurement, so the statement would be wrong.
         """
         if generator.measured != digest(measured.embedding):
             raise ValueError("the generator was not trained on this measurement")
@@ -239,12 +240,14 @@ class GeneratorRelease:
         labels: np.ndarray | Literal["balanced"] | None = None,
         noise: bool = True,
     ) -> np.ndarray:
-        """Synthetic rows, float32 [num_rows, columns], see ``Generator.sample``: from the release alone, so that
-        nothing is spent."""
+        """Synthetic rows, float32 [num_rows, columns], see ``Generator.sample``.
+
+        They come from the release alone, so nothing is spent.
+        """
         return self.generator.sample(num_rows, seed=seed, labels=labels, noise=noise)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes generator.npz (all it takes to sample), privacy.json and a manifest into a new folder: all of them, or
+        """Writes generator.npz (the generator), privacy.json and a manifest into a new folder: all of them, or
         nothing.
 
         Raises:
@@ -264,11 +267,13 @@ class GeneratorRelease:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> GeneratorRelease:
-        """What :meth:`save` has written. What does not follow from the mechanisms is refused, see
-        ``kme_jax.privacy.verification``. Feature maps are not in the folder, so that their diameters are taken from it.
+        """A release that :meth:`save` has written.
+
+        A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``. The
+        folder has no feature maps, so the diameters that it states are not recomputed.
 
         Raises:
-          ReleaseError: it is none, is damaged, or edited, or of another version.
+          ReleaseError: the folder has no generator, is damaged or edited, or has another version.
         """
         opened = open_folder(folder, ("generator",))
         statement = opened.json("privacy.json")

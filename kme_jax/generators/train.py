@@ -1,8 +1,8 @@
-"""Step 3 by a generator ([H]): a network whose outputs have a mean embedding close to the noisy one.
+"""Step 3 by a generator ([H]): a network whose outputs have a mean embedding close to the noisy embedding.
 
-With G a network, z a standard normal code and y a label, ψ(G(z, y), y) has a mean μ_G; training makes ‖μ̃ − μ_G‖² small
-by stochastic gradients. What is seen of private rows is the noisy embedding, and noisy counts of the classes: anything
-that follows is post-processing.
+Let G be a network, z a standard normal latent code and y a label. Then ψ(G(z, y), y) has a mean μ_G. Training minimises
+‖μ̃ − μ_G‖² by stochastic gradients. It sees the noisy embedding and noisy counts of the classes, and no private row. So
+it is post-processing.
 """
 
 from __future__ import annotations
@@ -37,38 +37,41 @@ from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
 Array = jax.Array
 
-_STEPS_AT_ONCE = 50  # that an entry of the trace is the mean of
+_STEPS_AT_ONCE = 50  # steps in a piece of work. An entry of the trace is the mean over one piece.
 _STEPS_PER_CALL = 500  # in one scan on an accelerator
 _ROWS_AT_ONCE = 2048
-_BLOCKS_PER_CALL = 8  # of so many rows that are sampled, on an accelerator
-_GROUPS, _ROWS_PER_BLOCK = 4, 512  # of rows that generators are judged by
-_MOST_BYTES = {"cpu": 2**24, "other": 2**28}  # of features of the rows that are judged at a time
-_MOST_VALUES = 4e8  # of features of these rows, if there are more than a few
+_BLOCKS_PER_CALL = 8  # blocks of _ROWS_AT_ONCE rows that are sampled in one call on an accelerator
+_GROUPS, _ROWS_PER_BLOCK = 4, 512  # of the rows from which the fit of a generator is estimated
+_MOST_BYTES = {"cpu": 2**24, "other": 2**28}  # of the features of such rows that are in memory at a time
+_MOST_VALUES = 4e8  # limit of the number of features of such rows, unless there are only a few rows
 _LEAST_STYLE = 1e-30  # share of a style that no row has
-_POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² in units of the noise's square, above which a generator is warned of
-_LEAST_COVERED = 0.01  # part of the rows
-_LEAST_SHARE = 1e-3  # of a class whose noisy count is about zero or below
+_POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² above which a warning is given, in units of the square of the noise
+_LEAST_COVERED = 0.01  # smallest share of covered rows
+_LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a generator is trained: public, and chosen without the private rows.
+    """Configuration of the training of a generator. It is public, and must be chosen without the private rows.
 
     Attributes:
-      num_steps: of Adam, in a cycle.
-      num_cycles: at most. After each, training ends if ‖μ̃ − μ_G‖² is no more than the square of the noise, which is
-        what the private rows themselves have (the discrepancy principle of inverse problems, Morozov 1966): what more
-        steps would fit is noise. If not, the learning rate starts again (warm restarts, Loshchilov & Hutter 2017). A
-        network that cannot make such rows, or classes taken to be of one size that are not, may never get there.
-      batch_size: rows of a step, about: as many of each style of each class, and two at least.
+      num_steps: steps of Adam in a cycle.
+      num_cycles: largest number of cycles. Training ends after a cycle if ‖μ̃ − μ_G‖² is at most the square of the
+        noise. This is the value for the private rows themselves (the discrepancy principle of inverse problems,
+        Morozov 1966), so more steps would fit noise. Otherwise the learning rate starts again (warm restarts,
+        Loshchilov & Hutter 2017). The condition may never hold, for example if the network cannot represent the rows,
+        or if classes are taken to be equally frequent and are not.
+      batch_size: approximate number of rows of a step. Every style of every class has the same number, at least two.
       learning_rate: at the start of a cycle.
-      decay: what the learning rate is multiplied by after every ``decay_steps`` of a cycle; None for a cosine down to
-        zero.
+      decay: factor of the learning rate after every ``decay_steps`` steps of a cycle; None for a cosine schedule that
+        ends at zero.
       decay_steps: see ``decay``.
-      unbiased: whether ‖μ_G‖² is estimated by pairs of different rows, without bias but for what batch normalisation
-        makes rows of a batch depend on each other. With bias ([H]), the objective asks for less spread than the data
-        have: a batch's mean is longer than μ_G, by the more the smaller the batch.
-      features_per_step: frequencies × 2 of a step, in turns, of a FourierMap; None for all.
+      unbiased: whether ‖μ_G‖² is estimated from pairs of different rows. The estimate is then unbiased, except that
+        batch normalisation makes the rows of a batch depend on each other. The biased estimate ([H]) is larger: the
+        mean of a batch is longer than μ_G, the more so the smaller the batch. Generated rows then vary less than the
+        private rows.
+      features_per_step: number of features of a FourierMap in a step, two for each frequency. The blocks of frequencies
+        take turns. None for all features.
     """
 
     num_steps: int = 1000
@@ -93,7 +96,7 @@ class Training:
             raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
 
     def learning_rate_at(self, step: int | jax.Array) -> jax.Array:
-        """The learning rate at a step, counted from 0: every cycle begins as the first does."""
+        """The learning rate at a step, counted from 0 over all cycles."""
         if self.decay is None:
             within = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
         else:
@@ -102,16 +105,19 @@ class Training:
             return within(step % self.num_steps)
 
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with these learning rates."""
+        """Adam with the learning rates of :meth:`learning_rate_at`."""
         return optax.adam(self.learning_rate_at)
 
     def pieces(self) -> list[int]:
-        """Steps done after every piece of work, of which an entry of the trace is the mean: all there may be."""
+        """Numbers of steps done after each piece of work of all cycles. Each piece has an entry in the trace."""
         within = [*range(_STEPS_AT_ONCE, self.num_steps, _STEPS_AT_ONCE), self.num_steps]
         return [cycle * self.num_steps + steps for cycle in range(self.num_cycles) for steps in within]
 
     def calls(self, most: int) -> list[int]:
-        """Steps done after every call of so many steps at most, or of one piece: those of a cycle are about equal."""
+        """Numbers of steps done after each call. A call has at most ``most`` steps, or is one piece of work.
+
+        The calls of a cycle have about equal numbers of steps.
+        """
         within = -(-self.num_steps // _STEPS_AT_ONCE)
         num_calls = -(-within // max(1, most // _STEPS_AT_ONCE))
         size = -(-within // num_calls)
@@ -122,14 +128,17 @@ class Training:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """What a network's raw values stand for: relaxed rows, and rows that are written.
+    """The meaning of a network's raw values, as relaxed rows and as synthetic rows.
+
+    A relaxed row has probabilities in place of categories. A synthetic row has categories.
 
     Attributes:
-      lower: public lower bounds of numeric columns, [d]; None where there are none, and raw values are numbers.
-      upper: upper bounds, [d].
-      dim: d, numeric columns.
-      categories: codes of each categorical column, after the numeric ones.
-      levels: into how many equal steps a number between its bounds is rounded when it is written; 0 for none.
+      lower: public lower bounds of the numeric columns, [d]; None if raw values are the numbers.
+      upper: public upper bounds, [d]; None if ``lower`` is.
+      dim: d, the number of numeric columns.
+      categories: number of category codes of each categorical column. These columns follow the numeric ones.
+      levels: number of equal steps between the bounds, to which numbers of synthetic rows are rounded; 0 for no
+        rounding.
     """
 
     lower: np.ndarray | None
@@ -142,10 +151,15 @@ class Rows:
     def create(
         cls, features: FeatureMap, bounds: tuple[np.ndarray | float, np.ndarray | float] | None, levels: int
     ) -> Rows:
-        """For the rows of a feature map without labels.
+        """The rows of a feature map without labels.
+
+        Args:
+          features: the feature map.
+          bounds: lower and upper bounds, [d] each, or one number for all columns each; None for none.
+          levels: see the attribute.
 
         Raises:
-          ValueError: a map that rows cannot be relaxed for; bounds that are not finite, or not in order; levels
+          ValueError: the map cannot take relaxed rows, bounds are not finite or not in order, or there are levels
             without bounds.
         """
         if isinstance(features, TableMap):
@@ -166,10 +180,10 @@ class Rows:
         return cls(lower, upper, dim, categories, levels)
 
     def validate(self) -> None:
-        """Refuses fields of rows that were read from a file.
+        """Refuses invalid fields that were read from a file.
 
         Raises:
-          ValueError: they do not fit together.
+          ValueError: the fields do not fit together.
         """
         sizes = all(size >= 1 for size in self.categories)
         require(self.dim >= 1 and sizes and 0 <= self.levels < 2**31, "rows: a number is out of range")
@@ -182,11 +196,11 @@ class Rows:
 
     @property
     def num_outputs(self) -> int:
-        """Of the network."""
+        """D, the number of outputs of the network."""
         return self.dim + sum(self.categories)
 
     def relaxed(self, raw: Array) -> Array:
-        """Numbers, and probabilities of categories: [n, num_outputs]. Traceable."""
+        """Relaxed rows of raw values [n, D]: numbers, then probabilities of categories, [n, D]. Traceable."""
         numbers = raw[:, : self.dim]
         if self.lower is not None:
             numbers = self._between(jax.nn.sigmoid(numbers))
@@ -196,7 +210,7 @@ class Rows:
         return jnp.concatenate(columns, axis=1)
 
     def written(self, key: Array, raw: Array) -> Array:
-        """Rows with categories drawn and numbers rounded: [n, d + m]. Traceable."""
+        """Synthetic rows of raw values [n, D]: numbers, rounded, then drawn category codes, [n, d + m]. Traceable."""
         numbers = self.relaxed(raw)[:, : self.dim]
         if self.levels:
             numbers = self._between(jnp.round(jax.nn.sigmoid(raw[:, : self.dim]) * self.levels) / self.levels)
@@ -217,20 +231,21 @@ class Rows:
 @storable()
 @dataclasses.dataclass(frozen=True)
 class GeneratorReport:
-    """How well a generator fits.
+    """The fit of a generator.
 
     Attributes:
-      objective: of training, by the step of ``steps``, mean of the steps before: the mean over classes of
-        ‖μ̃_c/π_c − μ_{G,c}‖², so that each counts alike; without labels ‖μ̃ − μ_G‖².
-      steps: numbers of steps.
-      fit: ‖μ̃ − μ_G‖² (of μ̃ / ``covered_share`` where rows are left out) of the generator as it is sampled, with running
-        averages in the place of those of a batch: from 8192 or more new rows of each class, without bias but for the
-        shares of styles, which are the best for them.
-      standard_error: of the fit.
-      expected: what it is for the private rows themselves (but for shares of the classes): F σ², the noise's square,
-        over ``covered_share``² where rows are left out.
-      converged: whether the fit is no more than that but for chance (4 standard deviations of the noise's square and of
-        the fit). A generator that is still above has not got all that the embedding says; one far below fits noise.
+      objective: of training. Each entry is the mean over the steps since the entry before. It is the mean over classes
+        of ‖μ̃_c/π_c − μ_{G,c}‖², so that classes count equally, or without labels ‖μ̃ − μ_G‖².
+      steps: number of steps at each entry of ``objective``.
+      fit: ‖μ̃ − μ_G‖² of the trained generator, in the mode in which it is sampled (batch normalisation with running
+        averages). If rows are not covered, μ̃ is divided by ``covered_share``. The value is estimated from at least
+        8192 new rows of each class. It is unbiased, except that the shares of styles are the best for these rows.
+      standard_error: of ``fit``.
+      expected: the expected ‖μ̃ − μ_X‖² of the private rows themselves, apart from the shares of the classes. It is
+        F σ², the square of the noise, over ``covered_share``² if rows are not covered.
+      converged: whether ``fit`` is at most ``expected`` plus 4 standard deviations (of the square of the noise and of
+        the fit). A larger fit means that the generator misses information of the embedding. A much smaller fit means
+        that it fits noise.
     """
 
     objective: tuple[float, ...]
@@ -241,10 +256,10 @@ class GeneratorReport:
     converged: bool
 
     def validate(self) -> None:
-        """Refuses fields of a report that was read from a file.
+        """Refuses invalid fields of a report that was read from a file.
 
         Raises:
-          ValueError: numbers that are not finite; steps that are not those of the objective.
+          ValueError: a number is not finite, or steps and objective do not match.
         """
         numbers = (*self.objective, self.fit, self.standard_error, self.expected)
         require(all(math.isfinite(number) for number in numbers), "report: a number is not finite")
@@ -255,16 +270,16 @@ class GeneratorReport:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator:
-    """A trained generator: public.
+    """A trained generator. Public.
 
     Attributes:
-      network: what was built.
-      rows: what its values stand for.
-      shares: of the classes, [L]; None where rows have no label.
-      state: parameters and statistics, by name.
-      report: how well it fits.
-      mechanisms: what was done to the private rows: of the embedding, and of the counts if there are any.
-      measured: a digest of the noisy embedding it was trained on.
+      network: description of the network.
+      rows: the meaning of its outputs.
+      shares: of the classes, [L]; None if rows have no label.
+      state: parameters and statistics of the network, by name.
+      report: the fit.
+      mechanisms: of the noisy embedding, and of the noisy counts if there are any.
+      measured: digest of the noisy embedding that it was trained on.
     """
 
     network: Network
@@ -276,10 +291,10 @@ class Generator:
     measured: str
 
     def validate(self) -> None:
-        """Refuses fields of a generator that was read from a file.
+        """Refuses invalid fields of a generator that was read from a file.
 
         Raises:
-          ValueError: shares that are none; parameters that are not those of the network.
+          ValueError: the shares are invalid, or the parameters do not fit the network.
         """
         num_labels = 0
         if self.shares is not None:
@@ -303,18 +318,18 @@ class Generator:
         labels: np.ndarray | Literal["balanced"] | None = None,
         noise: bool = True,
     ) -> np.ndarray:
-        """Synthetic rows, float32 [num_rows, columns]; the label is the last column where there is one.
+        """Synthetic rows, float32 [num_rows, columns]. The label, if there is one, is the last column.
 
         Args:
-          num_rows: how many.
-          seed: of codes.
-          labels: of the rows, [num_rows]; "balanced" for as many of each class (up to one); None for the classes'
-            shares (systematic: each class has its share of the rows, up to one row), in random order.
-          noise: False for rows without the independent noise that a network adds to each number (``SmoothImages``): the
-            same rows otherwise, better to look at and worse to learn from. Other networks add none.
+          num_rows: number of rows.
+          seed: of the latent codes.
+          labels: of the rows, [num_rows]. "balanced" for equal numbers of rows of each class, up to one row. None for
+            the classes' shares, up to one row. In the last two cases the order is random.
+          noise: whether to add the independent noise of ``SmoothImages`` to each number. Rows without it are the same
+            otherwise. They are better to look at and worse to learn from. Other networks add no noise.
 
         Raises:
-          ValueError: num_rows < 1; labels that are none.
+          ValueError: num_rows < 1, or invalid labels.
         """
         if num_rows < 1:
             raise ValueError(f"num_rows must be at least 1, got {num_rows}")
@@ -328,18 +343,18 @@ class Generator:
             num_labels,
         )
         parameters, statistics = (_from_flat(tree, self.state) for tree in (parameters, statistics))
-        found = []
+        batches = []
         num_blocks = 1 if jax.default_backend() == "cpu" else _BLOCKS_PER_CALL
         at_once = num_blocks * _ROWS_AT_ONCE
-        for start in range(0, num_rows, at_once):  # blocks of one shape; what is too much is cut off
-            some = np.pad(labels[start : start + at_once], (0, max(0, start + at_once - num_rows)))
-            made = _written(
+        for start in range(0, num_rows, at_once):  # all blocks have one shape; surplus rows are cut off
+            labels_of_blocks = np.pad(labels[start : start + at_once], (0, max(0, start + at_once - num_rows)))
+            batch = _written(
                 graph, self.network, self.rows, num_labels, parameters, statistics, code_key,
-                start + _ROWS_AT_ONCE * np.arange(num_blocks, dtype=np.int32), some.reshape(num_blocks, -1),
+                start + _ROWS_AT_ONCE * np.arange(num_blocks, dtype=np.int32), labels_of_blocks.reshape(num_blocks, -1),
                 noise=noise,
             )  # fmt: skip
-            found.append(np.asarray(made).reshape(at_once, -1)[: num_rows - start])
-        rows = np.concatenate(found)
+            batches.append(np.asarray(batch).reshape(at_once, -1)[: num_rows - start])
+        rows = np.concatenate(batches)
         return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
 
     def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
@@ -363,7 +378,7 @@ class Generator:
 
 @functools.lru_cache(maxsize=8)
 def _parameters(network: Network, num_outputs: int, num_labels: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Names, shapes and types of all parameters and statistics."""
+    """Shapes and types of all parameters and statistics, by name."""
     module = nnx.eval_shape(lambda: network.build(num_labels, num_outputs, nnx.Rngs(0)))
     _, *trees = _split(module, network, num_labels)
     leaves = [pair for tree in trees for pair in jax.tree_util.tree_flatten_with_path(tree)[0]]
@@ -371,19 +386,21 @@ def _parameters(network: Network, num_outputs: int, num_labels: int) -> dict[str
 
 
 def _split(module: nnx.Module, network: Network, num_labels: int):
-    """The module's graph; parameters: those of the network, and logits of the styles' shares, [max(L, 1), styles];
-    and statistics."""
+    """The graph, the parameters and the statistics of a module.
+
+    Parameters are those of the network, and logits of the shares of styles, [max(L, 1), styles].
+    """
     graph, parameters, statistics = nnx.split(module, nnx.Param, ...)
     styles = jnp.zeros((max(num_labels, 1), max(network.styles, 1)))
     return graph, {"network": parameters, "styles": styles}, statistics
 
 
 def _flat(*trees: Any) -> dict[str, np.ndarray]:
-    found = {}
+    arrays = {}
     for tree in trees:
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            found[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(leaf)
-    return found
+            arrays[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(leaf)
+    return arrays
 
 
 def _from_flat(tree: Any, state: dict[str, np.ndarray]) -> Any:
@@ -395,26 +412,28 @@ def _from_flat(tree: Any, state: dict[str, np.ndarray]) -> Any:
 def _inputs(
     key: Array, network: Network, rows: Rows, num_labels: int, labels: Array, styles: Array, noise: bool = True
 ) -> Array:
-    """Normals (zeros after the code if there shall be no noise), and styles and labels one-hot, of rows with labels [n]
-    and styles [n]."""
-    parts = [jax.random.normal(key, (len(labels), network.num_normals(rows.num_outputs)))]
+    """Inputs of the network for labels [n] and styles [n]: standard normals, then one-hot styles and labels.
+
+    Without noise, the normals after the latent code are zeros.
+    """
+    inputs = [jax.random.normal(key, (len(labels), network.num_normals(rows.num_outputs)))]
     if not noise:
-        parts[0] = parts[0].at[:, network.code :].set(0.0)
+        inputs[0] = inputs[0].at[:, network.code :].set(0.0)
     if network.styles:
-        parts.append(jax.nn.one_hot(styles, network.styles))
+        inputs.append(jax.nn.one_hot(styles, network.styles))
     if num_labels:
-        parts.append(jax.nn.one_hot(labels, num_labels))
-    return jnp.concatenate(parts, axis=1)
+        inputs.append(jax.nn.one_hot(labels, num_labels))
+    return jnp.concatenate(inputs, axis=1)
 
 
 @functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels", "noise"))
 def _written(graph, network, rows, num_labels, parameters, statistics, key, starts, labels, *, noise):
-    """Rows of blocks that begin at rows with the numbers starts [b], with labels [b, n]: [b, n, columns]."""
+    """Synthetic rows [b, n, columns] with labels [b, n]. The first rows of the blocks have the numbers starts [b]."""
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
 
-    def block(some):
-        start, labels = some
+    def block(start_and_labels):
+        start, labels = start_and_labels
         code_key, style_key, row_key = jax.random.split(jax.random.fold_in(key, start), 3)
         styles = jax.random.categorical(style_key, parameters["styles"][labels])
         return rows.written(row_key, module(_inputs(code_key, network, rows, num_labels, labels, styles, noise)))
@@ -425,14 +444,15 @@ def _written(graph, network, rows, num_labels, parameters, statistics, key, star
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Objective:
-    """‖μ̃ − μ_G‖², class by class, for blocks of features.
+    """The training objective: a weighted sum over classes of ‖μ̃_c − μ_{G,c}‖², for one block of features at a time.
 
     Attributes:
-      features: φ, of rows without labels.
-      turns: of a FourierMap, [blocks, J/2/blocks, d]; of another map nothing, and there is one block.
+      features: φ, the map of rows without labels.
+      turns: frequencies of a FourierMap, [blocks, J/2/blocks, d]; None for another map, which has one block.
       targets: μ̃, [blocks, L, F/blocks].
       shares: of the classes, [L].
-      weights: of the classes, [L].
+      weights: of the classes in the objective, [L].
+      unbiased: see :class:`Training`.
     """
 
     features: FeatureMap
@@ -443,11 +463,15 @@ class _Objective:
     unbiased: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, relaxed: Array, styles: Array, block: Array) -> Array:
-        """An estimate from relaxed rows [L S m, D]: m of each of S styles of each class in turn, with the shares of the
-        styles in each class, [L, S].
+        """An estimate of the objective for one block of features.
 
-        With μ_G = Σ_s p_s μ_s for a class and means m̂_s of m rows, E‖Σ_s p_s m̂_s‖² = ‖μ_G‖² + Σ_s p_s² v_s/m, and
-        (mean ‖φ‖² − ‖m̂_s‖²)/(m − 1) is an unbiased estimate of v_s/m.
+        For a class let μ_G = Σ_s p_s μ_s, and let m̂_s be the mean over m rows of style s. Then E‖Σ_s p_s m̂_s‖² =
+        ‖μ_G‖² + Σ_s p_s² v_s/m, and (mean ‖φ‖² − ‖m̂_s‖²)/(m − 1) is an unbiased estimate of v_s/m.
+
+        Args:
+          relaxed: relaxed rows [L S m, D], m rows of each of S styles of each class in turn.
+          styles: p, shares of the styles in each class, [L, S].
+          block: index of the block.
         """
         means, squares = self._means(relaxed, styles.shape, block)
         mean = jnp.einsum("ls,lsf->lf", styles, means, precision=jax.lax.Precision.HIGHEST)
@@ -461,21 +485,20 @@ class _Objective:
         return jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
 
     def _means(self, relaxed: Array, groups: tuple[int, ...], block: Array) -> tuple[Array, Array | float]:
-        """Means of φ over each of L S groups of rows that follow one another, [L, S, F/blocks], and of ‖φ‖², [L, S] or
-        a number that holds for every group."""
+        """Means over groups of consecutive rows: of φ, [L, S, F/blocks], and of ‖φ‖², [L, S] or one number for all."""
         if self.turns is None:
             values = _relaxed(self.features, relaxed)
             values = values.reshape(*groups, -1, values.shape[1])
             return jnp.mean(values, axis=2), jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2)
-        # ‖φ‖² is the same for all rows. So all gradients come by way of the means: the matrix products of the angles
-        # and of their gradients have nothing but sines and cosines, of one evaluation, between them.
+        # ‖φ‖² is the same for all rows, so all gradients pass through the means. One evaluation of sines and cosines
+        # then serves both the matrix product of the angles and the one of their gradients.
         features = FourierMap(self.features.kernel, self.turns[block])
         values = features(relaxed)
         return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
 def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
-    """The objective, and the number of blocks."""
+    """The objective, and the number of its blocks."""
     labelled, features = _features(embedding.feature_map)
     num_labels = embedding.feature_map.num_labels if labelled else 1
     targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
@@ -483,17 +506,17 @@ def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training
     if isinstance(features, FourierMap):
         num_frequencies = len(features.turns)
         num_blocks = max(1, round(2 * num_frequencies / (training.features_per_step or 2 * num_frequencies)))
-        size = num_frequencies // num_blocks  # a few frequencies at the end may be left out of every block
+        size = num_frequencies // num_blocks  # a few frequencies at the end may be in no block
         turns = jnp.asarray(features.turns[: size * num_blocks].reshape(num_blocks, size, -1))
         halves = targets.reshape(num_labels, 2, num_frequencies)[:, :, : size * num_blocks]
         halves = halves.reshape(num_labels, 2, num_blocks, size).transpose(2, 0, 1, 3)
         targets = halves.reshape(num_blocks, num_labels, -1) * math.sqrt(num_frequencies / size)
     else:
         targets = targets[None]
-    weights = 1 / (num_labels * np.square(shares))  # each class counts alike, and the objective is of size 1
+    weights = 1 / (num_labels * np.square(shares))  # classes count equally, and the objective is of order 1
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
-    made = _Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
-    return made, num_blocks
+    objective = _Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
+    return objective, num_blocks
 
 
 def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
@@ -508,20 +531,23 @@ def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
     donate_argnames=("state",),
 )
 def _train(objective, rows, state, key, first, *, graph, network, training, num_labels, num_blocks, num_steps, batch):
-    """Some steps: the state after them, and the objective of each, [num_steps]. The state that is given is used up."""
+    """The state after ``num_steps`` steps from step ``first``, and the objective of each, [num_steps].
+
+    The buffers of the argument ``state`` are donated, so it must not be used again.
+    """
     optimiser, classes = training.optimiser(), len(objective.shares)
     num_styles = max(network.styles, 1)
     labels = jnp.repeat(jnp.arange(classes), batch)
     styles = jnp.tile(jnp.repeat(jnp.arange(num_styles), batch // num_styles), classes)
 
     def block_of(number):
-        # Every block once in each round, in an order of its own.
+        # Each round uses every block once. The order differs from round to round.
         order = jax.random.permutation(jax.random.fold_in(key, -1 - number // num_blocks), num_blocks)
         return order[number % num_blocks]
 
-    def step(carry, some):
+    def step(carry, key_and_block):
         parameters, statistics, moments = carry
-        code_key, block = some
+        code_key, block = key_and_block
 
         def loss(parameters):
             module = nnx.merge(graph, parameters["network"], statistics, copy=True)
@@ -537,15 +563,18 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
     # What does not depend on the state is computed for all steps at once, before the loop.
     numbers = first + jnp.arange(num_steps)
     steps = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers), jax.vmap(block_of)(numbers)
-    if num_steps == 1:  # no loop at all, see _steps_per_call
+    if num_steps == 1:  # without a loop, see _steps_per_call
         state, value = step(state, jax.tree.map(lambda values: values[0], steps))
         return state, value[None]
     return jax.lax.scan(step, state, steps)
 
 
 def _steps_per_call(network: Network) -> int:
-    """Steps in one scan. An accelerator waits for the host between two calls. XLA on CPUs runs convolutions in a loop
-    several times slower than outside."""
+    """Number of steps in one call.
+
+    An accelerator waits for the host between two calls, so a call has many steps. XLA on CPUs runs convolutions several
+    times slower in a loop than outside, so a call has one step.
+    """
     if jax.default_backend() != "cpu":
         return _STEPS_PER_CALL
     return 1 if isinstance(network, Convolutional) else _STEPS_AT_ONCE
@@ -555,8 +584,10 @@ def _steps_per_call(network: Network) -> int:
     reproducible_jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size", "at_once")
 )
 def _style_means(features, rows, parameters, statistics, key, *, graph, network, num_labels, num_blocks, size, at_once):
-    """Of each style of each class: means of φ over ``_GROUPS`` groups of new rows, so many blocks of a size in each:
-    [groups, L, S, F]. As many blocks ``at_once`` are computed together."""
+    """Means of φ over new rows of each style of each class, for ``_GROUPS`` groups of rows: [groups, L, S, F].
+
+    A group has ``num_blocks`` blocks of ``size`` rows. ``at_once`` blocks are computed together.
+    """
     module = nnx.merge(graph, parameters["network"], statistics)
     module.eval()
     num_classes, num_styles = parameters["styles"].shape
@@ -568,49 +599,51 @@ def _style_means(features, rows, parameters, statistics, key, *, graph, network,
         code_key = jax.random.fold_in(key, number)
         return _inputs(code_key, network, rows, num_labels, label * ones, style * ones)
 
-    def some_means(numbers):
-        some = jax.vmap(inputs)(numbers)
-        values = _relaxed(features, rows.relaxed(module(some.reshape(at_once * size, -1))))
+    def block_means(numbers):
+        blocks = jax.vmap(inputs)(numbers)
+        values = _relaxed(features, rows.relaxed(module(blocks.reshape(at_once * size, -1))))
         return jnp.mean(values.reshape(at_once, size, -1), axis=1)
 
-    numbers = jnp.arange(-(-total // at_once) * at_once).reshape(-1, at_once)  # what is too much is cut off
-    means = jax.lax.map(some_means, numbers).reshape(numbers.size, -1)[:total]
+    numbers = jnp.arange(-(-total // at_once) * at_once).reshape(-1, at_once)  # surplus blocks are cut off
+    means = jax.lax.map(block_means, numbers).reshape(numbers.size, -1)[:total]
     return jnp.mean(means.reshape(_GROUPS, num_classes, num_styles, num_blocks, -1), axis=3)
 
 
 def _blocks_at_once(size: int, num_features: int, total: int) -> int:
-    """How many blocks of a size, of a total, are judged together: as many as have 4-byte features of ``_MOST_BYTES`` at
-    most, in equal parts."""
+    """Number of blocks of ``size`` rows, of ``total`` blocks, whose features are in memory at a time.
+
+    The 4-byte features take at most ``_MOST_BYTES``. The calls have about equal numbers of blocks.
+    """
     limit = _MOST_BYTES["cpu" if jax.default_backend() == "cpu" else "other"]
     most = max(1, limit // (4 * size * num_features))
     return -(-total // -(-total // most))
 
 
 def _relaxed(features: FeatureMap, rows: Array) -> Array:
-    """φ of relaxed rows: where they have categories, its mean over those."""
+    """φ of relaxed rows. If rows have categories, the mean of φ over their probabilities."""
     return features.relaxed(rows) if isinstance(features, MixedMap) else features(rows)
 
 
 def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
     """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
 
-    For probability vectors that is ‖Σ_s p_s (a_s − y)‖²; with (1 − Σ_s p_s)² added, the minimiser over all p ≥ 0 is a
-    multiple of it. All that matters of the vectors is their inner products.
+    For probability vectors the objective is ‖Σ_s p_s (a_s − y)‖². If (1 − Σ_s p_s)² is added, the minimiser over all
+    p ≥ 0 is a multiple of the solution. The problem depends on the vectors through their inner products only.
     """
     from scipy.optimize import nnls
 
     differences = vectors - target
     squares, axes = np.linalg.eigh(differences @ differences.T)
     system = np.concatenate([np.sqrt(np.maximum(squares, 0))[:, None] * axes.T, np.ones((1, len(vectors)))])
-    found, _ = nnls(system, np.append(np.zeros(len(vectors)), 1.0))
-    return found / found.sum()
+    multiple, _ = nnls(system, np.append(np.zeros(len(vectors)), 1.0))
+    return multiple / multiple.sum()
 
 
 def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The best shares of the styles, [L, S]; ‖μ̃ − μ_G‖² with them; and its standard error.
+    """The best shares of the styles, [L, S], ‖μ̃ − μ_G‖² with these shares, and its standard error.
 
-    The residuals of two groups of rows are independent given the generator, and their inner product is an unbiased
-    estimate; the standard error is the jackknife's over groups.
+    Given the generator, the residuals of two groups of rows are independent, so their inner product is an unbiased
+    estimate. The standard error is the jackknife's over groups.
 
     Args:
       means: see ``_style_means``.
@@ -618,12 +651,12 @@ def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> t
       shares: of the classes, [L].
     """
     targets = coordinates / shares[:, None]
-    styles = [_simplex_least_squares(some, mean) for some, mean in zip(means.mean(axis=0), targets, strict=True)]
+    styles = [_simplex_least_squares(mean, target) for mean, target in zip(means.mean(axis=0), targets, strict=True)]
     residuals = coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
     products = np.einsum("glf,hlf->gh", residuals, residuals)
 
-    def fit(some: np.ndarray) -> float:
-        return float((some.sum() - np.trace(some)) / (len(some) * (len(some) - 1)))
+    def fit(products: np.ndarray) -> float:
+        return float((products.sum() - np.trace(products)) / (len(products) * (len(products) - 1)))
 
     size = len(products)
     without = [fit(np.delete(np.delete(products, k, axis=0), k, axis=1)) for k in range(size)]
@@ -631,38 +664,40 @@ def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> t
 
 
 def class_shares(counts: NoisyEmbedding, num_labels: int) -> np.ndarray:
-    """Shares of the classes from noisy counts, [L]: those below a thousandth are set to that.
+    """Shares of the classes from noisy counts, [L], with Σ = 1. Noisy shares below a thousandth are raised to it first.
 
     Raises:
-      ValueError: not the embedding of a table of one column with so many codes.
+      ValueError: the counts are not the marginal of one column with ``num_labels`` codes.
     """
-    table = _counts(counts)
-    if table.shape != (num_labels,):
-        raise ValueError(f"counts: expected {num_labels} classes, got a table of shape {list(table.shape)}")
-    shares = np.maximum(table, _LEAST_SHARE)
+    marginal = _marginal(counts)
+    if marginal.shape != (num_labels,):
+        raise ValueError(f"counts: expected {num_labels} classes, got a marginal of shape {list(marginal.shape)}")
+    shares = np.maximum(marginal, _LEAST_SHARE)
     return shares / shares.sum()
 
 
 def covered_share(counts: NoisyEmbedding) -> float:
-    """The part of the rows that is in any class, by noisy counts: 1, which is exact where every row is, unless they add
-    up to less than noise makes likely (5 standard deviations). Post-processing.
+    """The share of rows that are in a class, by noisy counts. Post-processing.
+
+    It is 1, which is exact if every row is in a class. Only if the noisy shares add up to less than noise makes likely
+    (5 standard deviations below 1) is it their sum.
 
     Args:
       counts: noisy shares of the classes, [L].
 
     Raises:
-      ValueError: as :func:`class_shares`.
+      ValueError: as for :func:`class_shares`.
     """
-    table = _counts(counts)
-    total = float(np.sum(table))
-    return max(total, _LEAST_COVERED) if total < 1 - 5 * math.sqrt(table.size * counts.mechanism.variance) else 1.0
+    marginal = _marginal(counts)
+    total = float(np.sum(marginal))
+    return max(total, _LEAST_COVERED) if total < 1 - 5 * math.sqrt(marginal.size * counts.mechanism.variance) else 1.0
 
 
-def _counts(counts: NoisyEmbedding) -> np.ndarray:
+def _marginal(counts: NoisyEmbedding) -> np.ndarray:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
-        raise ValueError("counts: expected the embedding of a table of the label alone")
-    return feature_map.tables(counts.coordinates, 1)[0]
+        raise ValueError("counts: expected the noisy embedding of the marginal of the label")
+    return feature_map.marginals(counts.coordinates, 1)[0]
 
 
 def train_generator(
@@ -677,36 +712,37 @@ def train_generator(
     checkpoint: str | None = None,
     progress: Progress | None = None,
 ) -> Generator:
-    """A generator whose mean embedding is close to the noisy one ([H] equations 7, 16 and algorithm 1, step 5).
+    """A generator whose mean embedding is close to the noisy embedding ([H] equations 7, 16 and algorithm 1, step 5).
 
-    Post-processing: nothing here sees a private row. At the end the shares of the styles, in which μ_G is linear, are
-    replaced by the best ones for the styles as they are: a convex problem, and styles that found no place get nothing.
+    This is post-processing: nothing here sees a private row. μ_G is linear in the shares of the styles. At the end of
+    training these shares are replaced by the best ones, which is a convex problem. A style that represents no rows gets
+    the share 0.
 
-    The same key, embedding and arguments give the same generator, to the last bit and in every process, on the same
-    kind of device with the same versions of the libraries. On a GPU XLA is kept from choosing algorithms by their
-    timings; what that costs is small, as a step is bound by the number of its kernels, and compilation is faster. On
-    another kind of device, or with another number of steps in a call, rounding differs, and training amplifies it.
+    The same key, embedding and arguments give the same generator, bit for bit and in every process, on the same kind of
+    device with the same versions of the libraries. So on a GPU, XLA may not choose algorithms by their timings. This
+    costs little time, because the number of kernels limits a step, and it makes compilation faster. On another kind of
+    device, or with another number of steps in a call, rounding differs, and training amplifies the difference.
 
     Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
-    default precision of the device's matrix products, which on an NVIDIA GPU is TF32 (10 bits of mantissa).
+    default precision of the device's matrix products. On an NVIDIA GPU this is TF32 (10 bits of mantissa).
 
     Args:
-      key: a JAX random key, for parameters and codes.
-      embedding: μ̃ of Fourier features, of mixed rows, or of either with labels (``LabelledMap``).
-      network: e.g. ``networks.MLP()``.
-      training: how; its defaults if None.
-      counts: noisy shares of the classes, of a ``TableMap`` of the label. Classes then are as large as they say, and
-        each counts alike ([H] equation 18, where every class's embedding is divided by its share). Without them all
-        classes are taken to be of one size.
-      bounds: public bounds of the numeric columns, between which numbers are made; for maps of rows scaled by
-        ``Bounds``, (0, 1).
-      levels: numbers are rounded to this many equal steps between the bounds when rows are written; 255 for pixels.
-      checkpoint: a folder to keep the state in, from time to time; training goes on from there if it was interrupted.
-      progress: called with (steps done, steps).
+      key: a JAX random key, for parameters and latent codes.
+      embedding: the noisy embedding μ̃ of Fourier features, of mixed rows, or of either with labels (``LabelledMap``).
+      network: description of the network, for example ``networks.MLP()``.
+      training: configuration of the training; its defaults if None.
+      counts: noisy shares of the classes, from a ``TableMap`` of the label. They set the shares of the classes in the
+        generator. Classes then count equally in the objective ([H] equation 18 divides the embedding of each class by
+        its share). Without counts, all classes are taken to be equally frequent.
+      bounds: public lower and upper bounds of the numeric columns. Generated numbers lie between them. Use (0, 1) if
+        rows were scaled by ``Bounds``.
+      levels: number of equal steps between the bounds, to which numbers of synthetic rows are rounded; 255 for pixels.
+      checkpoint: a folder for checkpoints. An interrupted training continues from the last checkpoint in it.
+      progress: called with (steps done, total steps).
 
     Raises:
-      ValueError: a map, network, counts or bounds that do not go together; a checkpoint of another training; a
-        training that diverges.
+      ValueError: the map, the network, counts or bounds do not fit together, the checkpoint is of another training, or
+        the training diverges.
     """
     training = Training() if training is None else training
     labelled, features = _features(embedding.feature_map)
@@ -717,7 +753,7 @@ def train_generator(
     shares, covered = np.full(max(num_labels, 1), 1 / max(num_labels, 1)), 1.0
     if counts is not None:
         shares, covered = class_shares(counts, num_labels), covered_share(counts)
-    # Rows that are not covered have no part in the sum, but in N: of what is covered this is the mean.
+    # Rows that are not covered add nothing to the sum, but count in N. This is the mean over the covered rows.
     target = dataclasses.replace(embedding, coordinates=np.asarray(embedding.coordinates, np.float64) / covered)
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
@@ -732,12 +768,14 @@ def train_generator(
     expected = coordinates.size * variance
 
     def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
-        """See ``_judged``; from so many rows of each class that their variance is a share of the noise's, if that does
-        not take too many."""
-        wanted = min(np.sum(np.square(shares)) / (share * expected), _MOST_VALUES / coordinates.size)
-        wanted = math.ceil(max(least, wanted) / _GROUPS / num_styles)
-        num_blocks = -(-wanted // _ROWS_PER_BLOCK)
-        size, total = -(-wanted // num_blocks), _GROUPS * len(shares) * num_styles * num_blocks
+        """See ``_judged``. At least ``least`` rows of each class are used.
+
+        There are more if the variance of their mean would exceed ``share`` of the square of the noise, up to a limit.
+        """
+        num_rows = min(np.sum(np.square(shares)) / (share * expected), _MOST_VALUES / coordinates.size)
+        num_rows = math.ceil(max(least, num_rows) / _GROUPS / num_styles)
+        num_blocks = -(-num_rows // _ROWS_PER_BLOCK)
+        size, total = -(-num_rows // num_blocks), _GROUPS * len(shares) * num_styles * num_blocks
         means = _style_means(
             objective.features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
             num_blocks=num_blocks, size=size, at_once=_blocks_at_once(size, features.num_features, total),
@@ -764,13 +802,13 @@ def train_generator(
         values = []
         while done < end:
             size = min(at_once, end - done)
-            state, some = run(state, step_key, done, num_steps=size)
-            values.append(some)
+            state, objectives = run(state, step_key, done, num_steps=size)
+            values.append(objectives)
             done += size
         if values:
-            found = np.concatenate(values)
-            ends = [piece for piece in pieces if done - len(found) < piece <= done]
-            trace += [float(np.mean(part)) for part in np.split(found, np.subtract(ends[:-1], done - len(found)))]
+            values = np.concatenate(values)
+            ends = [piece for piece in pieces if done - len(values) < piece <= done]
+            trace += [float(np.mean(piece)) for piece in np.split(values, np.subtract(ends[:-1], done - len(values)))]
         if not np.isfinite(trace).all():
             raise ValueError(f"training: the objective is {trace[-1]} after {done} steps; lower the learning rate")
         ends_cycle = end % training.num_steps == 0
@@ -784,10 +822,10 @@ def train_generator(
             progress(done, done if last else pieces[-1])
         if last:
             break
-    found, fit, error = judged(judge_key, 8192, 1 / 200)
+    style_shares, fit, error = judged(judge_key, 8192, 1 / 200)
     parameters, statistics, _ = state
-    parameters |= {"styles": np.log(np.maximum(found, _LEAST_STYLE)).astype(np.float32)}
-    # The variance of the square of a Gaussian of variance v is 2 v², of a Laplace variable 5 v².
+    parameters |= {"styles": np.log(np.maximum(style_shares, _LEAST_STYLE)).astype(np.float32)}
+    # For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
     spread = math.sqrt((2 if embedding.mechanism.noise == "gaussian" else 5) * coordinates.size) * variance
     report = GeneratorReport(
         tuple(trace),
@@ -798,17 +836,17 @@ def train_generator(
         fit <= expected + 4 * math.hypot(error, spread),
     )
     if fit - 4 * math.hypot(error, spread) > _POOR_FIT * expected:
-        with contextlib.suppress(UserWarning):  # what was trained is not lost where warnings are made errors
+        with contextlib.suppress(UserWarning):  # a setting that turns warnings into errors must not lose the generator
             warnings.warn(
                 f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
                 f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
                 stacklevel=2,
             )
-    mechanisms = tuple(measured.mechanism for measured in (embedding, counts) if measured is not None)
+    mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if labelled else None
     return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
 
 
 def digest(embedding: NoisyEmbedding) -> str:
-    """Of a noisy embedding: by which one knows it again."""
+    """The SHA-256 digest of the coordinates of a noisy embedding, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(embedding.coordinates, np.float64).tobytes()).hexdigest()

@@ -1,7 +1,7 @@
 """Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle.
 
-What is read is checked field by field against the types of the class, and then by the method ``validate`` of the class,
-if it has one. A class is found in ``kme_jax._numerics.registry``, never by a name from the file.
+Each field that is read is checked against its type in the class. The method ``validate`` of the class, if there is one,
+checks the object. A name of a class in a file is looked up in ``kme_jax._numerics.registry`` and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from kme_jax import domain, feature_maps, kernels  # noqa: F401  # their classes are in the registry then
+from kme_jax import domain, feature_maps, kernels  # noqa: F401  # importing them registers their classes
 from kme_jax._numerics.registry import entry_of, is_storable
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
-_MAX_TEXT = 100_000  # letters
+_MAX_TEXT = 100_000  # characters
 _MAX_INTEGER = 2**62
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """A value as plain JSON, with its arrays put into ``arrays`` under names that begin with ``name``.
+    """A value as plain JSON. Its arrays are added to ``arrays``, under names that begin with ``name``.
 
     Raises:
-      TypeError: a value of a kind that is not known to be public.
+      TypeError: the value is not of a class that is registered as public.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -56,21 +56,21 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
 
     Args:
       value: plain JSON.
-      arrays: by their names.
+      arrays: by name.
       expected: the type, as in the annotation of a field.
 
     Raises:
-      ValueError: it is not what :func:`encode` makes of a valid value of this type.
+      ValueError: :func:`encode` returns this for no valid value of the type.
     """
-    origin, parts = typing.get_origin(expected), typing.get_args(expected)
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin in (typing.Union, types.UnionType):
-        return _one_of(value, arrays, parts)
+        return _one_of(value, arrays, arguments)
     if origin is typing.Literal:
-        if not any(type(value) is type(part) and value == part for part in parts):
-            raise ValueError(f"expected one of {', '.join(map(str, parts))}")
+        if not any(type(value) is type(literal) and value == literal for literal in arguments):
+            raise ValueError(f"expected one of {', '.join(map(str, arguments))}")
         return value
     if origin is tuple:
-        return _tuple(value, arrays, parts)
+        return _tuple(value, arrays, arguments)
     if expected in (np.ndarray, jax.Array):
         return _array(value, arrays)
     if expected is float:
@@ -81,16 +81,16 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
 
 
 def encode_embedding(embedding: NoisyEmbedding, arrays: dict[str, np.ndarray], name: str) -> dict[str, Any]:
-    """A noisy embedding, of which each field is encoded by itself, see :func:`encode`."""
-    parts = {field.name: getattr(embedding, field.name) for field in dataclasses.fields(embedding)}
-    return {part: encode(value, arrays, f"{name}.{part}") for part, value in parts.items()}
+    """A noisy embedding as plain JSON: each field is encoded by itself, see :func:`encode`."""
+    fields = {field.name: getattr(embedding, field.name) for field in dataclasses.fields(embedding)}
+    return {field: encode(value, arrays, f"{name}.{field}") for field, value in fields.items()}
 
 
 def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> NoisyEmbedding:
-    """The inverse of :func:`encode_embedding`. It is not checked against a budget.
+    """The inverse of :func:`encode_embedding`. The embedding is not yet checked against a budget.
 
     Raises:
-      ValueError: as :func:`decode`.
+      ValueError: as for :func:`decode`.
     """
     names = {"feature_map": FeatureMap, "coordinates": np.ndarray, "mechanism": Mechanism}
     if not isinstance(value, dict) or set(value) != set(names):
@@ -98,24 +98,24 @@ def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> NoisyEmbed
     return NoisyEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in names.items()})
 
 
-def _one_of(value: Any, arrays: Mapping[str, np.ndarray], parts: tuple[Any, ...]) -> Any:
+def _one_of(value: Any, arrays: Mapping[str, np.ndarray], alternatives: tuple[Any, ...]) -> Any:
     errors = []
-    for part in parts:
+    for expected in alternatives:
         try:
-            return decode(value, arrays, part)
+            return decode(value, arrays, expected)
         except ValueError as error:
             errors.append(error)
     raise errors[0]
 
 
-def _tuple(value: Any, arrays: Mapping[str, np.ndarray], parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def _tuple(value: Any, arrays: Mapping[str, np.ndarray], expected: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(value, dict) or set(value) != {"tuple"} or not isinstance(value["tuple"], list):
         raise ValueError("expected a tuple")
     items = value["tuple"]
-    parts = parts[:1] * len(items) if parts[-1] is ... else parts
-    if len(items) != len(parts):
-        raise ValueError(f"expected {len(parts)} items, got {len(items)}")
-    return tuple(decode(item, arrays, part) for item, part in zip(items, parts, strict=True))
+    expected = expected[:1] * len(items) if expected[-1] is ... else expected
+    if len(items) != len(expected):
+        raise ValueError(f"expected {len(expected)} items, got {len(items)}")
+    return tuple(decode(item, arrays, kind) for item, kind in zip(items, expected, strict=True))
 
 
 def _array(value: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -157,7 +157,7 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     names = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(fields, dict):
         raise ValueError(f"{cls.__name__} has other fields")
-    fields = {(name if name in names else entry.former_fields.get(name, name)): part for name, part in fields.items()}
+    fields = {(name if name in names else entry.former_fields.get(name, name)): field for name, field in fields.items()}
     if set(fields) != names or len(fields) != len(value["fields"]):
         raise ValueError(f"{cls.__name__} has other fields")
     decoded = {}
@@ -166,10 +166,10 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
             decoded[name] = decode(field, arrays, hints[name])
         except ValueError as error:
             raise ValueError(f"{cls.__name__}.{name}: {error}") from error
-    made = cls(**decoded)
-    if hasattr(made, "validate"):
-        made.validate()
-    return made
+    instance = cls(**decoded)
+    if hasattr(instance, "validate"):
+        instance.validate()
+    return instance
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""New files, written as a whole or not at all, and the error of a file that cannot be read or written."""
+"""Writing of new files, complete or not at all, and the error of a file that cannot be read or written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import IO
 
 
 class FileError(ValueError):
-    """A file that cannot be read or written, or is not organised as told."""
+    """A file cannot be read or written, or its content does not have the expected form."""
 
 
 def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
-    """Refuses a file that could not be written.
+    """Refuses a path to which a new file cannot be written.
+
+    Args:
+      path: of the new file.
+      suffixes: that are allowed.
 
     Raises:
-      FileError: another suffix; it exists; its folder does not.
+      FileError: the suffix is not allowed, the file exists, or its folder does not exist.
     """
     path = pathlib.Path(path)
     if path.suffix not in suffixes:
@@ -32,11 +36,12 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
-    """A file to write to that is there when the block has ended well, and is not if it has not. Permissions
-    follow the umask.
+    """Context manager: a file to write to. It exists after the block only if the block ends without an error.
+
+    Permissions follow the umask.
 
     Raises:
-      FileError: another suffix; it exists; its folder does not; it cannot be written.
+      FileError: as for :func:`check_new_file`, or the file cannot be written.
     """
     path = check_new_file(path, suffixes)
     try:

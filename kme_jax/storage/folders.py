@@ -1,10 +1,9 @@
-"""Folders that are written whole or not at all, and how they are read.
+"""Writing of folders, complete or not at all, and reading of folders.
 
 Every folder has a ``manifest.json``: its kind and version, and the size and SHA-256 digest of every file. A file is
-read once, in full, and its bytes are used only if they have this size and this digest. A digest finds damage and
-careless edits. It does not find a forger who also edits the manifest: that takes a signature of the whole folder, by a
-tool for signatures. What such a forger writes is still checked: see ``kme_jax.storage.codec`` and
-``kme_jax.privacy.verification``.
+read once, in full. Its bytes are used only if they have this size and this digest. A digest detects damage and careless
+edits. It does not detect a forger who also edits the manifest; only a signature of the folder, by a separate tool,
+does. What a forger writes is still checked, see ``kme_jax.storage.codec`` and ``kme_jax.privacy.verification``.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from typing import Any
 
 import numpy as np
 
-ROOM = 1 << 20  # bytes, for a statement and points
+ROOM = 1 << 20  # bytes of free space for a statement and points
 MANIFEST = "manifest.json"
 _TEMPORARY = ".kme_jax-"
 _MAX_MANIFEST = 1 << 16  # bytes
-_MAX_SAID = 200  # letters of an error
+_MAX_SAID = 200  # characters of an error
 _TREE = "json"  # the array of a .npz file that holds a JSON document
 
 
 class ReleaseError(ValueError):
-    """A folder that cannot be written, or is no valid release."""
+    """A folder cannot be written, or is not a valid release."""
 
 
 class UnknownKindError(ReleaseError):
-    """A folder of a kind that is not registered."""
+    """The kind of a folder is not registered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +46,12 @@ class Kind:
     """A kind of folder.
 
     Attributes:
-      name: in the manifest.
-      version: of its files. Other versions are refused.
-      files: their names.
-      about: what the folder holds, for people.
-      load: reads a folder of this kind.
-      remedy: what to do with such a folder where another kind is expected; ``{}`` stands for its path.
+      name: of the kind in the manifest.
+      version: of the format. Other versions are refused.
+      files: names of the files.
+      about: what the folder holds, in words.
+      load: a function that reads a folder of this kind.
+      remedy: advice for a user who gives such a folder where another kind is expected. ``{}`` stands for its path.
     """
 
     name: str
@@ -67,24 +66,24 @@ _KINDS: dict[str, Kind] = {}
 
 
 def register_kind(kind: Kind) -> None:
-    """Adds a kind of folder, which :func:`load` can read from then on.
+    """Registers a kind of folder, so that :func:`load` can read it.
 
     Raises:
-      ValueError: there is another kind of this name.
+      ValueError: another kind has this name.
     """
     if _KINDS.setdefault(kind.name, kind) != kind:
         raise ValueError(f"{kind.name}: there is a kind of this name already")
 
 
 def load(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -> Any:
-    """What a folder holds.
+    """The release or measurement in a folder.
 
     Args:
       folder: its path.
-      kinds: names of the kinds that are expected; None for any that is registered.
+      kinds: names of the kinds that are accepted; None for all registered kinds.
 
     Raises:
-      ReleaseError: it holds nothing of these kinds, or is damaged, or edited, or of another version.
+      ReleaseError: the folder has none of these kinds, is damaged or edited, or has another version.
     """
     return _KINDS[open_folder(folder, kinds).kind].load(folder)
 
@@ -93,21 +92,21 @@ def load(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -> Any:
 
 
 def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
-    """Refuses a folder that a release could not be saved to, before anything is spent.
+    """Refuses a folder to which a release cannot be saved. It is called before anything is spent.
 
     Args:
-      folder: it must not exist, and the folder it is to be in must.
-      num_bytes: what there has to be room for.
+      folder: path of a new folder in an existing folder.
+      num_bytes: free space that is needed.
 
     Raises:
-      ReleaseError: it exists, or cannot be written.
+      ReleaseError: the folder exists, or cannot be written.
     """
     folder = pathlib.Path(folder)
     if "\0" in os.fsdecode(folder):
         raise ReleaseError(f"{os.fsdecode(folder)}: cannot be written (null byte in its name)")
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.lstat(folder)  # an error, too, where the name is too long
+            os.lstat(folder)  # it also raises an error if the name is too long
             raise ReleaseError(f"{folder} exists: a release is never overwritten; choose another folder")
         with tempfile.TemporaryFile(dir=folder.parent) as file:
             if hasattr(os, "posix_fallocate"):
@@ -121,13 +120,17 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
 def save_folder(
     folder: str | os.PathLike, kind: str, writers: dict[str, Callable[[pathlib.Path], None]]
 ) -> pathlib.Path:
-    """Writes a new folder with all files of its kind and a manifest: all of them, or nothing. Permissions follow the
-    umask.
+    """Writes a new folder with all files of its kind and a manifest: all of them, or nothing.
+
+    Permissions follow the umask.
 
     Args:
-      folder: a new one.
+      folder: path of the new folder.
       kind: the name of a registered kind.
-      writers: a function for each file, which writes to a path.
+      writers: for each file name, a function that writes the file to a path.
+
+    Returns:
+      The path of the folder.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
@@ -150,12 +153,12 @@ def save_folder(
         json_writer({"kind": kind, "version": known.version, "files": entries})(temporary / MANIFEST)
         flush(temporary / MANIFEST)
         flush(temporary)
-        os.rename(temporary, folder)  # fails if somebody has put a file, or a folder with something in it, there
+        os.rename(temporary, folder)  # fails if a file or a folder that is not empty is there by now
     except OSError as error:
         raise ReleaseError(f"{folder}: cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    with contextlib.suppress(OSError):  # it is there, and complete, whether or not this can be flushed
+    with contextlib.suppress(OSError):  # the folder is complete even if this fails
         flush(folder.parent)
     return folder
 
@@ -165,8 +168,10 @@ def _entry(content: bytes) -> dict[str, Any]:
 
 
 def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path], None]:
-    """Writes arrays, and a JSON document if there is one, to a .npz file. It is not compressed, so that a small file
-    cannot become a large array."""
+    """A function that writes arrays, and a JSON document if there is one, to a .npz file.
+
+    The file is not compressed, so that a small file cannot hold a large array.
+    """
     if tree is not None:
         document = json.dumps(tree, allow_nan=False).encode()
         arrays = arrays | {_TREE: np.frombuffer(document, np.uint8)}
@@ -174,12 +179,12 @@ def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[
 
 
 def json_writer(value: Any) -> Callable[[pathlib.Path], None]:
-    """Writes a .json file for people."""
+    """A function that writes a value to an indented .json file."""
     return lambda path: path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def flush(path: pathlib.Path) -> None:
-    """Has what was written to a file or folder on the disk."""
+    """Forces the content of a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -192,16 +197,16 @@ def flush(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def damaged(path: pathlib.Path) -> Iterator[None]:
-    """Says of any error that the file is damaged.
+    """Context manager: turns any error within the block into a ``ReleaseError`` that says that the file is damaged.
 
     Raises:
-      ReleaseError: instead.
+      ReleaseError: the block raised an error.
     """
     try:
         yield
     except ReleaseError:
         raise
-    except Exception as error:  # whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes may raise any error
         said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         said = " ".join(said.split())
         said = said if len(said) <= _MAX_SAID else f"{said[:_MAX_SAID]}, and so on"
@@ -209,10 +214,10 @@ def damaged(path: pathlib.Path) -> Iterator[None]:
 
 
 def parse_json(content: bytes) -> Any:
-    """A JSON document, strictly: UTF-8, every key once, no NaN and no infinity.
+    """A JSON document in strict form: UTF-8, no key twice, no NaN and no infinity.
 
     Raises:
-      ValueError: anything else.
+      ValueError: the bytes have another form.
     """
 
     def once(pairs):
@@ -231,12 +236,12 @@ def parse_json(content: bytes) -> Any:
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a .npz file that :func:`arrays_writer` has written, each read when it is asked for.
+    """The arrays of a .npz file that :func:`arrays_writer` has written. Each is read when it is asked for.
 
-    An array has numbers or text, and is finite. No more memory is taken than the file has bytes.
+    An array holds text or finite numbers. No more memory is taken than the file has bytes.
 
     Raises:
-      ValueError: the file is compressed, has other members than arrays, or claims more bytes than it has.
+      ValueError: the file is compressed, has members that are not arrays, or claims more bytes than it has.
     """
 
     def __init__(self, content: bytes):
@@ -245,8 +250,8 @@ class Arrays(Mapping[str, np.ndarray]):
         self._members = {member.filename.removesuffix(".npy"): member for member in members}
         stored = all(m.compress_type == zipfile.ZIP_STORED and m.filename.endswith(".npy") for m in members)
         total = sum(member.file_size for member in members)
-        whole = min((m.header_offset for m in members), default=0) == 0 and content[-22:-18] == b"PK\x05\x06"
-        if not (stored and whole) or len(self._members) < len(members) or total > len(content):
+        complete = min((m.header_offset for m in members), default=0) == 0 and content[-22:-18] == b"PK\x05\x06"
+        if not (stored and complete) or len(self._members) < len(members) or total > len(content):
             raise ValueError("it is not made of arrays without compression")
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -260,17 +265,17 @@ class Arrays(Mapping[str, np.ndarray]):
         return len(self._members)
 
     def tree(self) -> Any:
-        """The JSON document."""
+        """The JSON document of the file."""
         return parse_json(self[_TREE].tobytes())
 
     def check_all_read(self) -> None:
-        """Raises ValueError if there are arrays that nobody has asked for."""
+        """Raises ValueError if an array was never asked for."""
         if unknown := sorted(self._members.keys() - self._asked):
             raise ValueError(f"it has an array that does not belong there, {unknown[0]!r:.50}")
 
 
 def _array(content: bytes) -> np.ndarray:
-    """A .npy file. Its header must say as many bytes as there are."""
+    """The array of a .npy file. Its header must describe exactly the bytes that follow."""
     stream = io.BytesIO(content)
     version = np.lib.format.read_magic(stream)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -305,7 +310,7 @@ class Folder:
         """The bytes of a file.
 
         Raises:
-          ReleaseError: there is no such file, or it is not the one of the manifest.
+          ReleaseError: there is no such file, or it differs from the manifest.
         """
         path, (size, digest) = self.path / name, self.entries[name]
         if not path.exists():
@@ -320,7 +325,7 @@ class Folder:
         """The document of a .json file.
 
         Raises:
-          ReleaseError: as :meth:`read`; it is no JSON.
+          ReleaseError: as for :meth:`read`, or the file is no JSON.
         """
         content = self.read(name)
         with damaged(self.path / name):
@@ -328,10 +333,10 @@ class Folder:
 
     @contextlib.contextmanager
     def arrays(self, name: str) -> Iterator[Arrays]:
-        """The arrays of a .npz file, all of which have to be read within the block.
+        """Context manager: the arrays of a .npz file. All of them have to be read within the block.
 
         Raises:
-          ReleaseError: as :meth:`read`; any error within the block; arrays that were not read.
+          ReleaseError: as for :meth:`read`, the block raised an error, or an array was not read.
         """
         content = self.read(name)
         with damaged(self.path / name):
@@ -341,7 +346,7 @@ class Folder:
 
 
 def _read(path: pathlib.Path, most: int, digest: str | None = None) -> bytes:
-    """A file of at most so many bytes. It is not taken into memory unless it has the digest, if there is one."""
+    """The bytes of a file, at most ``most``. A file that does not have the digest is not read into memory."""
     if not path.is_file():
         raise ValueError("there is no such file")
     with open(path, "rb") as file:
@@ -358,10 +363,10 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -
 
     Args:
       folder: its path.
-      kinds: names of the kinds that are expected; None for any.
+      kinds: names of the kinds that are accepted; None for all registered kinds.
 
     Raises:
-      ReleaseError: no such folder; no valid manifest; another kind or version.
+      ReleaseError: there is no such folder, its manifest is invalid, or its kind or version differs.
     """
     folder = pathlib.Path(folder)
     path = folder / MANIFEST

@@ -3,7 +3,7 @@
 from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
 from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport, posterior_mean
-from kme_jax.synthesis.reduced_set import greedy_preimages, joint, joint_of_sizes, lasso_weights
+from kme_jax.synthesis.reduced_set import greedy_preimages, joint_reduced_set, joint_reduced_sets, lasso_weights
 from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
 from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, adaptive_batch, closed_form, l1_ball
@@ -21,8 +21,8 @@ __all__ = [
     "adaptive_batch",
     "closed_form",
     "greedy_preimages",
-    "joint",
-    "joint_of_sizes",
+    "joint_reduced_set",
+    "joint_reduced_sets",
     "l1_ball",
     "l1_ball_weights",
     "lasso_path",

@@ -2,22 +2,23 @@
 
     minimise  ½‖Σ_m w_m a_m − y‖² + τ KL(w ‖ p)   over probability vectors w,
 
-p a public prior. τ → 0 projects y onto the convex hull of the a_m (the projection mechanism of Nikolov, Talwar & Zhang
-2013); τ → ∞ gives p itself. The dual problem has one variable per feature and no constraint,
+where p is a public prior. τ → 0 projects y onto the convex hull of the a_m (the projection mechanism of Nikolov, Talwar
+& Zhang 2013). τ → ∞ gives p itself. The dual problem has one variable for each feature and no constraint,
 
     minimise  D(r) = ½‖r‖² − yᵀr + τ log Σ_m p_m exp(a_mᵀr / τ),
 
-is 1-strongly convex and smooth, and its minimiser r is the residual y − Σ w_m a_m of the solution w ∝ p exp(a r / τ).
-For any r and the w that it gives, the duality gap is ½‖∇D(r)‖², and bounds ½‖Σ (w − w*)_m a_m‖² too.
-Newton's method solves it; the Newton equations, with the matrix I + C/τ for the covariance C of the features under w,
-by conjugate gradients. Those need about as many steps as C has eigenvalues above τ, unless they are preconditioned, by
-one of two matrices. In the eigenvectors of the covariance under p, that covariance is diagonal, and so is the inverse
-of I + C/τ as long as w is near p: it costs nothing. The inverse for the weights at the start is good for any w, and
-costs a factorisation for each target and τ.
+is 1-strongly convex and smooth. Its minimiser r is the residual y − Σ w_m a_m of the solution w ∝ p exp(a r / τ). For
+any r and its w, the duality gap is ½‖∇D(r)‖². The gap also bounds ½‖Σ (w − w*)_m a_m‖².
 
-Targets that share the features are solved together, so that a pass over the features serves all of them. Arrays are
-filled up to a few sizes, so that few programs are compiled: a feature that is zero for every point has r = 0 and adds
-nothing to any product, and a point of prior 0 has weight 0.
+Newton's method solves the dual problem. Its linear equations have the matrix I + C/τ, with C the covariance of the
+features under w. Conjugate gradients solve these. Without a preconditioner they need about as many steps as C has
+eigenvalues above τ. There are two preconditioners. The first is a diagonal matrix, in the eigenvectors of the
+covariance under p. It costs nothing, and is good as long as w is near p. The second is the inverse of I + C/τ for the
+weights at the start. It is good for any w, and costs a factorisation for each target and τ.
+
+Targets that share the features are solved together, so that one pass over the features serves all of them. Arrays are
+padded to a few sizes, so that few programs are compiled. A padded feature is zero for every point, so it has r = 0 and
+adds nothing to any product. A padded point has prior 0 and weight 0.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _STAGE_RATIO = 8.0  # of one penalty to the next
 _NUM_PROBES = 16
 _PROBE_SEED = 20130614
 
-# Features up to which inverses are always computed, and up to which they are computed where they pay: that is, once the
-# products of as many steps for all probes cost as much as an inverse.
+# With at most _ALWAYS_INVERTED features, inverses are always computed. With at most _MAX_INVERTED, they are computed
+# once the products of the steps for all probes cost as much as an inverse.
 _ALWAYS_INVERTED = 512
 _MAX_INVERTED = 3072
 _STEPS_PER_INVERSE = 1 / (2 * _NUM_PROBES)  # of F
@@ -53,7 +54,7 @@ _MAX_INVERSE_BYTES = 2**30  # for all targets
 
 
 def padded_sizes(num_weights: int, num_features: int) -> tuple[int, int]:
-    """What M and F are filled up to."""
+    """The sizes to which M and F are padded."""
     weights = max(128, 1 << (num_weights - 1).bit_length()) if num_weights <= 1024 else -(-num_weights // 2048) * 2048
     step = 128 if num_features <= 1024 else 1024
     return weights, -(-num_features // step) * step
@@ -62,11 +63,11 @@ def padded_sizes(num_weights: int, num_features: int) -> tuple[int, int]:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-    """What all targets share.
+    """The part of the problem that all targets share.
 
     Attributes:
       features: a, [M, F].
-      transposed: the same in the other order, [F, M]: each product reads its matrix in the order of memory.
+      transposed: the transpose, [F, M], so that each product reads its matrix in the order of memory.
       log_prior: log p, [M], −∞ where p is 0.
       spectrum: the diagonal of the features' covariance under p, [F].
     """
@@ -90,7 +91,7 @@ def _rows_times(rows: Array, matrix: Array) -> Array:
 
 @functools.partial(reproducible_jit, static_argnames="rotate")
 def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, Array | None]:
-    """The problem, in the eigenvectors of the features' covariance if ``rotate``; and those, as columns."""
+    """The shared problem. If ``rotate``, in the eigenvectors of the features' covariance, which are also returned."""
     mean = prior @ features
     rotation = None
     if rotate:
@@ -104,7 +105,7 @@ def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, 
 
 @reproducible_jit
 def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array) -> Array:
-    """(I + C/τ)⁻¹ for the weights [P, M] of every active target, [P, F, F]; zeros for the others."""
+    """(I + C/τ)⁻¹ for the weights [P, M] of every active target, [P, F, F]; zeros for other targets."""
     identity = jnp.eye(problem.features.shape[1], dtype=problem.features.dtype)
 
     def inverse(weights):
@@ -122,16 +123,16 @@ def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array) 
 def _conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
     """Solves A x = b for every b [P, k, F], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
 
-    Each system stops by itself: it does not matter what others are solved beside it.
+    Each system stops by itself. Its result does not depend on the other systems.
 
     Args:
-      product: V -> A V.
-      precondition: V -> about A⁻¹ V.
+      product: a function V -> A V.
+      precondition: a function V -> an approximation of A⁻¹ V.
       right: b.
       tolerance: relative, [P, 1, 1] or a scalar.
 
     Returns:
-      x, and the number of steps made.
+      x, and the number of steps.
     """
 
     def inner(a, b):
@@ -162,7 +163,7 @@ def _conjugate_gradients(product, precondition, right: Array, tolerance: Array) 
 
 
 def _newton_equations(problem: _Problem, weights: Array, penalty: Array, inverses: Array | None):
-    """V -> (I + C/τ) V, and V -> about (I + C/τ)⁻¹ V, for V [P, k, F]."""
+    """Functions of V [P, k, F]: (I + C/τ) V, and an approximation of (I + C/τ)⁻¹ V."""
 
     def product(vectors):
         return vectors + problem.covariance_product(weights, vectors) / penalty
@@ -178,12 +179,12 @@ def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inver
     """Newton's method on D for every active target [P, F], from ``duals`` [P, F].
 
     Returns:
-      r [P, F], w [P, M], Σ w a [P, F], gaps [P], Newton steps made [P], and the trace of the primal objectives padded
-      with NaN, [max_steps + 1, P].
+      r [P, F], w [P, M], Σ w a [P, F], gaps [P], numbers of Newton steps [P], and the trace of the primal objectives,
+      padded with NaN, [max_steps + 1, P].
     """
 
     def evaluate(duals, scores):
-        """D and w at r, from a r."""
+        """D and w at r, from r and the scores a r."""
         logits = problem.log_prior[None, :] + scores / penalty
         largest = jnp.max(logits, axis=1, keepdims=True)
         scaled = jnp.exp(logits - largest)
@@ -239,9 +240,9 @@ def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inver
 
 @reproducible_jit
 def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inverses):
-    """tr(C (τ I + C)⁻¹) of every active target, [P], and the steps made.
+    """tr(C (τ I + C)⁻¹) of every active target, [P], and the number of steps of conjugate gradients.
 
-    Estimated by zᵀ(I − (I + C/τ)⁻¹)z for the rows z of ``probes`` [k, F] with E[z zᵀ] = I.
+    The trace is estimated by zᵀ(I − (I + C/τ)⁻¹)z for the rows z of ``probes`` [k, F] with E[z zᵀ] = I.
     """
     right = jnp.where(active[:, None, None], probes[None, :, :], 0)
     product, precondition = _newton_equations(problem, weights, penalty, inverses)
@@ -250,10 +251,10 @@ def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inv
 
 
 def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same least-squares problem in at most M features, for fewer points than features.
+    """The least-squares problem ‖Σ w_m a_m − y‖² in at most M features, for fewer points than features.
 
-    ‖Σ w_m a_m − y‖² loses the constant that is y's part outside of the span of the a_m; with A Aᵀ = U Λ Uᵀ the rest is
-    ‖Λ^½ Uᵀ w − Λ^-½ Uᵀ A y‖². Eigenvalues below 1e-11 of the largest, which are rounding, are left out.
+    The part of y outside of the span of the a_m adds a constant, which is dropped. With A Aᵀ = U Λ Uᵀ the rest is
+    ‖Λ^½ Uᵀ w − Λ^-½ Uᵀ A y‖². Eigenvalues below 1e-11 of the largest are rounding errors, and are dropped.
 
     Args:
       features: a, [M, F].
@@ -270,18 +271,18 @@ def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarr
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchFit:
-    """The solutions for one penalty and P targets, in the order and the size of :class:`EntropicBatch`.
+    """The solutions for one penalty and P targets, in the coordinates and padded sizes of :class:`EntropicBatch`.
 
     Attributes:
       penalty: τ.
-      weights: w, [P, M], on the device, filled up.
-      residuals: the dual variables r, [P, F], on the device, filled up.
+      weights: w, [P, M], padded, on the device.
+      residuals: the dual variables r, [P, F], padded, on the device.
       distances: ‖Σ w_m a_m − y‖², [P].
       gaps: duality gaps, [P].
-      converged: whether they reached their tolerances, [P].
-      num_steps: Newton steps made, [P].
-      objectives: traces, [steps + 1, P].
-      inverses: of about I + C/τ, [P, F, F], on the device; None where they do not pay.
+      converged: whether the gaps reached their tolerances, [P].
+      num_steps: numbers of Newton steps, [P].
+      objectives: primal objectives at every step, [steps + 1, P].
+      inverses: approximate inverses of I + C/τ, [P, F, F], on the device; None if they were not computed.
     """
 
     penalty: float
@@ -296,16 +297,16 @@ class BatchFit:
 
 
 class EntropicBatch:
-    """The problem of the module's text for fixed features and prior and several targets, solved for one τ after
-    another, from large to small.
+    """The problem at the top of this module for fixed features and prior and P targets.
 
-    Call it within ``numerics.float64()`` for features in float64.
+    It is solved for one τ after another, from large to small. For features in float64, call it within
+    ``kme_jax._numerics.precision.float64()``.
 
     Args:
-      features: a, [M', F'], of any sizes from M and F up: beyond them anything finite, and zeros, respectively.
+      features: a, [M', F'] with M' ≥ M and F' ≥ F. Rows beyond M may be any finite numbers. Columns beyond F are zeros.
       targets: y, [P, F].
       prior: p, [M].
-      invert: whether to use inverses from the start, see the module's text.
+      invert: whether to use inverses from the start, see the top of this module.
     """
 
     def __init__(self, features: Array, targets: np.ndarray, prior: np.ndarray, *, invert: bool = False):
@@ -326,19 +327,19 @@ class EntropicBatch:
         self._num_features = num_features
 
     def _inwards(self, vectors: np.ndarray) -> Array:
-        """Vectors [n, F] in the coordinates of the solver."""
+        """Vectors [n, F] in the padded and rotated coordinates of the solver."""
         width = self._problem.features.shape[1]
         vectors = np.pad(np.asarray(vectors), [(0, 0), (0, width - np.shape(vectors)[1])])
         vectors = jnp.asarray(vectors, self._problem.features.dtype)
         return vectors if self._rotation is None else vectors @ self._rotation
 
     def residuals(self, fit: BatchFit) -> np.ndarray:
-        """The dual variables in the features' own coordinates, [P, F]."""
+        """The dual variables in the coordinates of the features, [P, F]."""
         vectors = fit.residuals if self._rotation is None else fit.residuals @ self._rotation.T
         return np.asarray(vectors)[:, : self._num_features]
 
     def weights(self, fit: BatchFit) -> np.ndarray:
-        """w, [P, M], positive, each summing to 1."""
+        """w, positive, [P, M]. Each row sums to 1."""
         return np.asarray(fit.weights)[:, : self._num_weights]
 
     def solve(
@@ -355,9 +356,9 @@ class EntropicBatch:
         Args:
           penalty: τ > 0.
           tolerances: of the duality gaps, [P].
-          start: the solutions for another τ, to start from.
-          active: which targets to solve, [P]; all if None. The others stay where they start.
-          max_steps: Newton steps after which to give up.
+          start: the solutions for another τ, at which to start; None to start at the prior.
+          active: whether to solve for each target, bool [P]; all if None. The other targets keep their start.
+          max_steps: largest number of Newton steps.
         """
         dtype, num_targets = self._targets.dtype, len(self._targets)
         active = np.ones(num_targets, bool) if active is None else active
@@ -378,12 +379,12 @@ class EntropicBatch:
     def degrees_of_freedom(self, fit: BatchFit, active: np.ndarray | None = None) -> np.ndarray:
         """Σ_f ∂(Σ_m w_m a_m)_f / ∂y_f at the solutions, = tr(C (τ I + C)⁻¹) by the implicit function theorem, [P].
 
-        Estimated by Hutchinson's method with 16 fixed vectors of random signs (relative standard error at most
-        √(2 / (16 · df))).
+        The trace is estimated by Hutchinson's method with 16 fixed vectors of random signs. The relative standard error
+        is at most √(2 / (16 · df)).
 
         Args:
           fit: the solutions.
-          active: for which targets; all if None.
+          active: whether to estimate it for each target, bool [P]; all if None.
         """
         active = np.ones(len(self._targets), bool) if active is None else active
         penalty = jnp.asarray(fit.penalty, self._targets.dtype)
@@ -404,9 +405,10 @@ class EntropicFit:
 
     Attributes:
       penalty: τ.
-      weights: w, [M], positive, summing to 1.
-      residual: the dual variable r, about y − Σ w_m a_m, [F].
-      report: how the optimisation went.
+      weights: w, positive, with sum 1, [M].
+      residual: the dual variable r, approximately y − Σ w_m a_m, [F].
+      report: of the optimisation.
+      batch: the solution in the form of :class:`EntropicBatch`.
     """
 
     penalty: float
@@ -417,15 +419,15 @@ class EntropicFit:
 
 
 class EntropicLeastSquares:
-    """The problem of the module's text for fixed features, target and prior, solved for one τ after another.
+    """The problem at the top of this module for fixed features, target and prior, solved for one τ after another.
 
     Args:
-      features: a, [M, F], float64 unless the caller wants less. Must be called within ``numerics.float64()`` then.
+      features: a, [M, F]. For float64, call it within ``kme_jax._numerics.precision.float64()``.
       target: y, [F].
-      prior: p, [M], positive, summing to 1; uniform if None.
+      prior: p, positive, with sum 1, [M]; uniform if None.
 
     Raises:
-      ValueError: shapes that do not fit; a prior that is not a positive probability vector.
+      ValueError: shapes mismatch, or the prior is not a positive probability vector.
     """
 
     def __init__(self, features: Array, target: np.ndarray, prior: np.ndarray | None = None):
@@ -455,8 +457,11 @@ class EntropicLeastSquares:
         Args:
           penalty: τ > 0.
           tolerance: of the duality gap.
-          start: the solution for another τ, to start from.
-          max_steps: Newton steps after which to give up; ``report.converged`` tells.
+          start: the solution for another τ, at which to start; None to start at the prior.
+          max_steps: largest number of Newton steps. ``report.converged`` says whether they were enough.
+
+        Raises:
+          ValueError: τ is not positive.
         """
         if not penalty > 0:
             raise ValueError(f"penalty must be positive, got {penalty}")
@@ -467,10 +472,10 @@ class EntropicLeastSquares:
         return EntropicFit(penalty, self._batch.weights(fit)[0], self._batch.residuals(fit)[0], report, fit)
 
     def solve_from_afar(self, penalty: float, tolerance: float) -> EntropicFit:
-        """The solution for a small τ without one to start from.
+        """The solution for a small τ, from the prior.
 
-        Where Newton's method does not get there from uniform weights, it goes by way of larger penalties, each solution
-        the start of the next (as :func:`kme_jax.synthesis.adaptive` does).
+        If Newton's method does not converge from there, larger penalties are solved first. Each solution is the start
+        for the next penalty.
 
         Args:
           penalty: τ > 0.

@@ -1,12 +1,12 @@
 """Sparse weights: least squares with an L1 penalty or an L1 constraint, for any feature vectors.
 
-Newton steps on a working set of weights, in float64. Feature vectors of near-by points are nearly parallel, so
-first-order methods need tens of thousands of steps there, while a Newton step costs one Cholesky factorisation of the
-few weights that are not zero. Where many weights are not zero, feature vectors are hardly parallel, and accelerated
-first-order steps take over. Every answer comes with a gap that certifies it.
+The solver takes Newton steps on a working set of weights, in float64. Feature vectors of near-by points are nearly
+parallel, so first-order methods would need tens of thousands of steps. A Newton step costs one Cholesky factorisation,
+of the size of the number of weights that are not zero. If many weights are not zero, feature vectors are hardly
+parallel, and accelerated first-order steps are used instead. Every result has a gap that bounds its error.
 
-Feature vectors may be on an accelerator. They stay there: products with all of them, and their inner products, are what
-takes long.
+Feature vectors may be on an accelerator. They stay there, because products with all of them, and their inner products,
+take most of the time.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ import threadpoolctl
 
 from kme_jax._numerics.precision import float64, reproducible_jit
 
-_MANY = 1000  # weights other than zero, from which on first-order steps on feature vectors are tried
+_MANY = 1000  # weights other than zero, above which first-order steps on feature vectors are tried
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
 _MANY_STEPS = 400
 _SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
-_MAX_NEWTON_STEPS = 40  # per proximal point step
-_MAX_STEPS = 5000  # per working set
-# Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite, unless their diagonal is this much
-# larger. As the gradient at the current weights is exact, that only shortens a step, like a proximal point step does.
+_MAX_NEWTON_STEPS = 40  # for each proximal point step
+_MAX_STEPS = 5000  # for each working set
+# Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite. So their diagonal is enlarged by this
+# share. The gradient at the current weights is exact, so this only shortens a step, as a proximal term does.
 _SHIFT = {4: 1e-5}
 _ROWS_PER_PRODUCT = 1024
 _ROWS_PER_TRANSFER = 256
-# Thousands of small factorisations are several times slower with more than one BLAS thread on a machine that has other
-# work, as every one of them waits for all threads.
+# On a machine with other work, thousands of small factorisations are several times slower with more than one BLAS
+# thread, because each of them waits for all threads.
 _BLAS = threadpoolctl.ThreadpoolController()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SolverReport:
-    """How an optimisation went.
+    """The report of an optimisation.
 
     Attributes:
       objective: its value at every check, [checks].
-      gap: upper bound of objective minus optimum at the end.
+      gap: an upper bound of the final objective minus the optimum.
       converged: whether the gap reached the tolerance.
-      num_iterations: iterations made.
+      num_iterations: number of iterations.
     """
 
     objective: np.ndarray
@@ -60,32 +60,32 @@ class SolverReport:
 class _HostRows:
     """Feature vectors a_m in the host's memory, [M, F].
 
-    Products with vectors are in the precision of the feature vectors, sums of them in float64.
+    Products with vectors have the precision of the feature vectors. Sums of products are float64.
     """
 
     def __init__(self, features: np.ndarray):
         self._features = features
 
     def inner(self, vector: np.ndarray, count: int) -> np.ndarray:
-        """a_mᵀv for the first ``count``."""
+        """a_mᵀv for the first ``count`` feature vectors, float64 [count]."""
         return (self._features[:count] @ vector.astype(self._features.dtype)).astype(np.float64)
 
     def combination(self, weights: np.ndarray) -> np.ndarray:
-        """Σ_m w_m a_m in float64, w [M]."""
+        """Σ_m w_m a_m for weights w [M], float64 [F]."""
         active = np.flatnonzero(weights)
         total = np.zeros(self._features.shape[1])
         for i in range(0, len(active), _ROWS_PER_PRODUCT):
-            part = active[i : i + _ROWS_PER_PRODUCT]
-            total += weights[part] @ self._features[part].astype(np.float64)
+            indices = active[i : i + _ROWS_PER_PRODUCT]
+            total += weights[indices] @ self._features[indices].astype(np.float64)
         return total
 
-    def gram(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """a_iᵀa_j for i in ``left`` and j in ``right``."""
-        found = np.empty((len(left), len(right)))
-        added = self._features[left]
-        for i in range(0, len(right), _ROWS_PER_PRODUCT):
-            found[:, i : i + _ROWS_PER_PRODUCT] = added @ self._features[right[i : i + _ROWS_PER_PRODUCT]].T
-        return found
+    def gram(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """a_iᵀa_j for i in ``first`` and j in ``second``."""
+        products = np.empty((len(first), len(second)))
+        rows = self._features[first]
+        for i in range(0, len(second), _ROWS_PER_PRODUCT):
+            products[:, i : i + _ROWS_PER_PRODUCT] = rows @ self._features[second[i : i + _ROWS_PER_PRODUCT]].T
+        return products
 
     def operators(self, working: np.ndarray) -> tuple[Callable, Callable]:
         """Functions v -> (a_mᵀv) and w -> Σ_m w_m a_m over m in ``working``, in the precision of the features."""
@@ -104,12 +104,12 @@ def _device_combination(features, weights):
 
 
 @reproducible_jit
-def _device_gram(features, left):
-    return jnp.matmul(features[left], features.T, precision=jax.lax.Precision.HIGHEST)
+def _device_gram(features, first):
+    return jnp.matmul(features[first], features.T, precision=jax.lax.Precision.HIGHEST)
 
 
 class _DeviceRows:
-    """The same for feature vectors on an accelerator. Every product is with all of them, so that few programs serve."""
+    """As :class:`_HostRows`, on an accelerator. Every product is with all feature vectors, so few programs serve."""
 
     def __init__(self, features: jax.Array):
         self._features, self._dtype = features, np.dtype(features.dtype)
@@ -121,13 +121,13 @@ class _DeviceRows:
         with float64():
             return np.asarray(_device_combination(self._features, weights))
 
-    def gram(self, left, right):
-        found = np.empty((len(left), len(right)))
-        for i in range(0, len(left), _ROWS_PER_TRANSFER):
-            part = left[i : i + _ROWS_PER_TRANSFER]
-            padded = np.pad(part, (0, _ROWS_PER_TRANSFER - len(part))).astype(np.int32)
-            found[i : i + len(part)] = np.asarray(_device_gram(self._features, padded))[: len(part), right]
-        return found
+    def gram(self, first, second):
+        products = np.empty((len(first), len(second)))
+        for i in range(0, len(first), _ROWS_PER_TRANSFER):
+            rows = first[i : i + _ROWS_PER_TRANSFER]
+            padded = np.pad(rows, (0, _ROWS_PER_TRANSFER - len(rows))).astype(np.int32)
+            products[i : i + len(rows)] = np.asarray(_device_gram(self._features, padded))[: len(rows), second]
+        return products
 
     def operators(self, working):
         def inner(vector):
@@ -145,11 +145,11 @@ class _LeastSquares:
     """½‖y − Σ_m w_m a_m‖² with the Gram matrix of those a_m that were ever in the working set.
 
     Attributes:
-      dtype: of the feature vectors a, one for each weight, [M, F].
+      dtype: of the feature vectors a, [M, F], one for each weight.
       target: y, [F].
       target_norm: ‖y‖².
       inner: aᵀy, [M].
-      first_order_helps: False once first-order steps did not solve for a large working set.
+      first_order_helps: False once first-order steps did not converge for a large working set.
     """
 
     def __init__(self, features: np.ndarray | jax.Array, target: np.ndarray):
@@ -158,7 +158,7 @@ class _LeastSquares:
         self.target, self.dtype, self.num_weights = np.asarray(target, np.float64), features.dtype, len(features)
         if features.ndim != 2 or self.target.shape != features.shape[1:]:
             shapes = f"{list(features.shape)} and target {list(self.target.shape)}"
-            raise ValueError(f"features {shapes} do not fit: [M, F] and [F] are needed")
+            raise ValueError(f"features {shapes} do not fit: expected [M, F] and [F]")
         self._known = np.zeros(0, int)  # the weights in the Gram matrix, in its order
         self._position = np.full(self.num_weights, -1)
         self._gram = np.zeros((0, 0))
@@ -178,7 +178,7 @@ class _LeastSquares:
         return scale * self._rows.inner(residual / scale, count), residual
 
     def gram(self, indices: np.ndarray) -> np.ndarray:
-        """a_iᵀa_j for i, j in ``indices``, with a diagonal that is larger by a share of _SHIFT."""
+        """a_iᵀa_j for i, j in ``indices``. The diagonal is enlarged by a share of _SHIFT."""
         new = indices[self._position[indices] < 0]
         if len(new):
             old, size = len(self._known), len(self._known) + len(new)
@@ -218,18 +218,18 @@ class _LeastSquares:
             return self.primal_and_gap(weights, residual, correlation, penalty)[1]
 
         start, lipschitz = weights.astype(self.dtype), 1.05 * lipschitz
-        found, taken = _accelerated(gradient, gap, start, penalty, lipschitz, allowed, _MANY_STEPS)
-        return found.astype(np.float64), taken
+        solution, taken = _accelerated(gradient, gap, start, penalty, lipschitz, allowed, _MANY_STEPS)
+        return solution.astype(np.float64), taken
 
     def primal_and_gap(self, weights, residual, correlation, penalty) -> tuple[float, float]:
-        """Primal value and duality gap of weights, from their r and aᵀr."""
+        """The primal value and the duality gap of weights, from their r and aᵀr."""
         fit, largest = self.target - residual, float(np.abs(correlation).max(initial=0))
         l1_norm = float(np.abs(weights).sum(dtype=np.float64))
         return lasso_gap(self.target_norm, float(self.target @ fit), float(fit @ fit), largest, penalty, l1_norm)
 
 
 def _largest_eigenvalue(matrix: Callable, probe: np.ndarray, num_steps: int) -> tuple[np.ndarray, float]:
-    """An eigenvector and the largest eigenvalue of a positive semi-definite matrix, by power iteration."""
+    """The largest eigenvalue of a positive semi-definite matrix and its eigenvector, by power iteration."""
     for _ in range(num_steps):
         probe = matrix(probe / (np.linalg.norm(probe) or 1.0))
     return probe, float(np.linalg.norm(probe)) + 1e-30
@@ -239,13 +239,16 @@ def _accelerated(gradient, gap, weights, penalty, lipschitz, allowed, num_steps:
     """Accelerated proximal gradient steps (FISTA) with gradient restart (O'Donoghue & Candès 2015).
 
     Args:
-      gradient: weights -> aᵀr, which is minus the gradient of the smooth part.
-      gap: (weights, their gradient) -> their duality gap.
-      weights: start.
+      gradient: a function of weights that returns aᵀr, which is minus the gradient of the smooth part.
+      gap: a function of weights and this gradient that returns the duality gap.
+      weights: at which to start.
       penalty: λ.
       lipschitz: an upper bound of the largest eigenvalue of the Gram matrix.
-      allowed: stop at this gap.
-      num_steps: or after so many steps.
+      allowed: the gap at which to stop.
+      num_steps: the number of steps after which to stop.
+
+    Returns:
+      The weights, and the number of steps.
     """
     ahead, momentum = weights, 1.0
     for step in range(num_steps):
@@ -269,9 +272,8 @@ def _soft_threshold(values: np.ndarray, threshold: float) -> np.ndarray:
 def _proximal_step(gram, inner, weights, penalty, length, accuracy) -> tuple[np.ndarray, int]:
     """argmin_u ½uᵀGu − cᵀu + λ‖u‖₁ + ‖u − w‖²/2σ for σ = ``length``, by semi-smooth Newton steps on its dual.
 
-    The dual variable is a residual y − Σ v_m a_m, kept as v; its objective is ½vᵀGv + ‖p‖²/2σ with
-    p = soft(w + σ(c − Gv), σλ), and its gradient Σ (p_m − v_m) a_m, which vanishes where u = p = v
-    (Li, Sun & Toh 2018).
+    The dual variable is a residual y − Σ v_m a_m, which is kept as v. The dual objective is ½vᵀGv + ‖p‖²/2σ with
+    p = soft(w + σ(c − Gv), σλ). Its gradient is Σ (p_m − v_m) a_m, which is zero at u = p = v (Li, Sun & Toh 2018).
     """
     v, product = weights, gram @ weights
 
@@ -307,14 +309,16 @@ def _proximal_step(gram, inner, weights, penalty, length, accuracy) -> tuple[np.
                 break
             size *= 0.5
             if size < 1e-6:
-                return p, step + 1  # as accurate as rounding lets it be
+                return p, step + 1  # rounding allows no more accuracy
         v, product, p, value = new_v, new_product, new_p, new_value
     return p, _MAX_NEWTON_STEPS
 
 
 def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> tuple[np.ndarray, int]:
-    """½wᵀGw − cᵀw + λ‖w‖₁ to a duality gap of ``allowed`` within the working set: first-order steps as long as they get
-    on well, then proximal point steps of growing length."""
+    """Minimises ½wᵀGw − cᵀw + λ‖w‖₁ within the working set, to a duality gap of ``allowed``.
+
+    First-order steps are taken as long as they make good progress. Proximal point steps of growing length follow.
+    """
     scale = max(float(gram.diagonal().max()), 1e-300)
     steps, length, longest = 0, _SHORTEST / scale, _LONGEST / scale
 
@@ -355,9 +359,9 @@ def _value(weights, inner, gradient, penalty) -> float:
 
 
 def lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm) -> tuple[float, float]:
-    """Primal value and duality gap of ½‖y − Aw‖² + λ‖w‖₁, from ‖y‖², yᵀAw, ‖Aw‖², ‖Aᵀr‖_∞ and ‖w‖₁.
+    """The primal value and the duality gap of ½‖y − Aw‖² + λ‖w‖₁, from ‖y‖², yᵀAw, ‖Aw‖², ‖Aᵀr‖_∞ and ‖w‖₁.
 
-    The dual point is the residual r = y − Aw, shrunk so that ‖Aᵀθ‖_∞ ≤ λ; the dual value is ½‖y‖² − ½‖y − θ‖².
+    The dual point θ is the residual r = y − Aw, scaled down so that ‖Aᵀθ‖_∞ ≤ λ. The dual value is ½‖y‖² − ½‖y − θ‖².
     """
     residual_norm = target_norm - 2 * fit_inner + fit_norm
     primal = 0.5 * residual_norm + penalty * l1_norm
@@ -375,8 +379,8 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
         primal, gap = problem.primal_and_gap(weights, residual, correlation, penalty)
         trace.append(primal)
         if gap <= allowed or round_ == max_rounds or (round_ > 1 and not trace[-1] < trace[-2]):
-            break  # done, or as good as rounding lets it be
-        # Weights that left stay out until they violate |aᵀr| ≤ λ; violators join, the worst first.
+            break  # converged, or rounding allows no more accuracy
+        # A weight outside of the working set joins it if it violates |aᵀr| ≤ λ, the worst first.
         violation = np.abs(correlation)
         violation[working] = 0
         joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
@@ -389,7 +393,7 @@ def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds)
         else:
             working = np.concatenate([working, joining[: max(100, len(working))]])
             gram = problem.gram(working)
-            # Such that the gradient at these weights is the exact one, though the Gram matrix is rounded.
+            # So the gradient at these weights is exact, although the Gram matrix is rounded.
             inner = correlation[working] + gram @ weights[working]
             with _BLAS.limit(limits=1, user_api="blas"):
                 solution, taken = _solve_working_set(
@@ -410,28 +414,27 @@ def lasso_path(
     tolerance: float = 1e-5,
     max_rounds: int = 100,
 ) -> Iterator[tuple[np.ndarray, SolverReport]]:
-    """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors, each solve starting at the last.
+    """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors. Each solve starts at the one before.
 
     Args:
-      features: a, one row per weight, [M, F]; they stay on the device that they are on.
+      features: a, one row for each weight, [M, F]. They stay on their device.
       target: y, [F].
       penalty: λ > 0.
-      sizes: how many of the feature vectors to use, increasing, each in 1, ..., M.
-      tolerance: stop when the duality gap is at most this times ½‖y‖².
-      max_rounds: extensions of the working set before giving up.
+      sizes: increasing numbers of feature vectors to use, each from 1 to M.
+      tolerance: of the duality gap, in units of ½‖y‖².
+      max_rounds: largest number of extensions of the working set.
 
     Yields:
-      For each size its weights, float64 [size], and how it went; ``report.gap`` is the duality gap.
+      For each size, the weights, float64 [size], and the report of the solver. ``report.gap`` is the duality gap.
 
     Raises:
-      ValueError: λ ≤ 0, sizes that do not increase or are out of range, values that are not finite, or shapes that do
-        not fit.
+      ValueError: λ ≤ 0, sizes do not increase or are out of range, a value is not finite, or shapes mismatch.
     """
     if not penalty > 0:
         raise ValueError(f"penalty must be positive, got {penalty}")
     sizes = [int(size) for size in sizes]
     if sizes != sorted(set(sizes)) or not sizes or sizes[0] < 1 or sizes[-1] > len(features):
-        raise ValueError(f"sizes must increase and lie in 1, ..., {len(features)}, got {sizes}")
+        raise ValueError(f"sizes must increase and be from 1 to {len(features)}, got {sizes}")
     problem = _LeastSquares(features, target)
     weights = np.zeros(problem.num_weights)
     for size in sizes:
@@ -451,19 +454,19 @@ def l1_ball_weights(
 ) -> tuple[np.ndarray, SolverReport]:
     """argmin ½‖y − Σ_m w_m a_m‖² over Σ_m |w_m| ≤ C, by the Lasso whose solution has L1 norm C.
 
-    ‖w(λ)‖₁ falls with λ, and is linear in it while the signs of w stay the same, so λ is found by Newton steps kept
-    within a bracket.
+    ‖w(λ)‖₁ decreases with λ. It is linear in λ while the signs of w stay the same. So λ is found by Newton steps within
+    a bracket.
 
     Args:
-      features: a, one row per weight, [M, F].
+      features: a, one row for each weight, [M, F].
       target: y, [F].
       radius: C > 0.
-      start: weights to start from, [M]; zeros if None.
-      tolerance: stop when the Frank–Wolfe gap, an upper bound of objective minus optimum, is at most this.
-      max_solves: values of λ tried before giving up.
+      start: weights at which to start, [M]; zeros if None.
+      tolerance: of the Frank–Wolfe gap, which is an upper bound of objective minus optimum.
+      max_solves: largest number of values of λ to try.
 
     Returns:
-      w [M] in float64 with Σ|w_m| ≤ C, the best found, and how it went; one objective for each λ tried.
+      The best weights w with Σ|w_m| ≤ C, float64 [M], and a report with one objective for each λ that was tried.
     """
     problem = _LeastSquares(features, target)
     weights = np.zeros(problem.num_weights) if start is None else np.asarray(start, np.float64)
@@ -480,7 +483,7 @@ def l1_ball_weights(
         gap = radius * float(np.abs(correlation).max(initial=0)) - float(feasible @ correlation)
         if gap < best_gap:
             best, best_value, best_gap = feasible, 0.5 * float(residual @ residual), gap
-        elif report.num_iterations == 0:  # the start was accurate enough already, but not for this constraint
+        elif report.num_iterations == 0:  # the start is accurate enough for this λ, but not for the constraint
             accuracy = max(0.1 * accuracy, 1e-16 * problem.target_norm)
         trace.append(best_value)
         if best_gap <= tolerance:
@@ -500,7 +503,7 @@ def l1_ball_weights(
 
 
 def _path_direction(gram: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """G⁻¹s: minus the derivative of the weights by λ while their signs s stay."""
+    """G⁻¹s: minus the derivative of the weights by λ, as long as their signs s stay the same."""
     if not len(signs):
         return np.zeros(0)
     system = gram + 1e-12 * gram.diagonal().max() * np.eye(len(gram))

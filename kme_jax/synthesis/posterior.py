@@ -1,39 +1,37 @@
-"""The posterior mean of μ̂ given its noisy Fourier features: the noise is known exactly, so its likelihood is too.
+"""The posterior mean of μ̂ given its noisy Fourier features. The distribution of the noise is known exactly.
 
 The prior over distributions is a finite Dirichlet process mixture (Ishwaran & Zarepour 2002) on public quantities:
 
     ν = Σ_k w_k N(z_k, s_g² I) for k in group g,   w ~ Dirichlet(α/K, ..., α/K),   z_k ~ N(c, diag(tS)²),
     c ~ N(C, diag(0.7 S)²),   log t ~ N(log 0.7, 0.5² I),   log(s_g/ℓ) ~ N(log 0.2, 1),   log α ~ N(log 10, 1),
 
-with N(C, diag(S)²) the proposal and ℓ a length of the kernel. Where the atoms are is learnt: about the proposal, and in
-part of its width, so that one that is wider than need be costs little. There are K atoms in G groups of equal size,
-each with a width of its own, which may get as small as it likes, and a concentration α of the weights, from a few atoms
-that matter to all of them. (With one width for all, a few wide atoms that fit roughly keep the others, as wide, from
-helping.) What is observed is β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) =
-exp(−s²‖ω‖²/2) ψ(z) for normal ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all
-estimates, and is itself the embedding of a distribution: the mean of the posterior draws of ν. Noise-aware inference
-after a private release is from Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is
-post-processing, of no privacy cost: where the prior is a bad description of the rows the answer is less accurate, never
-less private.
+with N(C, diag(S)²) the proposal and ℓ a length of the kernel. The location c and the spread t of the atoms are learnt,
+so a proposal that is too wide costs little. There are K atoms in G groups of equal size. Each group has a width of its
+own, which may become as small as the rows need. (With a single width, a few wide atoms that fit roughly would keep the
+others wide too.) The concentration α says whether a few atoms or all of them have most of the weight. The observation
+is β | ν ~ N(ψ(ν), σ² I) with ψ(ν) = Σ_k w_k exp(−s²‖ω‖²/2) ψ(z_k), because E ψ(z + sξ) = exp(−s²‖ω‖²/2) ψ(z) for normal
+ξ. The posterior mean E[ψ(ν) | β] has the least expected squared distance to ψ(ν) of all estimates. It is itself the
+embedding of a distribution, the mean of the posterior draws of ν. Noise-aware inference after a release is from
+Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is post-processing and spends nothing. If the
+prior describes the rows badly, the result is less accurate, but no less private.
 
-Hamiltonian Monte Carlo (Neal 2011) draws from it in w's logarithmic coordinates (w = softmax of log-gamma variables).
-Several chains move at the same time, as one batch, with a step size in common. They start from draws of about the prior
-and are annealed: the likelihood is raised from a flat one to its own. While it is far from its own, random frequencies
-are represented by some of them. Chains end in different modes, and hardly leave them. In a mode that fits worse the
-mean is further from the truth. After every round before sampling, chains are therefore chosen anew, in proportion to
-exp(−‖β − ψ(ν)‖²/2σ²T) with the misfit's mean over half a round and T the temperature: good ones are copied, as in a
-sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights of means, as here, are a rule of thumb). No
-chain is chosen while draws are taken, and the metric and the limit of the step are fixed then. If the misfit still
-falls, sampling began too early, and is done again from where the chains are.
+Hamiltonian Monte Carlo (Neal 2011) draws from the posterior. Weights have logarithmic coordinates (w = softmax of
+log-gamma variables). Several chains move at the same time, as one batch, with a common step size. They start from draws
+near the prior and are annealed: the temperature of the likelihood falls to 1. At high temperatures only a subset of
+random frequencies is used. Chains end in different modes and rarely leave them. In a mode that fits worse, the mean is
+further from the truth. So after every round before sampling, chains are resampled in proportion to
+exp(−‖β − ψ(ν)‖²/2σ²T), with the mean misfit over half a round and the temperature T. Chains that fit well are copied,
+as in a sequential Monte Carlo sampler (Del Moral, Doucet & Jasra 2006; weights from means are a rule of thumb). No
+chain is resampled while draws are taken. The metric and the limit of the step are fixed then. If the misfit still
+falls, sampling began too early, and begins again from the current state of the chains.
 
-Rows of which no such ν is a good description, or a sampler that has not found it, show in a misfit above that of the
-noise. Then the positive-part estimate of James & Stein (1961) goes back from the posterior mean m towards β, as far as
-the excess says,
+If no such ν describes the rows well, or the sampler has not found it, the misfit is above that of the noise. Then the
+positive-part estimate of James & Stein (1961) moves from the posterior mean m towards β, in proportion to the excess,
 
-    m + max(0, 1 − F′σ²/‖β − m‖²) (β − m),   F′ = F (1 + 5 √(2/F)),
+    m + max(0, 1 − F′σ²/‖β − m‖²) (β − m),   F′ = F (1 + 5 √(2/F)).
 
-so that the error is at most about that of the noise, however wrong the prior is; F′ is five standard deviations of
-the noise's own misfit above F, so that a posterior that explains β is left alone.
+So the error is at most about that of the noise, however wrong the prior is. F′ is five standard deviations of the
+noise's own misfit above F, so a posterior that explains β is not changed.
 """
 
 from __future__ import annotations
@@ -67,15 +65,17 @@ _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
-# Rounds of trajectories: annealed with a part of the frequencies, then with all; at temperature 1, while the metric is
-# learnt; while the step for it is; with the metric fixed and the step adapted by less and less, which leaves the
-# posterior the chains' limit (Roberts & Rosenthal 2007). The last three are an attempt, which is made again, from where
-# the last one ended, if it shows that it began elsewhere.
+# Rounds of trajectories: annealed with a subset of the frequencies; annealed with all; at temperature 1 while the
+# metric is learnt; while the step for this metric is learnt; and while draws are taken. In the last rounds the metric
+# is fixed, and the step is adapted less and less, so the chains still converge to the posterior (Roberts & Rosenthal
+# 2007). The last three kinds of rounds are an attempt. A new attempt starts where the last one ended, if the chains had
+# not settled.
 _COARSE, _ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 6, 2, 3, 1, 6
 _ATTEMPT, _ATTEMPTS = _LEARNT + _STEPPED + _SAMPLED, 3
 _FEW = 625  # frequencies of the coarse rounds
-_DRAWS = 50  # about as many are kept
-_DRIFT = 0.05  # of the misfit from one half to the other, in units of five standard deviations of the noise's own
+_DRAWS = 50  # approximate number of draws that are kept
+# Largest fall of the misfit between halves, in units of five standard deviations of the noise's own misfit.
+_DRIFT = 0.05
 
 
 @pytree_dataclass
@@ -85,7 +85,7 @@ class _Model:
 
     Attributes:
       waves: ψ in units of ℓ from the proposal's mean.
-      target: β, as a table of the waves.
+      target: β, in the layout of the waves.
       variance: σ² times the temperature.
       precision: (ℓ / scale of the proposal)², [d].
     """
@@ -96,12 +96,12 @@ class _Model:
     precision: Array
 
     def table(self, parameters: Parameters) -> Array:
-        """ψ(ν), as a table of the waves."""
+        """ψ(ν), in the layout of the waves."""
         weights = jax.nn.softmax(parameters["log_gammas"])
         return self.waves.table_of_normals(parameters["centres"], weights, jnp.exp(parameters["log_widths"]))
 
     def log_density(self, parameters: Parameters) -> tuple[Array, Array]:
-        """Of the parameters given β, up to a constant; and ψ(ν), as a table of the waves."""
+        """The log density of the parameters given β, up to a constant; and ψ(ν), in the layout of the waves."""
         table = self.table(parameters)
         log_gammas = parameters["log_gammas"]
         shape = _shape(parameters)
@@ -126,10 +126,10 @@ class _Model:
         return self.precision * jnp.exp(-2 * parameters["log_spread"])
 
     def curvature(self, parameters: Parameters) -> Parameters:
-        """The diagonal of about −∇² log density: squared derivatives of ψ(ν) over σ², and the prior's."""
+        """The approximate diagonal of −∇² log density: squared derivatives of ψ(ν) over σ², plus that of the prior."""
         squares, widths = self.waves.squares(), jnp.exp(parameters["log_widths"])
         weights = jax.nn.softmax(parameters["log_gammas"])
-        # Of one atom of each group, [G, n].
+        # For one atom of each group, [G, n].
         damping = jnp.exp(-jnp.square(widths)[:, None] * squares[None, :])
         energies = jnp.square(self.waves.amplitudes)[None, :] * damping / self.variance
         columns = jnp.square(2 * math.pi * self.waves.turns)
@@ -158,12 +158,12 @@ def _shape(parameters: Parameters) -> Array:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Chains:
-    """Where C chains are, and how they move.
+    """The state of C chains.
 
     Attributes:
-      parameters: with an axis [C] in front.
+      parameters: of the chains, with a first axis [C].
       log_metric: logarithm of the diagonal of each chain's metric, of the same shapes.
-      log_step: of all chains, [].
+      log_step: logarithm of the step size of all chains, [].
     """
 
     parameters: Parameters
@@ -174,13 +174,13 @@ class _Chains:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Plan:
-    """What each trajectory of a round is for, [num_trajectories] each.
+    """Settings of each trajectory of a round, [num_trajectories] each.
 
     Attributes:
       temperature: of the likelihood.
-      learning: how much of the metric's logarithm is that of the curvature here, rather than what it was.
-      gain: of the logarithm of the step, per unit of acceptance rate.
-      choosing: 1 where chains are chosen anew after the round, otherwise 0.
+      learning: weight of the current curvature in the logarithm of the metric, from 0 to 1.
+      gain: change of the logarithm of the step per unit of acceptance rate.
+      choosing: 1 if chains are resampled after the round, otherwise 0.
     """
 
     temperature: Array
@@ -191,10 +191,12 @@ class _Plan:
 
 @functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
 def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_widths: int):
-    """From a model whose target is features [J]: the model, one of fewer frequencies, and chains that are draws of
-    about the prior."""
+    """The model in the layout of its waves, the model with fewer frequencies, and chains that start near the prior.
+
+    The target of the argument ``model`` is features [J].
+    """
     target = model.waves.table(model.target)
-    few, part = model.waves.fewer(_FEW, target)
+    few, few_target = model.waves.fewer(_FEW, target)
     dim = model.precision.shape[0]
     centres = jax.random.normal(jax.random.fold_in(key, 0), (num_chains, num_atoms, dim), jnp.float32)
 
@@ -210,17 +212,18 @@ def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_wi
         "log_concentration": every(_CONCENTRATION_MEDIAN),
     }
     chains = _Chains(parameters, jax.tree.map(jnp.zeros_like, parameters), jnp.log(jnp.float32(0.1)))
-    return dataclasses.replace(model, target=target), dataclasses.replace(model, waves=few, target=part), chains
+    return dataclasses.replace(model, target=target), dataclasses.replace(model, waves=few, target=few_target), chains
 
 
-# Not ``reproducible_jit``: on a GPU the products of 5000 frequencies take half as long by what XLA finds by timing.
+# Not ``reproducible_jit``: on a GPU, algorithms that XLA chooses by timing halve the time of products with 5000
+# frequencies.
 @functools.partial(jax.jit, static_argnames="num_leaps")
 def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Plan, *, num_leaps: int):
-    """Trajectories of HMC, of all chains at the same time: one round, of this number.
+    """One round of HMC trajectories of all chains at the same time. ``number`` is the number of the round.
 
     Returns:
-      chains; Σ ψ(ν) over chains and trajectories, in the order of the features; parameters, ‖β − ψ(ν)‖² and acceptance
-      rates after every trajectory, [num_trajectories, C, ...].
+      The chains; Σ ψ(ν) over chains and trajectories, in the order of the features; and the parameters, ‖β − ψ(ν)‖² and
+      the acceptance rates after every trajectory, [num_trajectories, C, ...].
     """
     num_chains = chains.parameters["log_concentration"].shape[0]
     key = jax.random.fold_in(key, number)
@@ -235,7 +238,7 @@ def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Pla
 
         log_metric = jax.lax.cond(plan.learning > 0, learn, lambda old: old, chains.log_metric)
         jitter_key, move_key = jax.random.split(key)
-        # Trajectories of one length could return to where they started.
+        # The length is random, because trajectories of a fixed length could return to where they started.
         step = jnp.exp(chains.log_step) * jax.random.uniform(jitter_key, (), jnp.float32, 0.7, 1.3)
         move = functools.partial(_trajectory, tempered, step, num_leaps=num_leaps)
         keys = jax.random.split(move_key, num_chains)
@@ -259,8 +262,7 @@ def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Pla
 
 
 def _choice(key: Array, log_weights: Array) -> Array:
-    """As many indices as there are weights, in proportion to them, by systematic resampling; each once if all are
-    equal."""
+    """Indices in proportion to n weights, by systematic resampling, [n]. Each appears once if all weights are equal."""
     number = log_weights.shape[0]
     cumulative = jnp.cumsum(jax.nn.softmax(log_weights))
     places = (jnp.arange(number, dtype=jnp.float32) + jax.random.uniform(key, (), log_weights.dtype, 0.1, 0.9)) / number
@@ -268,14 +270,14 @@ def _choice(key: Array, log_weights: Array) -> Array:
 
 
 def _trajectory(model: _Model, step: Array, key: Array, parameters: Parameters, log_metric: Parameters, *, num_leaps):
-    """One trajectory of one chain (Neal 2011, figure 2): parameters, ψ(ν) as a table, and the rate of acceptance."""
+    """One trajectory of one chain (Neal 2011, figure 2): parameters, ψ(ν) and the probability of acceptance."""
     start, unravel = ravel_pytree(parameters)
     metric = jnp.exp(ravel_pytree(log_metric)[0])
     momentum_key, accept_key = jax.random.split(key)
-    begun = jnp.sqrt(metric) * jax.random.normal(momentum_key, start.shape, start.dtype)
+    initial_momentum = jnp.sqrt(metric) * jax.random.normal(momentum_key, start.shape, start.dtype)
 
     def leap(number, state):
-        """A step of the position, but for the first, and one of the momentum, which is half a step at both ends."""
+        """A step of the position, except at the first leap, and of the momentum, half a step at both ends."""
         position, momentum, ended, started = state
         position = position + jnp.where(number > 0, step, 0.0) * momentum / metric
         ended, gradient = jax.value_and_grad(lambda flat: model.log_density(unravel(flat)), has_aux=True)(position)
@@ -285,9 +287,9 @@ def _trajectory(model: _Model, step: Array, key: Array, parameters: Parameters, 
 
     nowhere = (jnp.zeros((), jnp.float32), jnp.zeros_like(model.target))
     end, arrived, (reached, end_table), (density, table) = jax.lax.fori_loop(
-        0, num_leaps + 1, leap, (start, begun, nowhere, nowhere)
+        0, num_leaps + 1, leap, (start, initial_momentum, nowhere, nowhere)
     )
-    gained = reached - density - 0.5 * jnp.sum((jnp.square(arrived) - jnp.square(begun)) / metric)
+    gained = reached - density - 0.5 * jnp.sum((jnp.square(arrived) - jnp.square(initial_momentum)) / metric)
     rate = jnp.nan_to_num(jnp.exp(jnp.minimum(gained, 0.0)))
     accepted = jax.random.uniform(accept_key) < rate
     return unravel(jnp.where(accepted, end, start)), jnp.where(accepted, end_table, table), rate
@@ -295,16 +297,18 @@ def _trajectory(model: _Model, step: Array, key: Array, parameters: Parameters, 
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorReport:
-    """How the sampling went.
+    """The report of the sampler.
 
     Attributes:
-      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory of every chain, [trajectories, C]; about 1 when ν explains
-        β up to the noise. Of the part of the frequencies in use, where it is a part, and its share of F.
+      misfits: ‖β − ψ(ν)‖² / (F σ²) after every trajectory of every chain, [trajectories, C]. It is about 1 if ν
+      explains
+        β up to the noise. Rounds with a subset of the frequencies have the misfit of the subset over its share of F.
       acceptance: mean acceptance rate of the trajectories whose draws are used.
-      converged: whether the mean misfit of the last half is below 1 + 5 √(2/F), five standard deviations of the
-        noise's own: the sampler has found distributions that explain β.
-      kept: the share of β − E[ψ(ν) | β] that the result keeps, in [0, 1): 0 unless the misfit is as large.
-      attempts: how often sampling began, 1 to 3; the last attempt counts.
+      converged: whether the mean misfit of the last half is at most 1 + 5 √(2/F), five standard deviations of the
+        noise's own misfit above 1. Then the sampler has found distributions that explain β.
+      kept: the share of β − E[ψ(ν) | β] that the result keeps, in [0, 1). It is 0 unless the misfit of the mean exceeds
+        this limit.
+      attempts: number of attempts at sampling, 1 to 3. The last one is used.
     """
 
     misfits: np.ndarray
@@ -321,12 +325,13 @@ class PosteriorMean:
 
     Attributes:
       feature_map: ψ.
-      coordinates: E[ψ(ν) | β], the mean over all trajectories, [F]: the noisy coordinates, denoised. With the
-        correction of the module's text where no ν explains them.
+      coordinates: E[ψ(ν) | β], the mean over all trajectories, [F]: the denoised coordinates. If no ν explains the
+      noisy
+        coordinates, they have the correction at the end of the module's text.
       centres: z, [S, K, d].
-      weights: w, [S, K], positive, each row summing to 1.
+      weights: w, positive, [S, K]. Each row sums to 1.
       widths: s, standard deviations, [S, K].
-      mechanism: the mechanism behind it.
+      mechanism: of the noisy embedding.
     """
 
     feature_map: SpectralMap
@@ -337,7 +342,9 @@ class PosteriorMean:
     mechanism: Mechanism
 
     def sample(self, num_points: int, seed: int) -> np.ndarray:
-        """Points of the mean distribution, [num_points, d]: systematic over draws and atoms, in antithetic pairs.
+        """Points of the mean distribution, [num_points, d].
+
+        Sampling is systematic over draws and atoms, in antithetic pairs.
 
         Raises:
           ValueError: num_points < 1.
@@ -346,7 +353,7 @@ class PosteriorMean:
             raise ValueError(f"num_points must be at least 1, got {num_points}")
         rng = np.random.default_rng(seed)
         num_pairs = -(-num_points // 2)
-        # In the order of a random direction, so that neighbours in the systematic sample are neighbours in space.
+        # Atoms are ordered along a random direction, so that neighbours in the systematic sample are close in space.
         centres = self.centres.reshape(-1, self.centres.shape[2])
         order = np.argsort(centres @ rng.normal(size=centres.shape[1]), kind="stable")
         cumulative = np.cumsum(self.weights.reshape(-1)[order])
@@ -368,30 +375,37 @@ def posterior_mean(
     num_chains: int = 4,
     progress: Progress | None = None,
 ) -> tuple[PosteriorMean, PosteriorReport]:
-    """The posterior mean of the module's text, by Hamiltonian Monte Carlo.
+    """The posterior mean of μ̂ given a noisy embedding, by Hamiltonian Monte Carlo. Post-processing.
+
+    The text at the top of ``kme_jax.synthesis.posterior`` has the model and the sampler.
 
     Args:
-      key: a JAX random key of the sampler's own, independent of the noise and of the rows.
-      embedding: μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
-      proposal: public: the prior of the atoms.
+      key: a JAX random key, independent of the noise and of the rows.
+      embedding: the noisy embedding μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
+      proposal: public; it sets the prior of the atoms.
       num_atoms: K, with five different widths, or with one if K is not a multiple of five.
-      num_trajectories: of each chain in each of 18 rounds, of which the last 6 are used. Where the misfit shows that
-        the sampler got there late, 10 rounds more, or 20.
-      num_leaps: leapfrog steps of a trajectory, each one gradient.
-      num_chains: C, which move at the same time.
-      progress: called with (rounds done, rounds in all).
+      num_trajectories: number of trajectories of each chain in each of 18 rounds. The last 6 rounds are used. If the
+        misfit shows that the chains had not settled, there are 10 or 20 more rounds.
+      num_leaps: number of leapfrog steps of a trajectory. Each takes one gradient.
+      num_chains: C, the number of chains.
+      progress: called with (rounds done, total rounds).
 
     Returns:
-      The mean, and how the sampling went.
+      The posterior mean, and the report of the sampler.
 
     Raises:
-      ValueError: another kind of map or noise; a proposal of another dimension; a count below 1.
+      ValueError: the map is not a FourierMap or LatticeMap, the noise is not Gaussian, the proposal has another number
+        of columns, or a count is below 1.
     """
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
-        raise ValueError(f"needs the embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}")
+        raise ValueError(
+            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}"
+        )
     if mechanism.noise != "gaussian":
-        raise ValueError(f"needs Gaussian noise, got {mechanism.noise}: its likelihood is another one")
+        raise ValueError(
+            f"expected Gaussian noise, got {mechanism.noise}: the model has the likelihood of Gaussian noise"
+        )
     if proposal.dim != feature_map.dim:
         raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")
     counts = {"num_atoms": num_atoms, "num_trajectories": num_trajectories}
@@ -419,7 +433,7 @@ def posterior_mean(
     misfits: list[np.ndarray] = []
 
     def advance(model: _Model, plans: _Plan) -> tuple[list[Array], dict[str, np.ndarray], np.ndarray]:
-        """Rounds of trajectories: Σ ψ(ν) of each, and parameters and rates after every trajectory."""
+        """Σ ψ(ν) of each round, and parameters and acceptance rates after every trajectory."""
         nonlocal chains, done
         sums, traces = [], []
         for start in range(0, len(plans.gain), num_trajectories):
@@ -431,11 +445,11 @@ def posterior_mean(
             if progress:
                 jax.block_until_ready(chains)
                 progress(done, _COARSE + _ANNEALED + attempts * _ATTEMPT)
-        parameters, misfit, rates = jax.tree.map(lambda *parts: np.concatenate(parts).astype(np.float64), *traces)
+        parameters, misfit, rates = jax.tree.map(lambda *rounds: np.concatenate(rounds).astype(np.float64), *traces)
         misfits.append(misfit / (num_features * mechanism.variance))
         return sums, parameters, rates
 
-    # σ² times a temperature of 1/share, for a part of the frequencies, says as much as σ² for all.
+    # A share of the frequencies at temperature 1 has as much information as all frequencies at temperature 1/share.
     middle = min(hottest, 1 / share) if share < 1 else hottest ** (_ANNEALED / (_COARSE + _ANNEALED))
     advance(coarse, _annealing(share * hottest, share * middle, _COARSE * num_trajectories))
     misfits[0] /= share
@@ -445,8 +459,8 @@ def posterior_mean(
         advance(model, learning)
         sums, draws, rates = advance(model, sampling)
         early, late = (float(np.mean(half)) for half in np.array_split(misfits[-1], 2))
-        # Chains whose misfit still falls, or is more than the noise, were not where they are to stay (early and late
-        # draws are compared as by Geweke 1992).
+        # Chains have not settled if their misfit still falls or exceeds that of the noise. Early and late draws are
+        # compared as by Geweke (1992).
         if attempts == _ATTEMPTS or (early - late <= _DRIFT * spare and late <= 1 + spare):
             break
         attempts += 1
@@ -469,19 +483,19 @@ def posterior_mean(
 
 
 def _annealing(hottest: float, coldest: float, number: int) -> _Plan:
-    """For so many trajectories, each with a metric of where it starts."""
+    """The plan of annealing, for ``number`` trajectories. The metric of each is that of its start."""
     temperature = np.geomspace(hottest, coldest, number)
     return _Plan(temperature, learning=np.ones(number), gain=np.full(number, _GAIN), choosing=np.ones(number))
 
 
 def _attempt(num_trajectories: int) -> tuple[_Plan, _Plan]:
-    """To learn metric and step, and to sample."""
+    """The plans of an attempt: to learn the metric and the step, and to sample."""
     learnt, stepped, sampled = (np.arange(rounds * num_trajectories) for rounds in (_LEARNT, _STEPPED, _SAMPLED))
     burnt = np.ones(len(learnt) + len(stepped))
     return (
         _Plan(
             temperature=burnt,
-            learning=np.concatenate([1 / (1 + learnt), np.zeros(len(stepped))]),  # the mean so far
+            learning=np.concatenate([1 / (1 + learnt), np.zeros(len(stepped))]),  # the mean of the curvatures so far
             gain=_GAIN * np.concatenate([np.ones(len(learnt)), 1 / (1 + 4 * stepped / num_trajectories)]),
             choosing=burnt,
         ),

@@ -1,8 +1,8 @@
-"""Greedy pre-images as one kernel on a GPU: every Adam step of a point, and one point after another.
+"""Greedy pre-images as a single GPU kernel, which takes every Adam step of every point.
 
-A program of 128 threads works for one embedding. It keeps frequencies and residual in shared memory, so that a step
-takes one or two microseconds, where a loop of small kernels takes ten times as long to launch. The kernel is written in
-Pallas (Mosaic GPU), which needs an NVIDIA GPU of compute capability 9.0 or higher and JAX 0.11 or later.
+One program of 128 threads works for one embedding. It keeps the frequencies and the residual in shared memory, so a
+step takes one or two microseconds. A loop of small kernels takes ten times as long to launch. The kernel is written in
+Pallas (Mosaic GPU). It needs an NVIDIA GPU of compute capability 9.0 or higher, and JAX 0.11 or later.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Array = jax.Array
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
 
-# cos 2πr by powers of r², and sin 2πr by r times powers of r², for |r| ≤ 1/2, fitted by least squares at Chebyshev
-# points: within 2e-8 before rounding.
+# Coefficients of cos 2πr in powers of r², and of sin 2πr / r in powers of r², for |r| ≤ 1/2. They were fitted by least
+# squares at Chebyshev points. The error before rounding is at most 2e-8.
 COSINE = (0.999999995, -19.7392056, 64.9391584, -85.4507597, 60.1720489, -25.9824248, 6.54757138)
 SINE = (6.28318528, -41.3416978, 81.605046, -76.7018209, 42.0178586, -14.8737828, 3.2058294)
 
-_CHUNK = 512  # frequencies that are worked on at a time, four for each thread
+_CHUNK = 512  # frequencies at a time, four for each thread
 _SHARED_BYTES = 220 * 1024
 
 
@@ -38,7 +38,7 @@ def polynomial(coefficients: tuple[float, ...], y: Array) -> Array:
 
 
 def is_supported(device: jax.Device, num_frequencies: int, dim: int, dtype: Any) -> bool:
-    """Whether the kernel can run on a device, for so many frequencies and columns."""
+    """Whether the kernel can run on a device for this number of frequencies J/2, of columns d and this dtype."""
     fits = (dim + 2) * 4 * _padded(num_frequencies) <= _SHARED_BYTES
     return fits and dtype == jnp.float32 and fused.is_supported(device)
 
@@ -51,24 +51,24 @@ def _padded(num_frequencies: int) -> int:
 def greedy_points(
     turns: Array, learning_rates: Array, residuals: Array, starts: Array, *, num_steps: int, interpret: Any = None
 ) -> tuple[Array, Array]:
-    """One greedy pre-image after another, for several embeddings.
+    """Greedy pre-images, one after another, for several embeddings.
 
     Args:
-      turns: [embeddings, J/2, d], float32.
+      turns: frequencies in turns, [embeddings, J/2, d], float32.
       learning_rates: of Adam, [embeddings].
-      residuals: r (cosines, sines), [embeddings, 2, J/2].
-      starts: [b, d].
-      num_steps: Adam steps per point.
-      interpret: parameters of Pallas' interpreter, to run without a GPU; for tests.
+      residuals: r, of cosines and sines, [embeddings, 2, J/2].
+      starts: one for each point, [b, d].
+      num_steps: Adam steps for each point.
+      interpret: parameters of Pallas' interpreter, which runs without a GPU; for tests.
 
     Returns:
-      The residuals after b points, and the points, [embeddings, b, d].
+      The residuals after b points, [embeddings, 2, J/2], and the points, [embeddings, b, d].
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     num_embeddings, num_frequencies, dim = turns.shape
-    padding = (0, 0), (0, 0), (0, _padded(num_frequencies) - num_frequencies)  # of residual 0
+    padding = (0, 0), (0, 0), (0, _padded(num_frequencies) - num_frequencies)  # the residual is 0 there
     columns, padded = jnp.pad(turns.swapaxes(1, 2), padding), jnp.pad(residuals, padding)
     chunks = [pl.ds(start, _CHUNK) for start in range(0, padded.shape[2], _CHUNK)]
 
@@ -86,7 +86,7 @@ def greedy_points(
                 residual_ref[k, chunk] = plgpu.load(before_ref.at[embedding, k, chunk])
 
         def waves(point, chunk):
-            """Frequencies by column, residual (cosine, sine) and features (cosine, sine) of some frequencies."""
+            """Of one chunk: the frequencies by column, the residual (cosine, sine) and the features (cosine, sine)."""
             turns = [plgpu.load(turns_ref.at[d, chunk]) for d in range(dim)]
             residual = [plgpu.load(residual_ref.at[k, chunk]) for k in range(2)]
             angle = turns[0] * point[0]
@@ -123,8 +123,8 @@ def greedy_points(
             total = None
             for chunk in chunks:
                 _, (c, s), (cosine, sine) = waves(point, chunk)
-                part = c * cosine + s * sine
-                total = part if total is None else total + part
+                product = c * cosine + s * sine
+                total = product if total is None else total + product
             component = jnp.sum(total) / num_frequencies
             for chunk in chunks:
                 _, (c, s), (cosine, sine) = waves(point, chunk)
@@ -149,7 +149,7 @@ def greedy_points(
         scratch_types=[plgpu.SMEM(columns.shape[1:], jnp.float32), plgpu.SMEM(padded.shape[1:], jnp.float32)],
         grid=(num_embeddings,),
         grid_names=("embeddings",),
-        # With the other semantics, layouts are inferred: for so many operations that takes minutes.
+        # The other semantics infer layouts, which takes minutes for this many operations.
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         interpret=interpret,
     )

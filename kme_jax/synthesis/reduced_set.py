@@ -1,7 +1,7 @@
 """Step 3 for Fourier features: reduced sets, where locations are chosen too ([B] algorithm 2, line 5).
 
-Everything here sees a noisy embedding, public points and keys; nothing else. :func:`greedy_preimages` with
-:func:`lasso_weights` is the published procedure, :func:`joint` the modern one.
+The functions here see noisy embeddings, public points and keys, and nothing else. :func:`greedy_preimages` followed by
+:func:`lasso_weights` is the published procedure. :func:`joint_reduced_set` is the modern one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ Array = jax.Array
 
 def _fourier_map(embedding: NoisyEmbedding) -> FourierMap:
     if not isinstance(embedding.feature_map, FourierMap):
-        raise ValueError(f"needs the embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
+        raise ValueError(f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
     return embedding.feature_map
 
 
 def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
     maps = [_fourier_map(embedding) for embedding in embeddings]
     if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
-        raise ValueError("the embeddings' maps must have the same precision and numbers of features and columns")
+        raise ValueError(
+            "the maps of the embeddings must have the same precision, number of features and number of columns"
+        )
     return maps
 
 
@@ -57,7 +59,7 @@ _POINTS_PER_CALL = 200
 
 
 def _cosine_turns(u: Array) -> Array:
-    """cos 2πu. In float32 by one polynomial, within 3e-7: cheaper than sine and cosine together."""
+    """cos 2πu. In float32 one polynomial with error at most 3e-7, which is cheaper than sine and cosine together."""
     if u.dtype != jnp.float32:
         return sincos_turns(u)[1]
     r = u - jnp.round(u)
@@ -65,12 +67,14 @@ def _cosine_turns(u: Array) -> Array:
 
 
 class _Waves(NamedTuple):
-    """Features without their scale, as cosines alone: cosines and sines are cosines of angles that differ by a quarter
-    turn. One elementwise pass has them, and one matrix product ⟨v, ψ(z)⟩ and its gradient by z.
+    """Features without their scale, computed as cosines alone.
+
+    A sine is the cosine of an angle that is a quarter turn smaller. So one elementwise pass computes all features, and
+    one matrix product computes ⟨v, ψ(z)⟩ and its gradient by z.
 
     Attributes:
-      columns: the frequencies twice, [d, J].
-      phases: 0 and 1/4, [J].
+      columns: the frequencies, repeated once for the sines, [d, J].
+      phases: 0 for cosines and 1/4 for sines, [J].
     """
 
     columns: Array
@@ -78,12 +82,12 @@ class _Waves(NamedTuple):
 
     @classmethod
     def of(cls, turns: Array) -> _Waves:
-        """For frequencies [J/2, d]."""
+        """The features of frequencies [J/2, d]."""
         phases = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), len(turns))
         return cls(jnp.concatenate([turns, turns]).T, phases)
 
     def __call__(self, points: Array) -> Array:
-        """[..., d] -> [..., J]."""
+        """Features of points [..., d], [..., J]."""
         shape = (1,) * (points.ndim - 1) + self.phases.shape
         angles = -self.phases.reshape(shape)
         for d, column in enumerate(self.columns):
@@ -91,22 +95,29 @@ class _Waves(NamedTuple):
         return _cosine_turns(angles)
 
     def with_gradient(self, vector: Array) -> Array:
-        """Rows whose products with features are ⟨v, ψ(z)⟩ and its gradient / 2π, [1 + d, J], for v [J]."""
+        """Rows [1 + d, J] for a vector v [J]: their products with ψ(z) are ⟨v, ψ(z)⟩ and its gradient by z, over 2π."""
         cosines, sines = jnp.split(vector, 2)
         return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines])[None] * self.columns])
 
 
 def _adam_factors(learning_rate, num_steps: int):
-    """Learning rate and square of the gradient over their bias corrections, for each step: [num_steps, 2]."""
+    """For each step: the corrected learning rate, and the corrective factor of the squared gradient, [num_steps, 2]."""
     count = jnp.arange(1, num_steps + 1, dtype=learning_rate.dtype)
     return jnp.stack([learning_rate / (1 - BETA1**count), 1 / (1 - BETA2**count)], axis=1)
 
 
 def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
-    """One greedy pre-image after another: residual r [2, J/2] (cosines, sines), starts [b, d].
+    """Greedy pre-images, one after another.
+
+    Args:
+      turns: frequencies in turns, [J/2, d].
+      learning_rate: of Adam.
+      residual: r, of cosines and sines, [2, J/2].
+      starts: one for each point, [b, d].
+      num_steps: Adam steps for each point.
 
     Returns:
-      residual after b points, and the points, [b, d].
+      The residual after b points, and the points, [b, d].
     """
     num_frequencies = len(turns)
     rates = _adam_factors(learning_rate, num_steps)
@@ -126,9 +137,9 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
 
         zero = jnp.zeros_like(start)
         (point, _, _), _ = jax.lax.scan(step, (start, zero, zero), rates)
-        found = waves(point)
-        component = jnp.matmul(residual.reshape(-1), found, precision=jax.lax.Precision.HIGHEST) / num_frequencies
-        return residual - component * found.reshape(2, -1), point
+        features = waves(point)
+        component = jnp.matmul(residual.reshape(-1), features, precision=jax.lax.Precision.HIGHEST) / num_frequencies
+        return residual - component * features.reshape(2, -1), point
 
     return jax.lax.scan(add_point, residual, starts)
 
@@ -138,22 +149,25 @@ _one_at_a_time = reproducible_jit(_greedy_points, static_argnames="num_steps")
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
 def _all_at_once(turns, learning_rates, residuals, starts, *, num_steps: int):
-    """:func:`_greedy_points` of several embeddings in one program."""
+    """:func:`_greedy_points` for several embeddings in one program."""
     points = functools.partial(_greedy_points, num_steps=num_steps)
     return jax.vmap(points, (0, 0, 0, None))(turns, learning_rates, residuals, starts)
 
 
 def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: int, progress: Progress):
-    """The points of every embedding, [embeddings, M, d], on a CPU. Embeddings take turns, a block of points each, on as
-    many threads as there are cores, because one embedding keeps one core busy."""
-    residuals, found = list(residuals), [[] for _ in residuals]
+    """The points of every embedding, [embeddings, M, d], on a CPU.
+
+    One embedding keeps one core busy. So there are as many threads as cores, and embeddings take turns on them, one
+    block of points at a time.
+    """
+    residuals, points_of = list(residuals), [[] for _ in residuals]
 
     def extend(i):
         with precision_of(turns):
             residuals[i], points = _one_at_a_time(
-                turns[i], learning_rates[i], residuals[i], blocks[len(found[i])], num_steps=num_steps
+                turns[i], learning_rates[i], residuals[i], blocks[len(points_of[i])], num_steps=num_steps
             )
-            found[i].append(np.asarray(points))
+            points_of[i].append(np.asarray(points))
         return i
 
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
@@ -162,13 +176,13 @@ def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: i
         while running:
             finished, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for i in [future.result() for future in finished]:
-                if len(found[i]) < len(blocks):
+                if len(points_of[i]) < len(blocks):
                     running.add(pool.submit(extend, i))
                 done += 1
                 progress(done, len(blocks) * len(residuals))
     finally:
         pool.shutdown(cancel_futures=True)
-    return np.stack([np.concatenate(points) for points in found])
+    return np.stack([np.concatenate(points) for points in points_of])
 
 
 def greedy_preimages(
@@ -181,23 +195,23 @@ def greedy_preimages(
 ) -> np.ndarray:
     """Iterated approximate pre-images, as in the published code of [B] (figure 2, dashed).
 
-    Point m starts at ``starts[m]``, takes Adam steps on −⟨r, ψ(z)⟩²/‖ψ(z)‖², and the residual r, μ̃ at first, loses its
-    component along ψ(z). The points of a prefix are the prefix of the points.
+    The residual r is μ̃ at first. Point m starts at ``starts[m]`` and takes Adam steps on −⟨r, ψ(z)⟩²/‖ψ(z)‖². The
+    component of r along ψ(z) is then subtracted from r. The first m points do not depend on M.
 
     Args:
-      embeddings: μ̃ of Fourier maps, several at once (one per ε and repeat, say); they do not influence each other.
-      starts: [M, d], public.
-      num_steps: Adam steps per point (published: 100).
-      learning_rate: of Adam, in the unit of the columns. By default a length over which the kernel varies (published:
-        100, which is about that for the published kernel).
-      progress: called as progress(done, total) with parts of the work.
+      embeddings: noisy embeddings μ̃ of Fourier maps, for example one for each ε and repeat. Each is treated by itself.
+      starts: public points, [M, d].
+      num_steps: Adam steps for each point (published: 100).
+      learning_rate: of Adam, in the unit of the columns. The default is a length over which the kernel varies. (The
+        published value is 100, which is about this length for the published kernel.)
+      progress: called as progress(done, total), in units of work.
 
     Returns:
       Points, [len(embeddings), M, d].
 
     Raises:
-      ValueError: another kind of map, maps that differ in precision or in their numbers of features or columns, or
-        shapes that do not fit.
+      ValueError: a map is not a FourierMap, maps differ in precision or in their numbers of features or columns, or
+        shapes mismatch.
     """
     maps = _similar_maps(embeddings)
     starts = check_points(starts, "starts")
@@ -213,13 +227,13 @@ def greedy_preimages(
             points = _greedy_in_threads(turns, rates, residuals, blocks, num_steps=num_steps, progress=progress)
         else:
             kernel = preimage_kernel.is_supported(jax.devices()[0], turns.shape[1], turns.shape[2], dtype)
-            extend, found = preimage_kernel.greedy_points if kernel else _all_at_once, []
+            extend, blocks_of_points = preimage_kernel.greedy_points if kernel else _all_at_once, []
             turns, rates, residuals = map(jnp.asarray, (turns, rates, residuals))
             for i, block in enumerate(blocks):
                 residuals, points = extend(turns, rates, residuals, block, num_steps=num_steps)
-                found.append(np.asarray(points))
+                blocks_of_points.append(np.asarray(points))
                 progress(i + 1, len(blocks))
-            points = np.concatenate(found, axis=1)
+            points = np.concatenate(blocks_of_points, axis=1)
     return points.astype(np.float64)
 
 
@@ -235,16 +249,18 @@ def lasso_weights(
     *,
     tolerance: float = 1e-5,
 ) -> Iterator[tuple[WeightedSample, SolverReport]]:
-    """Weights of the published code of [B]: the Lasso on μ̃ with λ = 100 / 2N, N the number of private rows.
+    """Weights of the published code of [B]: the Lasso on μ̃ with λ = 100 / 2N, where N is the number of private
+    rows.
 
     Args:
-      embedding: μ̃ of a FourierMap.
+      embedding: the noisy embedding μ̃ of a FourierMap.
       points: z, [M, d].
-      sizes: numbers of points, increasing, each at most M; a solve starts at the weights of the last. M alone if None.
+      sizes: increasing numbers of points, each at most M; None for M alone. Each solve starts at the weights of the
+        one before.
       tolerance: see :func:`kme_jax.synthesis.lasso.lasso_path`.
 
     Yields:
-      For each size m the first m points with their weights, and how the optimisation went.
+      For each size m: the first m points with their weights, and the report of the solver.
     """
     feature_map = _fourier_map(embedding)
     points = check_points(points, "points")
@@ -267,15 +283,15 @@ _NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
-    Locations move in units of ``length``, weights in units of radius / M, so that one learning rate fits both.
+    Locations move in units of ``length``, and weights in units of radius / M. So one learning rate fits both.
 
     Returns:
-      locations, weights, and the objective at every step.
+      The locations, the weights, and the objective at every step.
     """
     weight_unit = radius / weights.shape[0]
     schedule = optax.cosine_decay_schedule(rate, num_steps)
-    # A step per coordinate for locations. One step for all weights together: with a step of its own, the weight of a
-    # point that explains nothing would grow as fast as any other.
+    # Each coordinate of a location has its own step size. All weights share one: with a step size of its own, the
+    # weight of a point that explains nothing would grow as fast as any other weight.
     method = optax.partition(
         {
             "points": optax.adam(schedule),
@@ -313,11 +329,11 @@ def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *,
     return length * parameters["points"], weight_unit * parameters["weights"], trace
 
 
-def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate, *, sizes, num_steps, num_rounds):
-    """:func:`joint` up to its last solve, for several numbers of points.
+def _joint_reduced_sets(turns, length, target, key, candidates, scale, radius, rate, *, sizes, num_steps, num_rounds):
+    """:func:`joint_reduced_set` without its last solve, for several numbers of points.
 
     Returns:
-      For each size locations, weights, features of the locations, and the objective at every step.
+      For each size: the locations, the weights, the features of the locations, and the objective at every step.
     """
     waves = _Waves.of(turns)
     count = candidates.shape[0]
@@ -337,18 +353,18 @@ def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate,
         residuals = jnp.stack(residuals)
         products = jax.lax.map(lambda batch: exact(residuals, features(batch).T), batches)
         scores = jnp.square(jnp.moveaxis(products, 0, 1).reshape(len(sizes), -1)[:, :count])
-        # The first of a draw without replacement are a smaller draw.
+        # The first m of a draw without replacement are themselves a draw of m without replacement.
         draw = functools.partial(jax.random.choice, jax.random.fold_in(key, round_), count, (max(sizes),), False)
         seeds = jax.vmap(draw)(scores / jnp.sum(scores, axis=1, keepdims=True))
-        found, traces = [], []
+        moved, traces = [], []
         for (points, _), (dead, weights), drawn in zip(state, alive, seeds, strict=True):
             points = jnp.where(dead[:, None], candidates[drawn[: len(weights)]], points)
-            *moved, trace = _joint_steps(
+            *points_and_weights, trace = _joint_steps(
                 turns, scale, target, points, weights, radius, length, rate, num_steps=num_steps
             )
-            found.append(tuple(moved))
+            moved.append(tuple(points_and_weights))
             traces.append(trace)
-        return found, traces
+        return moved, traces
 
     start = [(candidates[:size], jnp.full(size, radius / size, turns.dtype)) for size in sizes]
     state, traces = jax.lax.scan(one_round, start, jnp.arange(num_rounds))
@@ -356,17 +372,17 @@ def _joint_of_sizes(turns, length, target, key, candidates, scale, radius, rate,
 
 
 _joint_static = ("sizes", "num_steps", "num_rounds")
-_joint_one_at_a_time = reproducible_jit(_joint_of_sizes, static_argnames=_joint_static)
+_joint_one_at_a_time = reproducible_jit(_joint_reduced_sets, static_argnames=_joint_static)
 
 
 @functools.partial(reproducible_jit, static_argnames=_joint_static)
 def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps, num_rounds):
-    """:func:`_joint_of_sizes` of several embeddings in one program."""
-    run = functools.partial(_joint_of_sizes, sizes=sizes, num_steps=num_steps, num_rounds=num_rounds)
+    """:func:`_joint_reduced_sets` for several embeddings in one program."""
+    run = functools.partial(_joint_reduced_sets, sizes=sizes, num_steps=num_steps, num_rounds=num_rounds)
     return jax.vmap(run, (0,) * 4 + (None,) * len(shared))(turns, lengths, targets, keys, *shared)
 
 
-def joint_of_sizes(
+def joint_reduced_sets(
     keys: Sequence[Array],
     embeddings: Sequence[NoisyEmbedding],
     candidates: np.ndarray,
@@ -378,24 +394,25 @@ def joint_of_sizes(
     num_rounds: int = 3,
     progress: Progress | None = None,
 ) -> list[list[tuple[WeightedSample, SolverReport]]]:
-    """:func:`joint` of several embeddings and numbers of points: the same samples, in less time.
+    """:func:`joint_reduced_set` for several embeddings and numbers of points: the same samples in less time.
 
     Args:
       keys: one for each embedding.
-      embeddings: μ̃ of Fourier maps (one per ε and repeat, say).
-      candidates: as for :func:`joint`.
+      embeddings: noisy embeddings μ̃ of Fourier maps, for example one for each ε and repeat.
+      candidates: as for :func:`joint_reduced_set`.
       sizes: numbers of points.
-      radius: as for :func:`joint`.
-      learning_rate: as for :func:`joint`.
-      num_steps: as for :func:`joint`.
-      num_rounds: as for :func:`joint`.
-      progress: called with (samples done, samples).
+      radius: as for :func:`joint_reduced_set`.
+      learning_rate: as for :func:`joint_reduced_set`.
+      num_steps: as for :func:`joint_reduced_set`.
+      num_rounds: as for :func:`joint_reduced_set`.
+      progress: called with (samples done, number of samples).
 
     Returns:
-      For each embedding, for each size, what :func:`joint` returns.
+      For each embedding and each size, the sample and the report of :func:`joint_reduced_set`.
 
     Raises:
-      ValueError: as for :func:`joint`; maps that differ in precision or in their numbers of features or columns.
+      ValueError: as for :func:`joint_reduced_set`, or maps differ in precision or in their numbers of features or
+        columns.
     """
     maps = _similar_maps(embeddings)
     candidates = check_points(candidates, "candidates")
@@ -415,8 +432,8 @@ def joint_of_sizes(
     shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, learning_rate)]
     options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": num_rounds}
 
-    def finish(embedding, found):
-        points, weights, features, trace = (np.asarray(value) for value in found)
+    def finish(embedding, optimised):
+        points, weights, features, trace = (np.asarray(value) for value in optimised)
         weights, report = l1_ball_weights(
             features,
             embedding.coordinates,
@@ -442,10 +459,10 @@ def joint_of_sizes(
         else:
             with precision_of(lengths):
                 turns = np.stack([feature_map.turns for feature_map in maps])
-                found = _joint_all_at_once(turns, lengths, targets, jnp.stack(keys), *shared, **options)
-                found = jax.device_get(found)
+                optimised = _joint_all_at_once(turns, lengths, targets, jnp.stack(keys), *shared, **options)
+                optimised = jax.device_get(optimised)
             running = pool.map(
-                lambda i: [finish(embeddings[i], [value[i] for value in of]) for of in found], range(len(maps))
+                lambda i: [finish(embeddings[i], [value[i] for value in of]) for of in optimised], range(len(maps))
             )
         for of_embedding in running:
             samples.append(of_embedding)
@@ -453,7 +470,7 @@ def joint_of_sizes(
     return samples
 
 
-def joint(
+def joint_reduced_set(
     key: Array,
     embedding: NoisyEmbedding,
     candidates: np.ndarray,
@@ -467,30 +484,31 @@ def joint(
 ) -> tuple[WeightedSample, SolverReport]:
     """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
 
-    Starts blind to the database. In each round points of negligible weight (all of them at first) are re-seeded, at
-    candidates drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r, and a run of Adam follows; at the end the
-    weights are solved for (a convex problem, whose gap the report gives). Locations are a local optimum.
+    The starts do not depend on the database. Each round re-seeds the points of negligible weight (in the first round,
+    all points) at candidates, which are drawn in proportion to ⟨r, ψ(c)⟩² for the current residual r. A run of Adam
+    follows. After the last round the weights are solved for. This is a convex problem, and the report gives its
+    duality gap. The locations are a local optimum.
 
     Args:
       key: a JAX random key for re-seeding, independent of the noise.
-      embedding: μ̃ of a FourierMap.
-      candidates: public points, [C, d], C ≥ M: starts, and places to re-seed.
+      embedding: the noisy embedding μ̃ of a FourierMap.
+      candidates: public points, at least M, [number of candidates, d]: the starts and the places to re-seed at.
       num_points: M ≥ 1.
-      radius: C ≥ 1.
-      learning_rate: largest step, in units of the kernel's length (locations) and of C/M (weights).
-      num_steps: optimiser steps per round.
-      num_rounds: rounds.
-      progress: called with (samples done, samples), which is (1, 1).
+      radius: C ≥ 1, the bound of Σ|w_m|.
+      learning_rate: largest step, in units of the kernel's length for locations and of C/M for weights.
+      num_steps: optimiser steps in each round.
+      num_rounds: number of rounds.
+      progress: called once, with (1, 1).
 
     Returns:
-      The sample, and a report: the objective at every step, the gap of the final weights given the locations, and
-      whether the last tenth of the steps improved the objective by less than 1e-3 of it.
+      The sample, and a report: the objective at every step, the gap of the final weights at the final locations, and
+      whether the last tenth of the steps improved the objective by less than 1e-3 of its value.
 
     Raises:
-      ValueError: M < 1, fewer candidates than M, radius < 1, another kind of map.
+      ValueError: M < 1, there are fewer candidates than M, radius < 1, or the map is not a FourierMap.
     """
     options = {"learning_rate": learning_rate, "num_steps": num_steps, "num_rounds": num_rounds}
-    ((found,),) = joint_of_sizes(
+    ((result,),) = joint_reduced_sets(
         [key], [embedding], candidates, [num_points], radius=radius, progress=progress, **options
     )
-    return found
+    return result

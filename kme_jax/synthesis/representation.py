@@ -1,4 +1,4 @@
-"""A synthetic database of any size for a denoised embedding: how many points is a question of size, not of privacy."""
+"""Synthetic databases of any size for a denoised embedding. The number of points has no effect on privacy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kme_jax.synthesis.sample import WeightedSample
 
 Array = jax.Array
 
-# Locations are optimised up to this many points. With more there are enough for weights alone (and so many locations
-# would fit the features' deviations from the kernel).
+# Locations are optimised for at most this many points. With more points, weights alone are enough, and the locations
+# would fit the deviations of the features from the kernel.
 _MAX_MOVED = 1000
-_MAX_WEIGHTED = 3000  # the weights' problem has a matrix of this size squared
-_LEARNING_RATE = 0.05  # in lengths of the kernel, and in logarithms of weights
+_MAX_WEIGHTED = 3000  # the problem of the weights has a matrix of this size squared
+_LEARNING_RATE = 0.05  # in lengths of the kernel for locations, and of logits for weights
 _STEPS_PER_CALL = 50
-_PENALTY = 0.1  # of the Kullback–Leibler penalty, in σ²: far below what denoising was worth
-_GAP = 1e-3  # of σ²
+_PENALTY = 0.1  # factor of the Kullback–Leibler penalty, in σ². It is far below what denoising has gained.
+_GAP = 1e-3  # tolerance of the duality gap, in σ²
 
 
 def _optimiser(num_steps: int) -> optax.GradientTransformation:
@@ -34,8 +34,10 @@ def _optimiser(num_steps: int) -> optax.GradientTransformation:
 
 @functools.partial(reproducible_jit, static_argnames=("num_steps", "schedule_steps", "uniform"))
 def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_steps: int, uniform: bool):
-    """Adam on ½‖ȳ − Σ w ψ(z)‖² over locations (in the unit of ``waves``, within a box [2, d]) and logits of the
-    weights; fixed logits if ``uniform``."""
+    """``num_steps`` steps of Adam on ½‖ȳ − Σ w ψ(z)‖² over locations and logits of the weights.
+
+    Locations are in the unit of ``waves`` and within a box [2, d]. If ``uniform``, logits stay fixed.
+    """
     method = _optimiser(schedule_steps)
 
     def objective(parameters):
@@ -57,7 +59,7 @@ def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_ste
 
 @in_float64
 def _weigh(mean: PosteriorMean, points: np.ndarray) -> tuple[np.ndarray, SolverReport]:
-    """Probability weights of the least ½‖ȳ − Σ w ψ(z)‖² + τ KL(w ‖ uniform) for given points."""
+    """The probability weights of points [M, d] that minimise ½‖ȳ − Σ w ψ(z)‖² + τ KL(w ‖ uniform)."""
     features = np.asarray(mean.feature_map(jnp.asarray(points)), np.float64)
     variance = mean.mechanism.variance
     problem = EntropicLeastSquares(*project_features(features, mean.coordinates))
@@ -75,27 +77,27 @@ def represent(
     num_steps: int = 300,
     progress: Progress | None = None,
 ) -> tuple[WeightedSample, SolverReport]:
-    """Points whose embedding is close to a denoised one ([B] section 3.3 for uniform weights). Post-processing.
+    """Points whose embedding is close to a denoised embedding ([B] section 3.3 for uniform weights). Post-processing.
 
-    Points start as draws of the posterior mean's distribution. Up to 1000 of them are moved (Adam on locations and
-    logits of the weights together); then the weights are solved for, a convex problem, for up to 3000 points. The
-    database is unweighted for ``weights="uniform"``, or with more than 3000 points.
+    Points start as draws from the distribution of the posterior mean. If there are at most 1000, Adam moves them,
+    together with logits of their weights. If there are at most 3000, the weights are then solved for, which is a convex
+    problem. The database is unweighted for ``weights="uniform"``, and for more than 3000 points.
 
     Args:
-      mean: of :func:`kme_jax.synthesis.posterior_mean`.
+      mean: the result of :func:`kme_jax.synthesis.posterior_mean`.
       num_points: M.
       weights: "probability", or "uniform" for an unweighted database.
-      box: lower and upper bounds of the points, [d] each, which may be infinite; none if None.
+      box: lower and upper bounds of the points, [d] each, which may be infinite; None for no bounds.
       seed: of the starting points.
-      num_steps: of Adam.
-      progress: called with (steps done, steps in all).
+      num_steps: steps of Adam.
+      progress: called with (steps done, total steps).
 
     Returns:
-      The sample, a probability measure, and a report: the objective ½‖ȳ − Σ w ψ(z)‖² at every step of Adam and that of
-      the weights' problem, whose gap it gives.
+      The sample, whose weights are probabilities, and a report: the objective ½‖ȳ − Σ w ψ(z)‖² at every step of Adam,
+      the objective of the problem of the weights, and the gap of that problem.
 
     Raises:
-      ValueError: num_points or num_steps below 1; other weights.
+      ValueError: num_points or num_steps is below 1, or ``weights`` has another value.
     """
     if weights not in ("probability", "uniform"):
         raise ValueError(f'weights must be "probability" or "uniform", got "{weights}"')
@@ -103,10 +105,10 @@ def represent(
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     lower, upper = (-np.inf, np.inf) if box is None else box
     points = np.clip(mean.sample(num_points, seed), lower, upper)
-    chosen = np.full(num_points, 1 / num_points)
+    values = np.full(num_points, 1 / num_points)
     objective, gap, converged = np.empty(0), 0.0, True
     if num_points <= _MAX_MOVED:
-        # In float32, whatever the map's own precision: locations in lengths from their centre need no more.
+        # Float32 is enough whatever the precision of the map, because locations are in lengths from their centre.
         centre, length = points.mean(axis=0), mean.feature_map.length_scale
         waves, target = mean.feature_map.waves(centre, length), jnp.asarray(mean.coordinates, jnp.float32)
         parameters = {
@@ -117,20 +119,20 @@ def represent(
         limits = jnp.asarray(np.stack(limits), jnp.float32)
         state, traces = _optimiser(num_steps).init(parameters), []
         for start in range(0, num_steps, _STEPS_PER_CALL):
-            now = min(_STEPS_PER_CALL, num_steps - start)
+            size = min(_STEPS_PER_CALL, num_steps - start)
             uniform = weights == "uniform"
             (parameters, state), trace = _move(
-                waves, target, parameters, state, limits, num_steps=now, schedule_steps=num_steps, uniform=uniform
+                waves, target, parameters, state, limits, num_steps=size, schedule_steps=num_steps, uniform=uniform
             )
             traces.append(np.asarray(trace, np.float64))
             if progress:
-                progress(start + now, num_steps)
+                progress(start + size, num_steps)
         points = np.clip(centre + length * np.asarray(parameters["points"], np.float64), lower, upper)
-        chosen = np.asarray(jax.nn.softmax(parameters["logits"]), np.float64)
-        chosen /= chosen.sum()
+        values = np.asarray(jax.nn.softmax(parameters["logits"]), np.float64)
+        values /= values.sum()
         objective = np.concatenate(traces)
     if weights == "probability" and num_points <= _MAX_WEIGHTED:
-        chosen, report = _weigh(mean, points)
+        values, report = _weigh(mean, points)
         objective = np.append(objective, report.objective[-1])
         gap, converged = report.gap, report.converged
-    return WeightedSample(points, chosen, mean.mechanism), SolverReport(objective, gap, converged, len(objective))
+    return WeightedSample(points, values, mean.mechanism), SolverReport(objective, gap, converged, len(objective))

@@ -1,4 +1,4 @@
-"""What step 3 makes: a weighted synthetic database."""
+"""The result of step 3: a weighted synthetic database, and its rounding to rows of equal weight."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from kme_jax.privacy.mechanisms import Mechanism
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedSample:
-    """A synthetic database (z_1, w_1), ..., (z_M, w_M) standing for Σ_m w_m k(z_m, ·). Public.
+    """A synthetic database (z_1, w_1), ..., (z_M, w_M). Its embedding is Σ_m w_m k(z_m, ·). Public.
 
     Attributes:
       points: z, [M, d].
-      weights: w, [M]. They may be negative, and need not sum to 1, unless the method that made them says so.
-      mechanism: the mechanism behind it; None if no private rows were involved.
+      weights: w, [M]. They may be negative, and their sum may differ from 1, unless the method that returned them rules
+        this out.
+      mechanism: the mechanism of the noisy embedding it represents; None if no private rows were involved.
     """
 
     points: np.ndarray
@@ -28,37 +29,48 @@ class WeightedSample:
     mechanism: Mechanism | None = None
 
     def expectation(self, h: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4). ``h`` maps [M, d] to [M] or [M, ...]."""
-        return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
-
-    def resample(self, num_rows: int, seed: int) -> np.ndarray:
-        """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996): [num_rows, d].
-
-        Each point appears ⌊num_rows · w⌋ or ⌈num_rows · w⌉ times, num_rows · w in expectation, in the points' order.
+        """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4).
 
         Args:
-          num_rows: how many rows to write.
-          seed: of the one uniform number it takes.
+          h: a function of points [M, d] to values [M] or [M, *shape].
+
+        Returns:
+          The estimate, a number or [*shape].
+        """
+        return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
+
+    def quantise(self, num_rows: int, seed: int) -> np.ndarray:
+        """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996).
+
+        Each point appears ⌊num_rows · w⌋ or ⌈num_rows · w⌉ times, and num_rows · w times in expectation. Rows are in
+        the order of the points.
+
+        Args:
+          num_rows: number of rows of the database.
+          seed: of the single uniform number that is drawn.
+
+        Returns:
+          Rows, [num_rows, d].
 
         Raises:
-          ValueError: weights that are no probability vector; num_rows < 1.
+          ValueError: the weights are not a probability vector, or num_rows < 1.
         """
         weights = np.asarray(self.weights, np.float64)
         if num_rows < 1:
             raise ValueError(f"num_rows must be at least 1, got {num_rows}")
         if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
             raise ValueError(
-                f"only probability weights can be resampled: these sum to {weights.sum():.4g} and the least is "
+                f"only probability weights can be quantised: these sum to {weights.sum():.4g} and the smallest is "
                 f"{weights.min():.2g}"
             )
         shift = np.random.default_rng(seed).uniform()
-        upto = np.cumsum(weights) * (num_rows / weights.sum())
-        upto[-1] = num_rows
-        counts = np.diff(np.ceil(upto - shift).astype(int), prepend=0)
+        edges = np.cumsum(weights) * (num_rows / weights.sum())
+        edges[-1] = num_rows
+        counts = np.diff(np.ceil(edges - shift).astype(int), prepend=0)
         return np.repeat(np.asarray(self.points), counts, axis=0)
 
 
 def uniform(points: np.ndarray) -> WeightedSample:
-    """Weights 1/M: the baseline of [B] figure 1."""
+    """Points [M, d] with weights 1/M: the baseline of [B] figure 1."""
     points = check_points(points, "points")
     return WeightedSample(points, np.full(len(points), 1 / len(points)))

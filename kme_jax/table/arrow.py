@@ -1,4 +1,4 @@
-"""Arrays of Arrow as numbers, seconds and bytes, each cell by itself."""
+"""Conversion of Arrow arrays to numbers, seconds and bytes, each cell by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kme_jax._numerics.cells import (
     parse_time,
 )
 
-_MAX_INTEGER = 2**53  # neighbours beyond it are no longer different numbers
+_MAX_INTEGER = 2**53  # beyond it, neighbouring whole numbers are no longer different floats
 _TEXT = ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary"]
 
 
@@ -21,42 +21,46 @@ _NUMBERS = ["integer", "floating", "decimal", "boolean"]
 
 
 def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of text or bytes."""
     return any(getattr(pa.types, f"is_{name}")(kind) for name in _TEXT)
 
 
 def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of numbers, bools included."""
     return any(getattr(pa.types, f"is_{name}")(kind) for name in _NUMBERS)
 
 
 def is_time(kind: pa.DataType) -> bool:
+    """Whether a type is one of dates or timestamps."""
     return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values of a dictionary type; any other type unchanged."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def text_cells(array: pa.Array) -> list[bytes]:
-    """Of an array of text: without blanks around them, empty for missing ones."""
+    """The cells of an array of text, without blanks around them. Missing cells are empty."""
     return [(cell or b"").strip() for cell in array.cast(pa.large_binary()).to_pylist()]
 
 
 def taken_from(array: pa.Array, places: np.ndarray) -> pa.Array:
-    """Some of the values of an array."""
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):  # there is no kernel for views
+    """The values of an array at places [n]."""
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):  # pyarrow cannot take from views
         array = array.cast(pa.large_binary())
     return array.take(pa.array(places))
 
 
 def floats_of(array: pa.Array) -> np.ndarray:
-    """Of an array of numbers; NaN for missing ones. What is beyond 2⁵³ is rounded."""
+    """An array of numbers as float64 [n]. Missing cells are NaN. Numbers beyond 2⁵³ are rounded."""
     if pa.types.is_decimal(array.type):
         return floats_of_decimals(array)
     return pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
 def floats_of_decimals(array: pa.Array) -> np.ndarray:
-    """The floats that the texts of decimals are rounded to: a division of exact floats is, and text for the others."""
+    """Decimals as float64 [n], each rounded once. A division of two exact floats does so; other decimals go by text."""
     kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
         words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
@@ -75,7 +79,7 @@ def floats_of_decimals(array: pa.Array) -> np.ndarray:
 
 
 def seconds_of(array: pa.Array) -> np.ndarray:
-    """Whole seconds since 1970, int64, of an array of dates or timestamps; 0 for missing ones."""
+    """Whole seconds since 1970 of an array of dates or timestamps, int64 [n]. Missing cells are 0."""
     days = pa.types.is_date32(array.type)
     numbers = array.view(pa.int32() if days else pa.int64()).fill_null(0).to_numpy().astype(np.int64)
     if days:
@@ -85,7 +89,7 @@ def seconds_of(array: pa.Array) -> np.ndarray:
 
 
 def seconds_of_digits(number: float) -> int | None:
-    """Whole seconds since 1970 of a day that is written as a number of eight digits; None for other numbers."""
+    """Whole seconds since 1970 of a day written as a number of eight digits; None for other numbers."""
     return parse_time(b"%d" % int(number)) if 1e7 <= number < 1e8 and number == int(number) else None
 
 

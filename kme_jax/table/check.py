@@ -1,7 +1,7 @@
-"""How cells of a private table are read by a schema, before anything is spent. NOT PRIVATE: for the curator alone.
+"""How a schema reads the cells of a private table, before anything is spent. NOT PRIVATE: for the curator alone.
 
-No type is refused, and no cell raises an error. So a wrong kind or a wrong unit of a column shows nowhere else: all of
-its cells count as missing, or as a bound.
+No type is refused, and no cell raises an error. If a schema has a wrong kind or unit for a column, all of the column's
+cells count as missing or as a bound. Only this check shows such a mistake.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class ColumnCheck:
     Attributes:
       name: of the column.
       kind: of the column.
-      missing: how many cells are missing.
-      unreadable: how many cells are no value of the column.
-      moved: how many numbers or times are beyond a bound, and are moved to it.
+      missing: number of cells that are missing.
+      unreadable: number of cells that cannot be read as a value of the column.
+      moved: number of numbers or times beyond a bound, which are moved to the bound.
     """
 
     name: str
@@ -39,7 +39,7 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
       source: the private table, of N rows.
 
     Raises:
-      FileError: the file has changed.
+      FileError: the file has changed since it was opened.
     """
     columns = source.schema.columns
     counts = np.zeros((len(columns), 3), np.int64)
@@ -47,14 +47,14 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
         for place, column in enumerate(columns):
             codes = column.look(batch.column(column.name))
             counts[place] += [np.sum(codes == mark) for mark in (-1, -2, -3)]
-    return [ColumnCheck(c.name, c.kind, *map(int, some)) for c, some in zip(columns, counts, strict=True)]
+    return [ColumnCheck(c.name, c.kind, *map(int, row)) for c, row in zip(columns, counts, strict=True)]
 
 
-def describe(found: list[ColumnCheck], num_rows: int) -> str:
-    """A table of the counts, for people. SENSITIVE.
+def describe(checks: list[ColumnCheck], num_rows: int) -> str:
+    """The counts as text. SENSITIVE.
 
     Args:
-      found: of every column.
+      checks: one for each column.
       num_rows: N.
     """
     lines = [
@@ -62,8 +62,8 @@ def describe(found: list[ColumnCheck], num_rows: int) -> str:
         f"{num_rows} rows; cells of each column that are not read as they are:",
         f"{'column':<30} {'kind':<12} {'missing':>10} {'unreadable':>10} {'beyond':>10}",
     ]
-    for c in found:
-        some = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
-        lines.append(some + "   none is read: is the kind right?" * (c.missing + c.unreadable == num_rows))
+    for c in checks:
+        line = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
+        lines.append(line + "   none is read: is the kind right?" * (c.missing + c.unreadable == num_rows))
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
     return "\n".join(lines)

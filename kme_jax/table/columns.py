@@ -1,26 +1,27 @@
-"""What the columns of a table may hold, from public knowledge, as JSON that a person writes; and their cells as codes.
+"""Kinds of columns: the values that a column may have, from public knowledge, and the category codes of its cells.
 
-A code is the number of a value on the finest grid of its column. What a cell holds never raises an error or a warning:
-what is beyond a bound goes to it, what is missing or no value of the column goes to the code for missing cells, or to a
-public default.
+A *category code* is the index of a value of the column. For numbers and times the values lie on a grid. The content of
+a cell never raises an error or a warning. A number or time beyond a bound gets the code of the bound. A cell that is
+missing or unreadable gets the code for missing cells, or the code of a public default.
 
-The code of a cell depends on this cell and on the schema, and on nothing else. The type of a column does not count,
-because one row can change it: one text among bools makes them objects, and one missing cell makes whole numbers floats.
-So every type is accepted, and text and typed cells are read alike:
+The code of a cell depends on this cell and on the schema, and on nothing else. It does not depend on the type of the
+column, because one row can change the type: one text among bools makes them objects, and one missing cell makes whole
+numbers floats. So every type is accepted, and text and typed cells are read alike:
 
 * A cell is missing, a number, a time (an instant in whole seconds, in UTC unless it names a zone), text, or unreadable.
-  Missing are None, NaN, NaT, blank text, and the words that readers of .csv files take for missing cells.
+  None, NaN, NaT, blank text and the words that readers of .csv files take for missing cells are missing.
 * A bool is the number 1 or 0, and so are the words true and false. A complex number without an imaginary part is its
   real part. Lists, structs, durations and all other types are unreadable.
-* In a numeric column numbers are read, and text that is a number. Decimals are rounded once, from their text.
-* In a column of categories text is the category of exactly this text. Other text, and typed cells, are the category
+* A numeric column reads numbers, and text that is a number. A decimal is rounded once, from its text.
+* In a categorical column, text is the category of exactly this text. Other text, and typed cells, are the category
   with the same number, the same time, or the same time of day: 1, 1.0, "01" and true are the category "1". A number
-  that is exactly one of 32 or of 16 bits, and not whole, is also the only category that is rounded to it.
-* In a column of times times are read, text that is an ISO time, and whole numbers of eight digits: 20240301 is a day.
+  that is not whole, and is exactly a number of 32 or of 16 bits, is also the category that rounds to it, if there is
+  only one.
+* A datetime column reads times, text that is an ISO time, and whole numbers of eight digits: 20240301 is a day.
 
-Categories that are the same number or time ("1" and "01") can be told apart in a .csv file alone, which has only text.
-So can a category that is a word for missing cells ("NA"), unless missing cells count as this category. A table from
-anywhere else is refused with such a schema, whatever it holds.
+Two categories can be the same number or time ("1" and "01"). Only a .csv file can tell them apart, because it has only
+text. The same holds for a category that is a word for missing cells ("NA"), unless missing cells count as this
+category. With such a schema, a table that is not from a .csv file is refused, whatever its cells hold.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ MISSING = "missing"
 _DEFAULT_POINTS = 2**16  # of the grid of a numeric column without a step
 
 
-# Beyond them neighbours on a grid are no longer different numbers.
+# Beyond these limits, neighbouring points of a grid are no longer different numbers.
 _MAX_INTEGER = 2**53
 
 
@@ -101,12 +102,12 @@ _REMEDIES = {
 
 
 class Marks(NamedTuple):
-    """What is written for cells that are no value.
+    """The codes that stand for cells without a value of the column.
 
     Attributes:
-      missing: for missing cells.
-      unreadable: for cells that cannot be read.
-      beyond: for values beyond a bound; None for the bound's code.
+      missing: the code for missing cells.
+      unreadable: the code for cells that cannot be read.
+      beyond: the code for values beyond a bound; None for the bound's own code.
     """
 
     missing: int
@@ -115,16 +116,16 @@ class Marks(NamedTuple):
 
 
 class Column(abc.ABC):
-    """One column: its name, and the values that its codes stand for.
+    """One column: its name, and the values that its category codes stand for.
 
     Attributes:
-      kind: as in the JSON.
-      ordered: whether codes, the missing one aside, are in the order of values.
+      kind: the name of the kind in JSON.
+      ordered: whether codes, except the code for missing cells, are in the order of the values.
       name: in the file, without blanks around it.
-      nullable: whether cells may be missing; the last code stands for these.
-      default: where missing cells go in a column that is not nullable, and cells that cannot be read as a value in any.
-        Without one, the latter are missing in a nullable column; in another, both go to the middle of the bounds, or to
-        the first category.
+      nullable: whether cells may be missing. The last code then stands for missing cells.
+      default: the value of unreadable cells, and, if the column is not nullable, of missing cells. Without a default,
+        unreadable cells count as missing in a nullable column. In other columns, unreadable and missing cells then get
+        the middle of the bounds, or the first category.
     """
 
     kind: ClassVar[str]
@@ -149,26 +150,26 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def _validate(self) -> None:
-        """Raises ValueError."""
+        """Raises ValueError if a field is invalid."""
 
     @property
     @abc.abstractmethod
     def num_values(self) -> int:
-        """How many different values there are."""
+        """Number of different values."""
 
     @property
     def num_codes(self) -> int:
-        """How many codes there are: one more than values in a nullable column."""
+        """Number of codes. A nullable column has one more code than values."""
         return self.num_values + self.nullable
 
     @property
     @abc.abstractmethod
     def type(self) -> pa.DataType:
-        """Of decoded values."""
+        """The type of decoded values."""
 
     @property
     def _unreadable(self) -> int:
-        """The code of cells that are no value."""
+        """The code of unreadable cells."""
         if self.default is not None:
             return self.code(self.default)
         return self.num_values if self.nullable else self._fallback
@@ -182,12 +183,13 @@ class Column(abc.ABC):
         return (self.num_values - 1) // 2
 
     def encode(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Codes [n], int64, of any cells of any type: of each by itself."""
+        """The category code of each of n cells of any type, int64 [n]. Each code depends on its cell alone."""
         return self._encode(array, Marks(self._missing, self._unreadable))
 
     def look(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Codes [n] as ``encode`` has them, but −1 for missing cells, −2 for unreadable ones and −3 for values beyond a
-        bound. SENSITIVE, as codes are.
+        """Codes as from ``encode``, except for special cells, int64 [n]. SENSITIVE, as all codes are.
+
+        Missing cells have −1, unreadable cells −2, and values beyond a bound −3.
         """
         return self._encode(array, Marks(-1, -2, -3))
 
@@ -200,18 +202,18 @@ class Column(abc.ABC):
             lengths = np.diff(np.clip(ends, 0, len(array)), prepend=0)
             return np.repeat(self._encode(array.values, marks), lengths)
         if self._by_value(kind) and (pa.types.is_decimal(kind) or pa.types.is_float16(kind)):
-            array = pa.array(floats_of(array))  # some of these have no kernel for dictionaries
+            array = pa.array(floats_of(array))  # pyarrow cannot dictionary-encode all of these
         if not pa.types.is_dictionary(kind) and self._by_value(array.type):
             array = array.dictionary_encode()
         if not pa.types.is_dictionary(array.type):
             return self._encode_values(array, marks)
         dictionary, places = array.dictionary, array.indices.cast(pa.int64(), safe=False)
         ends = pc.min_max(places).as_py()
-        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < len(dictionary):  # in damaged files
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < len(dictionary):  # only in damaged files
             known = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(dictionary)))
             places = pc.if_else(known, places, len(dictionary))
         places = places.fill_null(len(dictionary) + 1).to_numpy()
-        if len(dictionary) > len(array) + 2:  # batches may share one that is as long as the table
+        if len(dictionary) > len(array) + 2:  # batches may share a dictionary that is as long as the table
             used, places = np.unique(places, return_inverse=True)
             codes = np.where(used == len(dictionary), marks.unreadable, marks.missing)
             within = used < len(dictionary)
@@ -221,7 +223,7 @@ class Column(abc.ABC):
         return np.take(codes, places)
 
     def _by_value(self, kind: pa.DataType) -> bool:
-        """Whether different cells should be looked at once each."""
+        """Whether each different value should be encoded only once."""
         return is_text(kind)
 
     def _encode_values(self, array: pa.Array, marks: Marks) -> np.ndarray:
@@ -245,21 +247,21 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def _encode_text(self, cells: Sequence[bytes], marks: Marks) -> np.ndarray:
-        """Codes of text without blanks around it."""
+        """Codes of text cells, which have no blanks around them, int64 [n]."""
 
     @abc.abstractmethod
     def _encode_numbers(self, values: np.ndarray, marks: Marks) -> np.ndarray:
-        """Codes of float64 numbers, of which NaN is missing."""
+        """Codes of float64 numbers [n], where NaN is missing: int64 [n]."""
 
     @abc.abstractmethod
     def _encode_times(self, seconds: np.ndarray, marks: Marks) -> np.ndarray:
-        """Codes of whole seconds since 1970."""
+        """Codes of whole seconds since 1970, [n]: int64 [n]."""
 
     def decode(self, codes: np.ndarray) -> pa.Array:
-        """Values of codes [m], null for missing ones.
+        """Values of codes [m], where the code for missing cells gives null.
 
         Raises:
-          ValueError: other numbers.
+          ValueError: a number is not a code of this column.
         """
         codes = np.asarray(codes, np.int64)
         if codes.size and not 0 <= codes.min() <= codes.max() < self.num_codes:
@@ -270,20 +272,20 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def _decode_values(self, codes: np.ndarray) -> pa.Array:
-        """Values of codes that are not missing."""
+        """Values of codes that do not stand for missing cells."""
 
     def labels(self, codes: np.ndarray) -> list[str]:
-        """Of codes [m], for people."""
+        """Values of codes [m] as text for people."""
         return [MISSING if value is None else self._label(value) for value in self.decode(codes).to_pylist()]
 
     def _label(self, value: Any) -> str:
         return str(value)
 
     def code(self, value: Any) -> int:
-        """The code of a public value, a number or text as labels have it; of None or "missing", too.
+        """The code of a public value: a number, or text as in ``labels``. None and "missing" stand for missing cells.
 
         Raises:
-          ValueError: no value of this column.
+          ValueError: it is not a value of this column.
         """
         try:
             text = MISSING if value is None else str(value).strip()
@@ -300,14 +302,15 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def _find(self, text: str) -> int | None:
-        """The code of exactly this value."""
+        """The code of exactly this value; None if there is none."""
 
     def below(self, text: str) -> tuple[int, int]:
-        """How many values are below a public one of an ordered column, and how many are not above it. It need not be
-        on the grid, or within the bounds.
+        """How many values of an ordered column are below a public value, and how many are not above it.
+
+        The public value may be off the grid or beyond the bounds.
 
         Raises:
-          ValueError: it cannot be compared with values of this column.
+          ValueError: the text cannot be compared with values of this column.
         """
         code = self._find(text.strip())
         if code is None:
@@ -317,13 +320,13 @@ class Column(abc.ABC):
     @property
     @abc.abstractmethod
     def _values_in_words(self) -> str:
-        """All values, for errors."""
+        """A description of all values, for errors."""
 
     def check(self, array: pa.Array | pa.ChunkedArray) -> None:
-        """Refuses an array with other values. Not for private rows: it tells what they hold.
+        """Refuses an array with invalid values. Not for private rows, because errors show what they hold.
 
         Raises:
-          ValueError: values that are not on the grid, or missing and must not be; another type.
+          ValueError: a value is invalid, a cell is missing in a column that is not nullable, or the type differs.
         """
         try:
             families = (is_text, is_number, pa.types.is_date, pa.types.is_timestamp)
@@ -342,7 +345,7 @@ class Column(abc.ABC):
         return pc.equal(array, self.decode(self.encode(array)))
 
     def to_json(self) -> dict[str, Any]:
-        """Fields that are not at their defaults."""
+        """Name, kind, and the fields that differ from their defaults, as plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {"name": self.name, "kind": self.kind} | {
@@ -353,20 +356,20 @@ class Column(abc.ABC):
 
 
 def is_label(text: Any) -> bool:
-    """Whether it is text that a stripped cell in UTF-8 can be, and that is what it looks like."""
+    """Whether it is text that can be a label: printable, at most 1000 characters, without blanks around it."""
     return isinstance(text, str) and 0 < len(text) <= MAX_LABEL and text.strip() == text and text.isprintable()
 
 
 @dataclasses.dataclass(frozen=True)
 class Numeric(Column):
-    """Numbers from a lower to an upper bound, on a grid.
+    """Numbers on a grid from a lower to an upper bound.
 
     Attributes:
       lower: the value of code 0.
-      upper: the value of the last code; both are on the grid.
+      upper: the value of the last code that is not for missing cells. Both bounds are on the grid.
       integer: whether values are whole numbers.
-      step: of the grid. Default: 1 for integers; for others a grid of 2¹⁶ points.
-      unit: for people.
+      step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points.
+      unit: of the numbers, as text for people.
     """
 
     kind = "numeric"
@@ -416,12 +419,12 @@ class Numeric(Column):
 
     @property
     def _is_fine(self) -> bool:
-        """Whether all numbers within the bounds are valid, and the grid is no more than a means to encode them."""
+        """Whether all numbers within the bounds are valid. The grid then only serves to encode them."""
         return self.step is None and not self.integer
 
     @property
     def _digits(self) -> int:
-        """After the point, of values on the grid; without a step, as many as tell them apart."""
+        """Decimal places of values on the grid. Without a step: as many as are needed to tell them apart."""
         if self.step is None:
             return max(0, math.ceil(-math.log10(self._step)))
         return max(0, *(-Decimal(repr(number)).normalize().as_tuple().exponent for number in (self.lower, self.step)))
@@ -436,7 +439,7 @@ class Numeric(Column):
 
     @np.errstate(all="ignore")
     def _nearest(self, values: Any) -> Any:
-        """Codes as floats; NaN stays."""
+        """The nearest code of each number, as a float; NaN for NaN."""
         return np.rint((np.clip(values, self.lower, self.upper) - self.lower) / self._step)
 
     def _encode_numbers(self, values, marks):
@@ -498,7 +501,7 @@ _NARROW = ("float32", "float16")
 
 
 def _key(cell: bytes) -> tuple[str, float] | None:
-    """The number, the time or the time of day that text stands for; None for other text."""
+    """The number, the time or the time of day that text stands for, with the name of its sort; None for other text."""
     number = parse_number(cell)
     if number is not None:
         return None if math.isnan(number) else ("number", number)
@@ -509,20 +512,20 @@ def _key(cell: bytes) -> tuple[str, float] | None:
 
 
 def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
-    """The code of each key that is not None; None for keys of several codes."""
-    found: dict[Any, int | None] = {}
+    """The code of each key, except of the key None; None for a key of several codes."""
+    codes: dict[Any, int | None] = {}
     for key, code in pairs:
         if key is not None:
-            found[key] = None if key in found else code
-    return found
+            codes[key] = None if key in codes else code
+    return codes
 
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
-    """One of some texts. A cell that is a number or a time is the category that is the same number or time.
+    """Texts from a list. A cell that is a number or a time is the category with the same number or time.
 
     Attributes:
-      categories: different, at most 4096.
+      categories: the texts, at most 4096, all different.
     """
 
     kind = "categorical"
@@ -566,20 +569,22 @@ class Categorical(Column):
 
     @functools.cached_property
     def _keys(self) -> dict[tuple[str, float], int | None]:
-        """The code of each number, time and time of day that a category is; None for those of several."""
+        """The code of each number, time and time of day that is a category; None where several categories are."""
         return _unique((_key(category.encode()), code) for code, category in enumerate(self.categories))
 
     @functools.cached_property
     @np.errstate(all="ignore")
     def _narrow(self) -> dict[tuple[str, float], int | None]:
-        """The code of each number of 32 and of 16 bits that a category is rounded to; None for those of several."""
-        found = [(key[1], code) for key, code in self._keys.items() if key[0] == "number" and code is not None]
-        found = [(number, code) for number, code in found if math.isfinite(number) and number != int(number)]
-        return _unique(((kind, float(np.dtype(kind).type(x))), code) for kind in _NARROW for x, code in found)
+        """The code of each number of 32 and of 16 bits to which a category rounds; None where several categories do."""
+        numbers = [(key[1], code) for key, code in self._keys.items() if key[0] == "number" and code is not None]
+        numbers = [(number, code) for number, code in numbers if math.isfinite(number) and number != int(number)]
+        return _unique(((kind, float(np.dtype(kind).type(x))), code) for kind in _NARROW for x, code in numbers)
 
     def missing_word(self) -> str | None:
-        """The first category, if there is any, that a missing cell could mean, and that missing cells do not count as:
-        programs read "nan" or "NA" as missing where the other cells of a column are numbers, and as text elsewhere."""
+        """The first category that is a word for missing cells, unless missing cells count as it; None if there is none.
+
+        Programs read "nan" or "NA" as missing if the other cells of a column are numbers, and as text otherwise.
+        """
         for code, category in enumerate(self.categories):
             number = parse_number(category.encode())
             if number is not None and math.isnan(number) and code != self._missing:
@@ -587,7 +592,7 @@ class Categorical(Column):
         return None
 
     def one_of_two(self) -> tuple[str, str] | None:
-        """The first two categories, if there are any, that a number or a time could mean alike."""
+        """The first two categories that are the same number or time; None if there are none."""
         seen: dict[tuple[str, float], str] = {}
         for category in self.categories:
             key = _key(category.encode())
@@ -614,7 +619,7 @@ class Categorical(Column):
         return marks.unreadable if code is None else code
 
     def _of_text(self, cell: bytes, marks: Marks) -> int:
-        """The code of text that is no category."""
+        """The code of text that is not exactly a category."""
         number = parse_number(cell)
         if number is not None:
             return self._of_number(number, marks)
@@ -657,9 +662,9 @@ class Datetime(Column):
     """Dates, or times in UTC, from a lower to an upper bound.
 
     Attributes:
-      lower: ISO text.
-      upper: ISO text.
-      resolution: "day", "hour", "minute" or "second"; what is finer is cut off.
+      lower: the first date or time, as ISO text.
+      upper: the last date or time, as ISO text.
+      resolution: "day", "hour", "minute" or "second". Times are rounded down to it.
     """
 
     kind = "datetime"
@@ -707,8 +712,8 @@ class Datetime(Column):
             codes[(units < self._first) | (units > self._last)] = marks.beyond
         return codes
 
-    def _encode_some(self, times: Sequence[int | None], missing: np.ndarray, marks: Marks) -> np.ndarray:
-        """Codes of seconds, of which None is unreadable."""
+    def _encode_readable(self, times: Sequence[int | None], missing: np.ndarray, marks: Marks) -> np.ndarray:
+        """Codes of seconds, where None is unreadable, and of cells that are missing."""
         codes = self._encode_times(np.array([time or 0 for time in times], np.int64), marks)
         codes[[time is None for time in times]] = marks.unreadable
         codes[missing] = marks.missing
@@ -717,18 +722,18 @@ class Datetime(Column):
     def _encode_text(self, cells, marks):
         times = [parse_time(cell) for cell in cells]
         missing = np.zeros(len(cells), bool)
-        # Text with a hyphen in the fifth place that is a time is no number. Other text may be one, which comes first.
+        # A time with a hyphen in the fifth place is not a number. Other text may be a number, and is then read as one.
         for place, (cell, time) in enumerate(zip(cells, times, strict=True)):
             if time is None or cell[4:5] != b"-":
                 number = parse_number(cell)
                 if number is not None:
                     times[place], missing[place] = seconds_of_digits(number), math.isnan(number)
-        return self._encode_some(times, missing, marks)
+        return self._encode_readable(times, missing, marks)
 
     def _encode_numbers(self, values, marks):
         different, places = np.unique(values, return_inverse=True)
         times = [seconds_of_digits(number) for number in different.tolist()]
-        return self._encode_some(times, np.isnan(different), marks)[places]
+        return self._encode_readable(times, np.isnan(different), marks)[places]
 
     def _decode_values(self, codes):
         units = self._first + codes
@@ -765,7 +770,15 @@ FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kin
 
 
 def column_of(entry: Any, place: int) -> Column:
-    """From JSON."""
+    """The column of a JSON entry.
+
+    Args:
+      entry: the JSON object of the column.
+      place: its number in the schema, from 1, for errors.
+
+    Raises:
+      ValueError: the entry is not a column that is filled in.
+    """
     if not isinstance(entry, dict):
         raise ValueError(f"column {place}: expected an object with name and kind")
     name, kind = entry.get("name"), entry.get("kind")
@@ -784,11 +797,11 @@ def column_of(entry: Any, place: int) -> Column:
                 raise ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(['kind', *fields])})")
             if value is not None:
                 raise ValueError(f"{label}: field {shown((key,))} does not apply to kind {kind}: remove it")
-    given = {key: entry[key] for key in fields if key in entry}
+    present = {key: entry[key] for key in fields if key in entry}
     for key, field in fields.items():
-        if given.get(key, field.default) in (None, dataclasses.MISSING) and field.default is not None:
+        if present.get(key, field.default) in (None, dataclasses.MISSING) and field.default is not None:
             raise ValueError(
-                f"{label}: {key} is {'null' if key in given else 'not given'}: {_REMEDIES.get(key, 'say it')}"
+                f"{label}: {key} is {'null' if key in present else 'not given'}: {_REMEDIES.get(key, 'fill it in')}"
             )
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in present.items()}
     return KINDS[kind](**values)

@@ -1,4 +1,4 @@
-"""Drafts of a schema, to be filled in from public knowledge."""
+"""Drafts of schemas. A person fills them in from public knowledge."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ _COMMENT = (
 
 
 def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
-    """The JSON of a schema for a file, null where a person has to fill something in, and columns left out.
+    """A draft of a schema for a file, with null where a person has to fill something in.
 
-    Of a file that is not public only names and types are read; a .csv file has no types. A public one also tells
-    bounds and categories, and the schema says so.
+    Only names and types are read from a file that is not public; a .csv file has no types. Bounds and categories are
+    also read from a public file, and the schema then says so.
+
+    Args:
+      path: of the .csv or .parquet file.
+      public: whether all rows of the file are public.
 
     Returns:
-      What ``write_json`` writes; and {name: reason} of the columns that cannot be released.
+      The JSON document for ``write_json``, and {name: reason} of columns that cannot be released.
 
     Raises:
-      FileError: see ``open_reader``; names that are numbers; a public file without rows.
+      FileError: as for ``open_reader``, names of columns are numbers, or a public file has no rows.
     """
     reader = open_reader(path)
     if any(parse_float(name.encode()) is not None for name in reader.fields.names):
-        # They would be drafted, and published, as names.
+        # Otherwise a row of private numbers would become the published names of columns.
         raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")
     if public and not reader.count():
         raise FileError(f"{reader.label}: it has no rows")

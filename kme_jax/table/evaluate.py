@@ -1,4 +1,4 @@
-"""Errors of a released table against the private one. NOT PRIVATE: for the curator alone."""
+"""Errors of a released table against the private table. NOT PRIVATE: for the curator alone."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]
     """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
 
     Args:
-      release: of the table.
-      source: the private table; all of its codes are held in memory.
+      release: the release of the table.
+      source: the private table. All of its codes are held in memory.
 
     Returns:
-      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns, "1" to
-      "3", "columns" (for each, "name" and "total_variation"), and "pairs", those that are furthest apart first.
+      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns ("1"
+      to "3"), "columns" ("name" and "total_variation" of each), and "pairs", the largest distance first.
     """
     schema = release.schema
     distances = total_variation(schema, np.concatenate(list(source.codes())), schema.encode(release.table))
@@ -36,13 +36,13 @@ def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]
     }
 
 
-def describe_table(found: dict[str, Any]) -> str:
-    """The errors as text."""
-    lines = [found["warning"], f"{'column':<40} {'total variation':>16}"]
-    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in found["columns"]]
-    for pair in found["pairs"][:5]:
+def describe_table(errors: dict[str, Any]) -> str:
+    """The result of :func:`evaluate_table` as text."""
+    lines = [errors["warning"], f"{'column':<40} {'total variation':>16}"]
+    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in errors["columns"]]
+    for pair in errors["pairs"][:5]:
         lines.append(f"{printable(' and '.join(pair['names'])):<40.40} {pair['total_variation']:16.2g}")
     words = {"1": "single columns", "2": "pairs", "3": "triples"}
-    for order, mean in found["mean_total_variation"].items():
+    for order, mean in errors["mean_total_variation"].items():
         lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Relaxed rows for the measurements of a table: post-processing."""
+"""Relaxed rows for the measurements of a table. This is post-processing: it spends nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
-from kme_jax.feature_maps.table import Block, Grid
+from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.histogram import project_to_simplex, smooth, threshold
@@ -19,25 +19,25 @@ from kme_jax.table.plan import (
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 
-def _tables(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
-    """Blocks of a measurement, their noisy counts and the noise of these."""
+def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
+    """The blocks of a measurement, their noisy marginals, and the standard deviations of the noise."""
     if noisy is None:
         return []
     feature_map = noisy.feature_map
-    tables = feature_map.tables(noisy.coordinates, noisy.mechanism.num_rows)
-    return [(b, table, sigma(noisy, b)) for b, table in zip(feature_map.blocks, tables, strict=True)]
+    marginals = feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
+    return [(b, marginal, sigma(noisy, b)) for b, marginal in zip(feature_map.blocks, marginals, strict=True)]
 
 
 def _pairs(layout: Layout, offsets: list[int], noisy: NoisyEmbedding | None) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy counts of pairs of bins, [T, D, D], and 1/σ, [D, D]."""
+    """Noisy counts of pairs of bins, [T, D, D], and 1/σ of each, [D, D]; both are 0 where nothing was measured."""
     size = offsets[-1]
     counts, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
-    for block, table, noise in _tables(noisy):
+    for block, marginal, noise in _marginals(noisy):
         columns = [j for j in block.columns if j != layout.split]
         if len(columns) == 2:
-            left, right = (slice(*offsets[a : a + 2]) for a in map(layout.columns.index, columns))
-            counts[:, left, right] = table.reshape(layout.num_classes, *table.shape[-2:])
-            precision[left, right] = 1 / noise
+            first, second = (slice(*offsets[a : a + 2]) for a in map(layout.columns.index, columns))
+            counts[:, first, second] = marginal.reshape(layout.num_classes, *marginal.shape[-2:])
+            precision[first, second] = 1 / noise
     return counts, precision
 
 
@@ -49,34 +49,43 @@ def observe(
     pairs: NoisyEmbedding | None,
     num_rows: int,
 ) -> Observed:
-    """What relaxed rows are fitted to."""
+    """The noisy counts that relaxed rows are fitted to.
+
+    Args:
+      layout: of the columns.
+      plan: the bins.
+      singles: the first measurement.
+      coarse: the second measurement, or None.
+      pairs: the third measurement, or None.
+      num_rows: N.
+    """
     sizes = [int(bins.max()) + 1 for bins in plan.bins]
     union_sizes = [int(union.max()) + 1 for union in plan.unions]
-    offsets, union_offsets = ([0, *np.cumsum(some).tolist()] for some in (sizes, union_sizes))
+    offsets, union_offsets = ([0, *np.cumsum(lengths).tolist()] for lengths in (sizes, union_sizes))
     unions = np.zeros((offsets[-1], union_offsets[-1]))
     unions[
         np.arange(offsets[-1]), np.concatenate([u + o for u, o in zip(plan.unions, union_offsets, strict=False)])
     ] = 1
     counts = [
-        np.stack([np.bincount(bins, row) for row in table])
-        for bins, table in zip(plan.bins, singles.counts, strict=True)
+        np.stack([np.bincount(bins, row) for row in of_classes])
+        for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
     ]
     spread = [s * np.sqrt(np.bincount(bins)) for bins, s in zip(plan.bins, singles.sigmas, strict=True)]
-    for block, table, noise in _tables(pairs):
+    for block, marginal, noise in _marginals(pairs):
         columns = [j for j in block.columns if j != layout.split]
-        if len(columns) == 1 and not block.zoom:  # the bins of a column once more: the best mean of both
+        if len(columns) == 1 and not block.zoom:  # a wide column was measured twice: the best weighted mean
             a = layout.columns.index(columns[0])
-            part = spread[a] ** 2 / (spread[a] ** 2 + noise**2)
-            counts[a] = (1 - part) * counts[a] + part * table.reshape(counts[a].shape)
-            spread[a] = spread[a] * np.sqrt(1 - part)
+            weight = spread[a] ** 2 / (spread[a] ** 2 + noise**2)
+            counts[a] = (1 - weight) * counts[a] + weight * marginal.reshape(counts[a].shape)
+            spread[a] = spread[a] * np.sqrt(1 - weight)
     totals, totals_precision = np.zeros(offsets[-1]), np.zeros(offsets[-1])
     if singles.totals is not None:
-        several = zip(plan.bins, singles.totals, singles.totals_sigmas, strict=True)
-        found = [(np.bincount(bins, table), 1 / (s * np.sqrt(np.bincount(bins)))) for bins, table, s in several]
-        totals, totals_precision = (np.concatenate(some) for some in zip(*found, strict=True))
+        by_column = zip(plan.bins, singles.totals, singles.totals_sigmas, strict=True)
+        binned = [(np.bincount(bins, cells), 1 / (s * np.sqrt(np.bincount(bins)))) for bins, cells, s in by_column]
+        totals, totals_precision = (np.concatenate(arrays) for arrays in zip(*binned, strict=True))
     prior = [
-        np.stack([np.bincount(bins, row) for row in table])
-        for bins, table in zip(plan.bins, singles.smoothed, strict=True)
+        np.stack([np.bincount(bins, row) for row in of_classes])
+        for bins, of_classes in zip(plan.bins, singles.smoothed, strict=True)
     ]
     return Observed(
         tuple(offsets),
@@ -93,7 +102,7 @@ def observe(
 
 
 def _by_class(
-    grid: Grid,
+    binning: Binning,
     bins: np.ndarray,
     counts: np.ndarray,
     noise: float,
@@ -101,24 +110,27 @@ def _by_class(
     sums_noise: float,
     masses: np.ndarray,
 ) -> np.ndarray:
-    """Counts of every class and cell, [T, cells]: within a bin as those of all classes together, but for what stands
-    out from the noise. A classifier would take noise that differs between classes for a rule."""
-    values = slice(0, grid.num_values)
+    """Estimates of the counts of every class and cell, [T, cells].
+
+    Within a bin every class has the shape of all classes together, except for differences that stand out from the
+    noise. Otherwise a classifier would take the different noise of the classes for a rule. Arguments as in ``_leaves``.
+    """
+    values = slice(0, binning.num_values)
     common = np.array(sums)
-    if grid.ordered:
+    if binning.ordered:
         common[values] = smooth(common[values], sums_noise)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
-    if grid.ordered:
+    if binning.ordered:
         differences[:, values] = smooth(differences[:, values], noise)
-        differences[:, grid.num_values :] = 0
+        differences[:, binning.num_values :] = 0
     else:
         differences = threshold(differences, noise)
     return expected + differences
 
 
 def _leaves(
-    grid: Grid,
+    binning: Binning,
     bins: np.ndarray,
     counts: np.ndarray,
     noise: float,
@@ -127,37 +139,37 @@ def _leaves(
     masses: np.ndarray,
     zoom: tuple | None,
 ) -> Leaves:
-    """The cells of a column as ranges of codes, cells that were looked into as their parts.
+    """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
 
     Args:
-      grid: of the column.
-      bins: of its cells.
-      counts: noisy, [T, cells].
-      noise: σ of counts.
-      sums: noisy, of all classes together, [cells].
-      sums_noise: σ of these.
-      masses: what the fit gives every class and bin, [T, B].
-      zoom: (block, counts, σ) of a look into cells.
+      binning: of the column.
+      bins: the bin of every cell, [cells].
+      counts: noisy counts, [T, cells].
+      noise: σ of ``counts``.
+      sums: noisy counts of all classes together, [cells].
+      sums_noise: σ of ``sums``.
+      masses: counts of every class and bin in the fit, [T, B].
+      zoom: block, counts and σ of the parts of cells; None if no cell was cut.
     """
-    estimate = _by_class(grid, bins, counts, noise, sums, sums_noise, masses)
+    estimate = _by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     shares = np.empty_like(estimate)
     for b in range(masses.shape[1]):
         inside = bins == b
         for t, mass in enumerate(masses[:, b]):
             shares[t, inside] = project_to_simplex(estimate[t, inside] / max(mass, 1e-9), 1.0)
-    first = grid.first_codes()
+    first = binning.first_codes()
     leaves = Leaves(first[:-1], first[1:], bins, shares)
     if zoom is None:
         return leaves
     block, inner, inner_noise = zoom
-    parts = block.zoom
-    looked = np.flatnonzero(block.bins[0] >= 0)
-    pieces = [np.delete(np.arange(grid.num_cells), looked)]
+    num_parts = block.zoom
+    cut = np.flatnonzero(block.bins[0] >= 0)
+    uncut = np.delete(np.arange(binning.num_cells), cut)
     new_first, new_last, new_bins, new_shares = (
-        [value[..., pieces[0]]] for value in (leaves.first, leaves.last, bins, shares)
+        [value[..., uncut]] for value in (leaves.first, leaves.last, bins, shares)
     )
-    for cell, row in zip(looked, inner, strict=True):
-        starts = leaves.first[cell] + -(-np.arange(parts + 1) * grid.width // parts)
+    for cell, row in zip(cut, inner, strict=True):
+        starts = leaves.first[cell] + -(-np.arange(num_parts + 1) * binning.width // num_parts)
         kept = starts[:-1] < leaves.last[cell]
         total = max(float(estimate[:, cell].sum()), inner_noise)
         inside = project_to_simplex(smooth(row[kept], inner_noise), total) / total
@@ -181,14 +193,14 @@ def synthesise(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> RelaxedRows:
-    """Relaxed rows whose embeddings are close to those measured.
+    """Relaxed rows whose embeddings are close to the noisy embeddings.
 
     Args:
-      layout: the columns.
-      plan: bins.
-      measured: the three measurements; None for one that there was nothing to measure in.
+      layout: of the columns.
+      plan: the bins.
+      measured: the noisy embeddings of the three measurements; None for a measurement that does not exist.
       seed: of the fit.
-      progress: called with (work done, work in all).
+      progress: called with (work done, total work).
     """
     first, coarse, pairs = measured
     num_rows = first.mechanism.num_rows
@@ -196,10 +208,10 @@ def synthesise(
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
     weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=progress)
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
-    zooms = {block.columns[0]: (block, table, noise) for block, table, noise in _tables(pairs) if block.zoom}
+    zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in _marginals(pairs) if block.zoom}
     leaves = [
         _leaves(
-            layout.grids[j],
+            layout.binnings[j],
             plan.bins[a],
             singles.counts[a],
             singles.sigmas[a],

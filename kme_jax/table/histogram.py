@@ -1,4 +1,4 @@
-"""Noisy histograms, made better without looking at anything else."""
+"""Denoising of noisy histograms, from the noisy counts and σ alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from collections.abc import Callable
 import numpy as np
 
 _NUM_SHIFTS = 16
-# Of an interval, in units of σ²: 2 would be Akaike's; twice the logarithm of the number of values leaves no noise.
+# Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
+# all noise.
 _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
 _NUM_SPLITS, _SPLIT = 4, 0.5
 
 
 def project_to_simplex(values: np.ndarray, total: float) -> np.ndarray:
-    """The nearest vectors with entries ≥ 0 that sum to ``total`` > 0, along the last axis (Duchi et al. 2008)."""
+    """The Euclidean projection onto {v ≥ 0, Σ v = total}, for total > 0, along the last axis (Duchi et al. 2008).
+
+    Args:
+      values: vectors, [..., n].
+      total: the sum of each projected vector.
+    """
     values = np.asarray(values, np.float64)
     decreasing = -np.sort(-values, axis=-1)
     ranks = np.arange(1, values.shape[-1] + 1)
@@ -25,17 +31,17 @@ def project_to_simplex(values: np.ndarray, total: float) -> np.ndarray:
 
 def _dyadic(values: np.ndarray, cost: float) -> np.ndarray:
     """Means over the dyadic intervals that minimise the squared error plus ``cost`` for each interval (Donoho 1997)."""
-    found, sums, squares = values, values, np.square(values)
+    means, sums, squares = values, values, np.square(values)
     best = np.full(values.shape, cost)
     size = 1
     while size < values.shape[-1]:
         size *= 2
-        sums, squares, best = (part[..., ::2] + part[..., 1::2] for part in (sums, squares, best))
-        whole = squares - np.square(sums) / size + cost
-        is_whole = whole <= best
-        best = np.where(is_whole, whole, best)
-        found = np.where(np.repeat(is_whole, size, axis=-1), np.repeat(sums / size, size, axis=-1), found)
-    return found
+        sums, squares, best = (halves[..., ::2] + halves[..., 1::2] for halves in (sums, squares, best))
+        merged_cost = squares - np.square(sums) / size + cost
+        is_merged = merged_cost <= best
+        best = np.where(is_merged, merged_cost, best)
+        means = np.where(np.repeat(is_merged, size, axis=-1), np.repeat(sums / size, size, axis=-1), means)
+    return means
 
 
 def _piecewise(values: np.ndarray, sigma: float, penalty: float) -> np.ndarray:
@@ -55,10 +61,10 @@ def _thresholded(values: np.ndarray, sigma: float, penalty: float) -> np.ndarray
 
 
 def _best(estimator: Callable[[np.ndarray, float, float], np.ndarray], values: np.ndarray, sigma: float) -> np.ndarray:
-    """The estimate by the penalty of least estimated risk.
+    """The estimate whose penalty has the least estimated risk.
 
-    The coupled bootstrap (Oliveira, Lei & Tibshirani 2021): values + √α σ z and values − σ z / √α have independent
-    noise, so that what is fitted to one can be judged by the other. From noisy values and σ alone.
+    The risk is estimated by the coupled bootstrap (Oliveira, Lei & Tibshirani 2021): values + √α σ z and
+    values − σ z / √α have independent noise, so an estimate from the first can be judged by the second.
     """
     values = np.asarray(values, np.float64)
     if sigma == 0:
@@ -72,11 +78,12 @@ def _best(estimator: Callable[[np.ndarray, float, float], np.ndarray], values: n
 
 
 def smooth(values: np.ndarray, sigma: float) -> np.ndarray:
-    """An estimate of a histogram along an ordered axis from noisy counts: constant where the noise hides what varies,
-    with every value that stands out by itself left as it is.
+    """An estimate of a histogram along an ordered axis, from noisy counts, [..., n].
 
-    Means over dyadic intervals, chosen by the squared error plus a penalty for each interval (Donoho 1997, "CART and
-    best-ortho-basis"), averaged over shifts of the intervals. The penalty is the one of least estimated risk.
+    The estimate is constant where noise hides the variation. A single value that stands out is kept. It consists of
+    means over dyadic intervals. These minimise the squared error plus a penalty for each interval (Donoho 1997, "CART
+    and best-ortho-basis"). The estimate is averaged over shifts of the intervals. The penalty has the least estimated
+    risk.
 
     Args:
       values: noisy counts, [..., n].
@@ -86,6 +93,8 @@ def smooth(values: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def threshold(values: np.ndarray, sigma: float) -> np.ndarray:
-    """Values, [..., n], that do not stand out from noise of standard deviation σ set to 0; how far they have to is
-    chosen by the estimated risk."""
+    """Values [..., n], of which those that do not stand out from noise of standard deviation σ are set to 0.
+
+    The threshold has the least estimated risk.
+    """
     return _best(_thresholded, values, sigma)

@@ -1,4 +1,4 @@
-"""How far the marginals of two tables are apart."""
+"""Distances between the marginals of two tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_CELLS = 1 << 24
 
 
 def _cells(schema: Schema, codes: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Cells of the codes [n, C], by column [C, n], and how many each column has."""
+    """The cells of codes [n, C], by column [C, n], and the number of cells of each column."""
     cells, sizes = np.array(codes.T, np.int64, order="C"), []
     for values, column in zip(cells, schema.columns, strict=True):
         sizes.append(column.num_codes)
@@ -28,14 +28,19 @@ def _cells(schema: Schema, codes: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 
 def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dict[tuple[str, ...], float]:
-    """Total variation between the marginals of two tables, by the names of the columns: of all sets of one, two and
-    three columns, or of 1000 that are drawn with a fixed seed where there are more. An ordered column of more than 128
-    codes is cut into 64 cells of equal width of its public range, and one for missing.
+    """Total variation between the marginals of two tables, by the names of the columns.
+
+    All sets of one, two and three columns are compared. If there are more than 1000 sets of a size, 1000 of them are
+    drawn with a fixed seed. An ordered column of more than 128 codes is cut into 64 cells of equal width over its
+    public range, and one cell for missing values.
 
     Args:
-      schema: of both.
-      ours: codes, [n, C].
-      theirs: codes, [m, C].
+      schema: of both tables.
+      ours: category codes of one table, [n, C].
+      theirs: category codes of the other table, [m, C].
+
+    Returns:
+      {names of the columns: total variation, from 0 to 1}.
     """
     (first, sizes), (second, _) = _cells(schema, ours), _cells(schema, theirs)
 
@@ -44,23 +49,23 @@ def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dic
 
     def apart(columns: tuple[int, ...]) -> float:
         both, size = [joint(first, columns), joint(second, columns)], math.prod(sizes[j] for j in columns)
-        if size > _MOST_CELLS:  # those that there are
+        if size > _MOST_CELLS:  # only the cells that occur
             occupied, places = np.unique(np.concatenate(both), return_inverse=True)
             both, size = np.split(places, [len(ours)]), len(occupied)
         shares = [np.bincount(places, minlength=size) / len(places) for places in both]
         return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
-    found = {}
+    distances = {}
     for order in ORDERS:
         sets = list(itertools.combinations(range(len(sizes)), order))
         if len(sets) > _MAX_SETS:
             sets = [sets[i] for i in np.random.default_rng(0).choice(len(sets), _MAX_SETS, replace=False)]
         for columns in sets:
-            found[tuple(schema.names[j] for j in columns)] = apart(columns)
-    return found
+            distances[tuple(schema.names[j] for j in columns)] = apart(columns)
+    return distances
 
 
 def means(distances: dict[tuple[str, ...], float]) -> dict[str, float]:
     """Mean total variation, {"1": ..., "2": ..., "3": ...} by the number of columns."""
-    orders = {order: [d for names, d in distances.items() if len(names) == order] for order in ORDERS}
-    return {str(order): float(np.mean(some)) for order, some in orders.items() if some}
+    by_order = {order: [d for names, d in distances.items() if len(names) == order] for order in ORDERS}
+    return {str(order): float(np.mean(of_order)) for order, of_order in by_order.items() if of_order}

@@ -1,4 +1,4 @@
-"""From a private table to measurements that may be published: steps 1 and 2, three times."""
+"""Steps 1 and 2 for tables: from a private table to three measurements that may be published."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from kme_jax.table.release import (
     NAMES,
     TableMeasurement,
     TableRelease,
-    binnings,
+    binnings_and_target,
     check_columns,
     public_inputs,
     table_statement,
 )
 from kme_jax.table.schema import Schema
 
-_ROOM = 1 << 26  # bytes that have to be there
+_ROOM = 1 << 26  # bytes of free space that a folder needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Session:
     progress: Progress | None
 
     def sum(self, number: int, feature_map: TableMap) -> IntegerEmbedding:
-        """SENSITIVE."""
+        """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE."""
         total = len(NAMES) * self.source.num_rows
 
         def batches() -> Iterator[np.ndarray]:
@@ -90,31 +90,33 @@ def measure_table(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TableMeasurement:
-    """The part of :func:`release_table` that sees private rows: steps 1 and 2, three times.
+    """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, N public. Rows enter through
-    ``integer_embedding_of_batches`` alone, as codes: a cell of a row becomes a code by itself (``Schema.encode``). Each
-    measurement has the diameter of ``TableIntegers`` and discrete Gaussian noise, see ``perturb_securely``. Bins, pairs
-    and cells of the second and third are functions of the schema, N, the budget and noisy counts (``measurement``), so
-    that they compose: ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget,
-    before noise is drawn. No error depends on what a cell holds.
+    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
+    alone (``Schema.encode``). Each measurement has the diameter of ``TableIntegers`` and discrete Gaussian noise, see
+    ``perturb_securely``. Bins, pairs and cells of the second and third measurements are functions of the schema, N, the
+    budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their ρ adds up, in public shares,
+    see ``Composition``. The ledger is written, with all of the budget, before noise is drawn. No error depends on the
+    content of a cell.
 
     Args:
-      source: the private table, see ``kme_jax.table.readers.open_table``; it is read three times.
+      source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times.
       schema: of its columns, from public knowledge.
       budget: (ε, δ), with δ in (0, 1/N).
-      target: the name of the column that others are to predict, if any. Where it has few values, three or as many as
-        the noise has room for, all tables of counts are split by it; otherwise pairs with it are all measured.
+      target: the name of the column that the other columns are meant to predict, if there is one. If it has few values
+        (three, or as many as the noise allows), all marginals are split by it. Otherwise all pairs with it are
+        measured in the third measurement.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      folder: a new one that the measurement is saved to at once.
-      secure: whether noise is secure. Simulated noise is for experiments: reproducible, NOT private.
+      folder: a new folder to which the measurement is saved at once; None to save nothing.
+      secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
       seed: of simulated noise.
       progress: called with (rows read, 3 N).
 
     Raises:
-      ValueError: a budget that cannot be; a spent budget (``LedgerError``); a ledger for simulated noise; a table that
-        does not fit the schema (``FileError``), or was opened with another one; a folder that cannot be written
-        (``ReleaseError``).
+      ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
+        simulated noise; the table does not fit the schema (``FileError``), or was opened with another schema; the
+        folder cannot be written (``ReleaseError``).
       ModuleNotFoundError: OpenDP is not installed.
     """
     planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
@@ -126,7 +128,7 @@ def measure_table(
         raise ValueError("source: it was opened with another schema")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
-    layout = plans.Layout.create(*binnings(schema, target), num_rows, planned.rho)
+    layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, planned.rho)
     shares, singles_map = plans.shares(layout), plans.singles_map(layout)
     _check_room(layout, shares, num_rows, budget)
     draft = _draft(singles_map, num_rows, budget, shares[0], planned, schema, target)
@@ -135,7 +137,7 @@ def measure_table(
     if spending is not None:
         spending.check()
     session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
-    # All rows are read once, and found to be readable, before anything is spent.
+    # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
     first = session.sum(0, singles_map)
     total = None if spending is None else spending.spend(planned)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
@@ -143,10 +145,10 @@ def measure_table(
 
 
 def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, budget: PrivacyBudget) -> None:
-    """Refuses a budget or an N for which the integers of any plan would have no room, see ``plans.largest_maps``.
+    """Refuses a budget or an N for which 64-bit integers could overflow under some plan, see ``plans.largest_maps``.
 
     Raises:
-      ValueError: Σ of weights over N rows, or the noise, may be beyond 64-bit integers.
+      ValueError: a sum of weights over N rows, or the noise, may not fit 64-bit integers.
     """
     for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
         if share:
@@ -164,7 +166,7 @@ def _draft(
     schema: Schema,
     target: str | None,
 ) -> TableMeasurement:
-    """A measurement without rows or noise: what fails to be stated or saved does so before anything is spent."""
+    """A measurement without rows or noise. If its statement or its folder cannot be written, nothing is spent yet."""
     mechanism = secure_mechanism(singles_map.integers(num_rows), num_rows, budget, share=share)
     nothing = NoisyEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
     statement = privacy_statement({NAMES[0]: nothing}, composition=planned, public_inputs=public_inputs(schema, target))
@@ -172,7 +174,7 @@ def _draft(
 
 
 def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
-    """Refuses a folder that the measurement could not be saved to, by saving a draft beside it for a moment.
+    """Refuses a folder to which the measurement could not be saved. It saves a draft beside the folder for a moment.
 
     Raises:
       ReleaseError: the folder exists, or cannot be written.
@@ -192,11 +194,11 @@ def _measure_table(
     total: dict[str, Any] | None,
     folder: str | os.PathLike | None,
 ) -> TableMeasurement:
-    """The three measurements, when all has been checked, and the budget is spent.
+    """The three measurements, after all checks and after the budget is spent.
 
-    Formal guarantee: nothing in here can be refused. Integers have room whatever the plan is (``_check_room``); Σ ρ is
-    at most the planned one (``Composition.of``); and a draft could be stated and saved. What is left are errors of the
-    machine: memory, the disk, a file that changes.
+    Formal guarantee: no check fails in here. Integers do not overflow under any plan (``_check_room``). Σ ρ is at most
+    the planned ρ (``Composition.of``). The statement and the folder of a draft could be written. Only errors of the
+    machine remain: memory, the disk, or a file that changes.
     """
     schema, budget, num_rows = session.source.schema, session.budget, session.source.num_rows
     measured = {NAMES[0]: session.perturb(0, first, shares[0])}
@@ -232,18 +234,18 @@ def release_table(
     """A synthetic table in place of a private one: :func:`measure_table`, then ``TableMeasurement.synthesise``.
 
     Args:
-      source: the private table; it, and all others that are not named here, as in :func:`measure_table`.
+      source: the private table, as for :func:`measure_table`.
       schema: of its columns.
       budget: (ε, δ), with δ in (0, 1/N).
-      target: the column that others are to predict.
+      target: the name of the column that the other columns are meant to predict, as for :func:`measure_table`.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      num_rows: of the synthetic table; as many as the private one has, if None.
+      num_rows: number of rows of the synthetic table; None for N.
       secure: whether noise is secure.
       seed: of the synthesis, and of simulated noise.
-      progress: called with (work done, work in all) by the synthesis.
+      progress: called with (work done, total work) by the synthesis.
 
     Raises:
-      ValueError: as :func:`measure_table`; num_rows, or N if there is none, is not from 1 to a billion.
+      ValueError: as :func:`measure_table`, or the number of synthetic rows is not from 1 to a billion.
       ModuleNotFoundError: OpenDP is not installed.
     """
     source = source if isinstance(source, TableSource) else open_table(source, schema)

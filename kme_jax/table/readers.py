@@ -1,10 +1,10 @@
-"""Tables from .csv and .parquet files or from memory, in batches, and to files.
+"""Reading of tables in batches, from .csv and .parquet files or from memory, and writing of tables to files.
 
-What a cell holds never raises an error: errors depend on the structure of a file alone, and show no cell. The structure
-of a .csv file is its commas, line breaks and quotes, and that the cells of a row have at most 64 MiB together.
+The content of a cell never raises an error. Errors depend on the structure of a file alone, and show no cell. The
+structure of a .csv file is its commas, line breaks and quotes; the cells of a row have at most 64 MiB together.
 
-Types are not part of the structure: one row can change the type of a column. Every cell of a DataFrame becomes a value
-or text by itself, see ``kme_jax.table.schema``.
+Types are not part of the structure, because one row can change the type of a column. Every cell of a DataFrame becomes
+a value or text by itself, see ``kme_jax.table.columns``.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from kme_jax.table.schema import Schema
 
 BATCH_ROWS = 2**16
 _SUFFIXES = (".csv", ".parquet")
-_BLOCK_BYTES = (2**21, 2**26, 2**28)  # of a .csv file; the larger ones only where a row does not fit
-_ROW_BYTES = 2**26  # of the cells of a row of a .csv file; with all quotes doubled it fits the largest block
-_BUFFER_BYTES = 2**18  # of one column of a .parquet file, whose row groups can be large
+_BLOCK_BYTES = (2**21, 2**26, 2**28)  # of a .csv file; larger blocks are used only if a row does not fit a smaller one
+_ROW_BYTES = 2**26  # of the cells of a row of a .csv file; such a row fits the largest block with all quotes doubled
+_BUFFER_BYTES = 2**18  # of one column of a .parquet file, because row groups can be large
 _MAX_DICTIONARY = 2**12
 _NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
 
 
 class Reader(abc.ABC):
-    """Rows as they are, in batches, again and again.
+    """Rows of a table in batches, unchanged. They can be read several times.
 
     Attributes:
-      label: for errors: the path.
-      fields: names, without blanks around them, and types of the columns.
-      is_text: whether cells are the text that somebody wrote, and no program has turned them into something else.
+      label: the path, for errors.
+      fields: names of the columns, without blanks around them, and their types.
+      is_text: whether cells are still the text that somebody wrote. False if a program may have converted them.
     """
 
     label: str
@@ -60,7 +60,7 @@ class Reader(abc.ABC):
         if not all(names):
             raise FileError(f"{label}: column {names.index('') + 1} has no name")
         places: dict[str, int] = {}
-        for place, name in enumerate(names, 1):  # which is not shown: the first line may be no header
+        for place, name in enumerate(names, 1):  # errors show no name: the first line may be private and no header
             if (first := places.setdefault(name, place)) != place:
                 raise FileError(f"{label}: columns {first} and {place} have the same name; rename or drop one")
         self.fields = pa.schema(list(zip(names, types, strict=True)))
@@ -74,15 +74,18 @@ class Reader(abc.ABC):
         """All rows, in batches of any size."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of at most ``BATCH_ROWS``, with the names of ``fields``."""
+        """All rows, in batches of at most ``BATCH_ROWS`` rows, with the column names of ``fields``."""
         for batch in self._read():
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
 
 
 class _CsvReader(Reader):
-    """Every cell is bytes. Commas, line breaks and quotes are structure. A line without anything in it is no row,
-    unless rows have one cell; then it is one that is missing."""
+    """Reader of .csv files. Every cell is bytes.
+
+    Commas, line breaks and quotes are structure. An empty line is skipped if rows have several cells. If rows have one
+    cell, an empty line is a row with a missing cell.
+    """
 
     is_text = True
 
@@ -119,7 +122,7 @@ class _CsvReader(Reader):
         raise FileError(f"{self.label}: a row has more than {_ROW_BYTES >> 20} MiB: is a quote not closed?")
 
     def _has_short_rows(self) -> bool:
-        """Whether every row is within the limit. Whether a longer one fits the blocks depends on where they begin."""
+        """Whether no row has more than ``_ROW_BYTES``. A longer row fits a block by chance of where blocks begin."""
         for batch in self._read():
             lengths = np.zeros(batch.num_rows, np.int64)
             for column in batch.columns:
@@ -130,7 +133,7 @@ class _CsvReader(Reader):
 
     def _ends_in_quotes(self) -> bool:
         with open(self._path, "rb") as file:
-            quotes = sum(part.count(b'"') for part in iter(functools.partial(file.read, _BLOCK_BYTES[0]), b""))
+            quotes = sum(block.count(b'"') for block in iter(functools.partial(file.read, _BLOCK_BYTES[0]), b""))
         if quotes % 2 == 0:
             return False
         limit = csv.field_size_limit(2**31 - 1)
@@ -147,7 +150,7 @@ class _CsvReader(Reader):
         try:
             with pyarrow.csv.open_csv(
                 self._path,
-                # One thread: several do not tell the row's number.
+                # With several threads, errors would not have the row's number.
                 pyarrow.csv.ReadOptions(
                     use_threads=False,
                     block_size=self._block_bytes,
@@ -164,14 +167,14 @@ class _CsvReader(Reader):
         except OSError as error:
             raise FileError(f"{self.label}: cannot be read ({error.strerror})") from None
         except pa.ArrowException as error:
-            # Its message goes on to show the row, so that it is not passed on. (A handler of invalid rows would fail,
-            # and show some bytes, where a row is not UTF-8.)
-            found = re.match(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
-        if found is None:
+            # Only the numbers of its message are passed on, because it also shows the row. (A handler of invalid rows
+            # would fail and show bytes if a row is not UTF-8.)
+            numbers = re.match(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+        if numbers is None:
             raise _LongRow(f"{self.label}: it has changed while it was read")
         raise FileError(
-            f"{self.label}: row {found[1]} (the header line is row 1) has {found[3]} cells, expected {found[2]}: cells "
-            "are separated by commas, and those with commas in quotes"
+            f"{self.label}: row {numbers[1]} (the header line is row 1) has {numbers[3]} cells, expected {numbers[2]}: "
+            "cells are separated by commas, and those with commas in quotes"
         )
 
 
@@ -193,7 +196,7 @@ class _ParquetReader(Reader):
     @contextlib.contextmanager
     def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pa.parquet.ParquetFile]:
         try:
-            # With a buffer, and without pre-buffering, no row group is read as a whole.
+            # A buffer, and no pre-buffering: so no row group is read as a whole.
             with pa.parquet.ParquetFile(
                 self._path,
                 read_dictionary=by_dictionary,
@@ -202,12 +205,12 @@ class _ParquetReader(Reader):
                 coerce_int96_timestamp_unit="us",  # in ns the year 9999 would wrap around
             ) as file:
                 yield file
-        except (pa.ArrowException, OSError, ValueError):  # whose messages may show what was read
+        except (pa.ArrowException, OSError, ValueError):  # their messages may show private cells
             raise FileError(f"{self._path}: is damaged, or no Parquet file") from None
 
     @functools.cached_property
     def _by_dictionary(self) -> list[str]:
-        """Columns of few texts are read several times faster as dictionaries; those of many would fill the memory."""
+        """Names of columns with few different texts. As dictionaries these are read faster, and take little memory."""
         with self._open(self._texts) as file:
             batch = next(file.iter_batches(BATCH_ROWS), None)
         return [name for name in self._texts if batch and len(batch.column(name).dictionary) <= _MAX_DICTIONARY]
@@ -244,7 +247,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _typed(pandas: Any, series: Any) -> pa.Array | pa.ChunkedArray | None:
-    """A column of a plain type as it is; None for any other."""
+    """A column of a plain type as an array; None for a column of any other type."""
     kind = series.dtype
     if isinstance(kind, np.dtype):
         if kind.kind in "biu" or (kind.kind == "f" and kind.itemsize <= 8) or kind.kind == "M":
@@ -259,7 +262,7 @@ def _typed(pandas: Any, series: Any) -> pa.Array | pa.ChunkedArray | None:
 
 
 def _texts(values: Any) -> pa.Array:
-    """Objects, one by one, as the text of cells."""
+    """The text of objects, each converted by itself."""
     return pa.array(map(cells.text_of, values), pa.large_binary())
 
 
@@ -267,26 +270,28 @@ def _column(pandas: Any, series: Any) -> pa.Array | pa.ChunkedArray:
     with contextlib.suppress(Exception):
         if (array := _typed(pandas, series)) is not None:
             return array
-    if isinstance(series.dtype, pandas.CategoricalDtype):  # the type of categories depends on all of them
+    if isinstance(series.dtype, pandas.CategoricalDtype):  # the type of the categories depends on all of them
         codes = series.cat.codes.to_numpy()
         return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _texts(series.cat.categories))
     return _texts(series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array)
 
 
 def _from_pandas(frame: Any, pandas: Any) -> pa.Table:
-    """Columns of plain types as they are; objects become text one by one, for what type they would have together
-    depends on each. Text and typed cells are read alike."""
+    """A DataFrame as a table. Columns of plain types keep their type, and other cells become text one by one.
+
+    A common type of a column would depend on each of its cells. Text and typed cells are read alike.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what objects do when they are asked for their text
+        warnings.simplefilter("ignore")  # objects may warn when they are converted to text
         arrays = [_column(pandas, frame.iloc[:, place]) for place in range(frame.shape[1])]
     return pa.table(arrays, names=[str(name) for name in frame.columns])
 
 
 def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
-    """Reads names and types, of a .csv file names only; see ``open_table``.
+    """A reader of the data, see ``open_table``. It has read names and types of columns, of a .csv file names only.
 
     Raises:
-      FileError: no such file, or not what its suffix says; columns without names, or with the same.
+      FileError: there is no such file, its content does not fit its suffix, or columns have no names or equal names.
     """
     if isinstance(data, pa.Table):
         return _MemoryReader(data)
@@ -308,7 +313,7 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
 
 
 class TableSource:
-    """A private table that can be read again and again, at most 2¹⁶ rows at a time. Build it with ``open_table``.
+    """A private table that can be read several times, at most 2¹⁶ rows at a time. Build it with ``open_table``.
 
     Attributes:
       schema: of its columns.
@@ -333,24 +338,25 @@ class TableSource:
         return f"TableSource({self._reader.label!r}, num_rows={self.num_rows})"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows as they are in the file.
+        """All rows, unchanged. SENSITIVE.
 
         Raises:
-          FileError: the file has changed.
+          FileError: the file has changed since it was opened.
         """
-        found = 0
+        num_rows = 0
         for batch in self._reader.batches():
-            found += batch.num_rows
+            num_rows += batch.num_rows
             yield batch
-        if found != self.num_rows:
+        if num_rows != self.num_rows:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
     def codes(self) -> Generator[np.ndarray]:
-        """All rows as codes [n, C] of the schema's columns; see ``Schema.encode``. While one batch is worked with, the
-        next one is read.
+        """Batches of category codes of all rows, int64 [n, C] each, see ``Schema.encode``. SENSITIVE.
+
+        The next batch is read while the current one is in use.
 
         Raises:
-          FileError: the file has changed; arrays that pyarrow cannot convert.
+          FileError: the file has changed since it was opened, or pyarrow cannot convert a column.
         """
         return _ahead(self._codes())
 
@@ -358,13 +364,13 @@ class TableSource:
         for batch in self.batches():
             try:
                 codes = self.schema.encode(batch)
-            except pa.ArrowException:  # whose message may show cells
+            except pa.ArrowException:  # its message may show cells
                 raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes
 
 
 def _ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
-    """The same items; each is made, in a thread, before it is asked for."""
+    """The same items. A thread computes each one before it is asked for."""
     with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, items, None)
         while (item := following.result()) is not None:
@@ -375,26 +381,27 @@ def _ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
 def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> TableSource:
     """A private table with the columns of a schema, in any order.
 
-    A file is read in batches, in memory that does not depend on N; a .csv file once in the beginning, to count its
-    rows. It needs a header line.
+    A file is read in batches, in memory that does not depend on N. A .csv file needs a header line. It is read once at
+    the beginning, to count its rows.
 
     Args:
-      data: path of a .csv file (cells separated by commas) or a .parquet file; a pyarrow table, a pandas DataFrame.
+      data: the path of a .csv file (cells separated by commas) or of a .parquet file, a pyarrow table, or a pandas
+        DataFrame.
       schema: of its columns.
 
     Raises:
-      FileError: no such file, or not what its suffix says; columns missing or extra; fewer than two rows; rows of a
-        .csv file that do not have as many cells as its header line; for anything but a .csv file, a schema with two
-        categories that are the same number or time.
+      FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; there are
+        fewer than two rows; a row of a .csv file has another number of cells than its header line; the table is not
+        from a .csv file, and the schema has two categories that are the same number or time.
     """
     return TableSource(open_reader(data), schema)
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:
-    """Writes a table to a new .csv file, where missing cells are empty, or .parquet file. All of it, or nothing.
+    """Writes a table to a new .csv or .parquet file: all of it, or nothing. Missing cells are empty in a .csv file.
 
     Raises:
-      FileError: see :func:`new_file`.
+      FileError: see ``kme_jax.storage.files.new_file``.
     """
     with new_file(path, _SUFFIXES) as file:
         if pathlib.Path(path).suffix == ".csv":

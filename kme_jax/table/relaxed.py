@@ -1,4 +1,7 @@
-"""Step 3 for tables: relaxed rows, whose entries are distributions, with embeddings close to noisy tables of counts."""
+"""Step 3 for tables: relaxed rows, whose marginals are close to noisy marginals.
+
+The entries of a relaxed row are probability distributions of values, not values.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +24,34 @@ NUM_RELAXED = 400
 _NUM_FITS = 4
 NUM_STEPS = 600
 _STEPS_AT_ONCE = 30
-_AT_ONCE = 1 << 26  # entries of all pairs, of all fits that are side by side
+_AT_ONCE = 1 << 26  # limit of the entries of all pairs of bins, over fits that run side by side
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
-_FINEST = 1e-7  # of all rows: noise below it is below the rounding of shares in float32, whose squares would overflow
-_PRIOR_PRECISION = 0.1  # of the logits, about those of the one-way tables
+# Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
+_FINEST = 1e-7
+_PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
-    """Noisy counts that relaxed rows are fitted to. Classes are values of a column that all tables are split by; there
-    is one class where none is. Bins are numbered through all columns: those of column a are ``offsets[a]`` to
-    ``offsets[a + 1]`` − 1.
+    """The noisy counts that relaxed rows are fitted to.
+
+    Classes are the values of the column that all marginals are split by. There is one class if they are not split. Bins
+    are numbered through all columns: those of column a are ``offsets[a]`` to ``offsets[a + 1]`` − 1.
 
     Attributes:
-      offsets: where the bins of each column begin, and their number D.
+      offsets: the first bin of each column, followed by the number of all bins D.
       num_rows: N.
-      prior: estimates of the counts of every class and bin that the noise is taken from, [T, D].
-      singles: counts of every class and bin, [T, D].
-      singles_sigma: their noise, [D].
-      totals: counts of every bin, of all classes together, [D].
-      totals_precision: 1/σ of each, [D]; 0 where they were not measured.
-      pairs: counts of every class and pair of bins, [T, D, D]; pairs of columns that were not measured are 0.
-      pairs_precision: 1/σ of each, [D, D]; 0 where not measured.
-      coarse: the same for unions of bins, [T, E, E].
-      coarse_precision: 1/σ of each, [E, E].
-      unions: which union each bin is in, [D, E], zeros and ones.
+      prior: denoised estimates of the counts of every class and bin, [T, D].
+      singles: noisy counts of every class and bin, [T, D].
+      singles_sigma: σ of ``singles``, [D].
+      totals: noisy counts of every bin, all classes together, [D].
+      totals_precision: 1/σ of ``totals``, [D]; 0 where nothing was measured.
+      pairs: noisy counts of every class and pair of bins, [T, D, D]; 0 where nothing was measured.
+      pairs_precision: 1/σ of ``pairs``, [D, D]; 0 where nothing was measured.
+      coarse: noisy counts of every class and pair of unions of bins, [T, E, E].
+      coarse_precision: 1/σ of ``coarse``, [E, E].
+      unions: 1 where a bin is in a union, 0 elsewhere, [D, E].
     """
 
     offsets: tuple[int, ...]
@@ -70,7 +75,7 @@ def _probabilities(logits: jax.Array, offsets: tuple[int, ...]) -> jax.Array:
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
 def _steps(state, data, first, num_steps, *, offsets):
-    """Some steps of Adam on every fit, of which the last ones are small."""
+    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule of ``num_steps``."""
     adam = optax.scale_by_adam()
 
     def loss(parameters):
@@ -110,22 +115,22 @@ def fit(
     num_steps: int = NUM_STEPS,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and probabilities of relaxed rows: a mixture of product distributions, within each class.
+    """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
 
-    The noise is exactly known, so the squared error in units of it is minus twice the log likelihood; logits have a
-    normal prior about those of their column's own counts, smoothed. Several fits from other starts are put side by
-    side: where the noise leaves open what the table was, the mean of several explanations is nearer to it than any one.
-    Post-processing: nothing is spent.
+    The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
+    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. Four fits from
+    different starts are combined into one mixture. Noise leaves many tables possible, and the mean of four fits is
+    closer to the private table than a single fit. This is post-processing: it spends nothing.
 
     Args:
       key: a JAX random key.
-      observed: noisy counts.
-      num_relaxed: relaxed rows in each fit.
-      num_steps: of Adam; a multiple of 30.
-      progress: called with (steps done, steps in all).
+      observed: the noisy counts.
+      num_relaxed: number of relaxed rows in each fit.
+      num_steps: number of steps of Adam, a multiple of 30.
+      progress: called with (steps done, total steps).
 
     Returns:
-      weights [T, K], which sum to 1, and probabilities [T, K, D] of the bins of every column.
+      Weights [T, K], which sum to 1, and probabilities of the bins of every column [T, K, D].
     """
     num_classes, num_bins = observed.singles.shape
     each = -(-num_relaxed // num_classes)
@@ -155,18 +160,18 @@ def fit(
         "weights": jnp.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
     }
     side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= _AT_ONCE else 1
-    found = []
+    fitted = []
     for i in range(0, _NUM_FITS, side_by_side):
-        some = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
-        state = some, jax.vmap(optax.scale_by_adam().init)(some)
+        start_of_fits = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
+        state = start_of_fits, jax.vmap(optax.scale_by_adam().init)(start_of_fits)
         for step in range(0, num_steps, _STEPS_AT_ONCE):
             state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
             if progress:
                 jax.block_until_ready(state)
                 done = i * num_steps + side_by_side * (step + _STEPS_AT_ONCE)
                 progress(done, _NUM_FITS * num_steps)
-        found.append(state[0])
-    parameters = {name: np.concatenate([np.asarray(one[name]) for one in found]) for name in found[0]}
+        fitted.append(state[0])
+    parameters = {name: np.concatenate([np.asarray(fits[name]) for fits in fitted]) for name in fitted[0]}
     probabilities = np.asarray(_probabilities(parameters["logits"], observed.offsets), np.float64)
     logits = np.asarray(parameters["weights"], np.float64)
     weights = np.exp(logits - logits.max(axis=(1, 2), keepdims=True))
@@ -178,13 +183,13 @@ def fit(
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaves:
-    """What the bins of a column consist of: ranges of codes, in order.
+    """The ranges of codes that the bins of a column consist of, in order.
 
     Attributes:
-      first: the first code of each, int64 [L].
-      last: the code after its last, int64 [L].
-      bins: the bin it is in, int64 [L].
-      shares: of its bin, for every class, [T, L]; codes in a range are equally likely.
+      first: the first code of each range, int64 [L].
+      last: the code after the last code of each range, int64 [L].
+      bins: the bin of each range, int64 [L].
+      shares: the share of each range in its bin, for every class, [T, L]. Codes of one range are equally likely.
     """
 
     first: np.ndarray
@@ -193,10 +198,10 @@ class Leaves:
     shares: np.ndarray
 
     def validate(self) -> None:
-        """Refuses fields of leaves that were read from a file.
+        """Refuses invalid fields of leaves that were read from a file.
 
         Raises:
-          ValueError: shapes that differ; ranges without codes; shares that are negative.
+          ValueError: shapes differ, a range has no codes, or a share is negative.
         """
         check_array(self.first, "first", "i", (None,))
         for name in ("last", "bins"):
@@ -206,18 +211,18 @@ class Leaves:
         require(bool((self.bins >= 0).all() and (self.shares >= 0).all()), "a bin or a share is negative")
 
     def within(self, ranges: Sequence[tuple[int, int]]) -> Leaves:
-        """What is left of the leaves within some disjoint ranges of codes [first, last); shares sum to less than 1."""
+        """The intersection of the leaves with disjoint ranges of codes [first, last). Shares may sum to less than 1."""
         pieces = [Leaves(self.first[:0], self.last[:0], self.bins[:0], self.shares[:, :0])]
         for low, high in ranges:
             first, last = np.maximum(self.first, low), np.minimum(self.last, high)
-            some = last > first
-            share = self.shares[:, some] * ((last - first)[some] / (self.last - self.first)[some])
-            pieces.append(Leaves(first[some], last[some], self.bins[some], share))
+            overlaps = last > first
+            share = self.shares[:, overlaps] * ((last - first)[overlaps] / (self.last - self.first)[overlaps])
+            pieces.append(Leaves(first[overlaps], last[overlaps], self.bins[overlaps], share))
         joined = (np.concatenate([getattr(p, n) for p in pieces], axis=-1) for n in ("first", "last", "bins", "shares"))
         return Leaves(*joined)
 
     def masses(self, num_bins: int) -> np.ndarray:
-        """Σ of the shares of every class and bin, [T, num_bins]."""
+        """The sum of the shares of every class and bin, [T, num_bins]."""
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
 
@@ -225,14 +230,14 @@ class Leaves:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelaxedRows:
-    """A distribution of rows: a mixture of products of distributions of the columns. All of it public.
+    """A distribution of rows: a mixture of products of distributions of the columns. Public.
 
     Attributes:
-      weights: of the relaxed rows, [T, K], Σ = 1; T classes are the values of the column ``split``.
-      probabilities: of the bins of every column but ``split``, float32 [T, K, D].
-      offsets: where the bins of each of these columns begin, and D.
-      leaves: of each of these columns.
-      split: the column, or −1 for one class.
+      weights: of the relaxed rows, [T, K], with Σ = 1. The T classes are the values of the column ``split``.
+      probabilities: of the bins of every column except ``split``, float32 [T, K, D].
+      offsets: the first bin of each of these columns, followed by D.
+      leaves: the ranges of codes of each of these columns.
+      split: index of the column whose values are the classes, or −1 for a single class.
     """
 
     weights: np.ndarray
@@ -242,10 +247,10 @@ class RelaxedRows:
     split: int = dataclasses.field(metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses fields of rows that were read from a file.
+        """Refuses invalid fields of relaxed rows that were read from a file.
 
         Raises:
-          ValueError: shapes that differ; weights or probabilities that are none.
+          ValueError: shapes differ, or weights or probabilities are invalid.
         """
         check_array(self.weights, "weights", "f", (None, None))
         check_array(self.probabilities, "probabilities", "f", (*self.weights.shape, None))
@@ -259,35 +264,41 @@ class RelaxedRows:
             require(len(leaves.shares) == len(self.weights), "leaves: expected shares for every class")
             require(int(leaves.bins.max()) < size, "leaves: there is no such bin")
         nonnegative = bool((self.weights >= 0).all() and (self.probabilities >= 0).all())
-        require(nonnegative and abs(float(self.weights.sum()) - 1) < 1e-6, "weights or probabilities are none")
+        require(nonnegative and abs(float(self.weights.sum()) - 1) < 1e-6, "weights or probabilities are invalid")
 
     def check_codes(self, num_codes: Sequence[int]) -> None:
-        """Refuses rows that are not of columns with so many codes each.
+        """Refuses relaxed rows that do not fit columns with these numbers of codes.
 
         Raises:
-          ValueError: another number of columns; classes or codes that a column has not.
+          ValueError: the number of columns differs, or there are classes or codes that a column does not have.
         """
         require(len(num_codes) == self.dim, "the rows have another number of columns")
         require(self.split < 0 or len(self.weights) == num_codes[self.split], "the rows have other classes")
-        require(self.split >= 0 or len(self.weights) == 1, "the rows have classes without a column of them")
+        require(
+            self.split >= 0 or len(self.weights) == 1,
+            "the rows have several classes, and no column whose values they are",
+        )
         for j, leaves in zip(self.others, self.leaves, strict=True):
-            require(int(leaves.last.max()) <= num_codes[j], "the rows have codes that a column has not")
+            require(int(leaves.last.max()) <= num_codes[j], "the rows have codes that a column does not have")
 
     @property
     def dim(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return len(self.leaves) + (self.split >= 0)
 
     @property
     def others(self) -> list[int]:
-        """Columns other than ``split``."""
+        """Indices of all columns except ``split``."""
         return [j for j in range(self.dim) if j != self.split]
 
-    def given(self, ranges: dict[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
-        """The conditional distribution of rows whose codes in some columns are within ranges [first, last).
+    def conditioned(self, ranges: dict[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
+        """The conditional distribution of rows whose codes are within ranges.
+
+        Args:
+          ranges: by index of a column, the ranges of codes [first, last) that are allowed.
 
         Raises:
-          ValueError: there are no such rows in the release.
+          ValueError: the release has no such rows.
         """
         weights, leaves = np.array(self.weights, np.float64), list(self.leaves)
         for j, allowed in ranges.items():
@@ -304,18 +315,24 @@ class RelaxedRows:
         return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
 
     def sample(self, num_rows: int, seed: int) -> np.ndarray:
-        """Codes of rows, int64 [num_rows, d], in random order: relaxed rows as often as their weights say, and within
-        each of them the values of every column as often as its distribution says, up to rounding at random, in random
-        combination."""
+        """Category codes of rows, int64 [num_rows, d], in random order.
+
+        The number of rows of each relaxed row is in proportion to its weight. Within a relaxed row the number of rows
+        of each value of a column is in proportion to its probability. Numbers are rounded at random, and the values of
+        different columns are combined at random.
+        """
         return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
 
     def weighted_sample(self, num_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Codes of rows with weights [num_rows], Σ = 1: relaxed rows of small weight are taken more often than it says,
-        in proportion to its root, so that few rows show more of what is rare."""
+        """Category codes of rows, int64 [num_rows, d], and weights of the rows, [num_rows], with Σ = 1.
+
+        The number of rows of each relaxed row is in proportion to the square root of its weight. So a small sample
+        shows more of what is rare.
+        """
         weights = self.weights.reshape(-1)
         codes, source = self._sample(num_rows, np.sqrt(weights), seed)
-        found = np.sqrt(weights)[source]
-        return codes, found / found.sum()
+        row_weights = np.sqrt(weights)[source]
+        return codes, row_weights / row_weights.sum()
 
     def _sample(self, num_rows: int, often: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.default_rng(seed)
@@ -339,7 +356,7 @@ class RelaxedRows:
 
 
 def _systematic(random: np.random.Generator, weights: np.ndarray, num_rows: int) -> np.ndarray:
-    """How often each of several things is taken: num_rows in all, and each as often as its weight says, rounded."""
+    """Counts with sum num_rows, in proportion to weights up to rounding, by systematic sampling: int64, as weights."""
     edges = np.cumsum(weights) * (num_rows / weights.sum())
     edges[-1] = num_rows
     return np.diff(np.floor(edges + random.random()), prepend=0).astype(np.int64)
@@ -348,8 +365,19 @@ def _systematic(random: np.random.Generator, weights: np.ndarray, num_rows: int)
 def _choose(
     quantiles: np.ndarray, source: np.ndarray, probabilities: np.ndarray, leaves: Leaves, each: int
 ) -> np.ndarray:
-    """The leaf at a quantile of the relaxed row ``source``, increasing, for a few relaxed rows at a time."""
-    found = np.empty(len(quantiles), np.int64)
+    """The leaf at each quantile of its relaxed row.
+
+    Args:
+      quantiles: in [0, 1), [n].
+      source: the index of the relaxed row of each quantile, increasing, [n].
+      probabilities: of the bins, for each relaxed row of each class, [T K, B].
+      leaves: of the column.
+      each: K, the number of relaxed rows of a class.
+
+    Returns:
+      Indices of leaves, int64 [n].
+    """
+    chosen = np.empty(len(quantiles), np.int64)
     step = max(1, (1 << 24) // max(1, len(leaves.first)))
     for start in range(0, len(probabilities), step):
         rows = np.arange(start, min(start + step, len(probabilities)))
@@ -357,9 +385,9 @@ def _choose(
         edges = np.cumsum(densities, axis=1)
         edges /= np.maximum(edges[:, -1:], np.finfo(float).tiny)
         first, last = np.searchsorted(source, [rows[0], rows[-1] + 1])
-        some = source[first:last] - start
+        row = source[first:last] - start
         place = np.searchsorted(
-            (edges + np.arange(len(rows))[:, None]).reshape(-1), some + quantiles[first:last], "right"
+            (edges + np.arange(len(rows))[:, None]).reshape(-1), row + quantiles[first:last], "right"
         )
-        found[first:last] = np.clip(place - some * edges.shape[1], 0, edges.shape[1] - 1)
-    return found
+        chosen[first:last] = np.clip(place - row * edges.shape[1], 0, edges.shape[1] - 1)
+    return chosen

@@ -1,4 +1,4 @@
-"""From a private table to a folder that may be published: noisy tables of counts, synthetic rows, and a report."""
+"""Releases of tables: noisy marginals, synthetic rows, a report and the privacy statement, as a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.validation import require
-from kme_jax.feature_maps.table import Grid
+from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -49,28 +49,30 @@ _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
 def check_columns(schema: Schema, target: str | None) -> None:
-    """Raises ValueError for a schema of too many columns, and a target that is none of them."""
+    """Raises ValueError if the schema has too many columns, or the target is not one of them."""
     if len(schema.columns) > MAX_COLUMNS:
         raise ValueError(f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}")
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}")
 
 
-def binnings(schema: Schema, target: str | None) -> tuple[list[Grid], int]:
-    """Grids of the columns, and the index of the target or −1."""
-    grids = [Grid.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
-    return grids, -1 if target is None else schema.index(target)
+def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
+    """A binning for each column, and the index of the target column or −1."""
+    binnings = [Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    return binnings, -1 if target is None else schema.index(target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMeasurement:
-    """All that is ever learnt from a private table, and what it takes to use it. All of it is public.
+    """The three measurements of a private table, and what is needed to use them. Public.
+
+    Nothing else is ever learnt from the private table.
 
     Attributes:
       schema: of the columns.
-      target: the name of the column that others are to predict, or None.
-      plan: the bins that pairs were measured in.
-      measured: the noisy embeddings, by name, in order.
+      target: the name of the column that the other columns are meant to predict, or None.
+      plan: the bins in which pairs were measured.
+      measured: the noisy embeddings by name, in order.
       statement: the privacy statement, see ``kme_jax.privacy.statement``.
     """
 
@@ -83,22 +85,22 @@ class TableMeasurement:
     def synthesise(
         self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
     ) -> TableRelease:
-        """A synthetic table for the measurements: post-processing, which spends nothing, as often as one likes.
+        """A synthetic table for the measurements. This is post-processing: each call spends nothing.
 
         Args:
-          num_rows: of the table; as many as the private one has, if None.
+          num_rows: number of synthetic rows; None for N.
           seed: of the synthesis.
-          progress: called with (work done, work in all).
+          progress: called with (work done, total work).
 
         Raises:
-          ValueError: num_rows is not from 1 to a billion; a seed that is not from 0 to 2³² − 1.
+          ValueError: num_rows is not from 1 to a billion, or the seed is not from 0 to 2³² − 1.
         """
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
-        layout = plans.Layout.of_plan(*binnings(self.schema, self.target), self.plan)
-        several = [self.measured.get(name) for name in NAMES]
-        rows = synthesise(layout, self.plan, several, seed=seed, progress=progress)
+        layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan)
+        measured = [self.measured.get(name) for name in NAMES]
+        rows = synthesise(layout, self.plan, measured, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
@@ -127,11 +129,12 @@ class TableMeasurement:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> TableMeasurement:
-        """The measurement of a folder that it, or a release, was saved to. What does not follow from the mechanisms is
-        refused, see ``kme_jax.privacy.verification``.
+        """The measurement in the folder of a measurement or of a release.
+
+        A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``.
 
         Raises:
-          ReleaseError: there is none, or it is damaged, or edited, or of another version.
+          ReleaseError: the folder has no measurement, is damaged or edited, or has another version.
         """
         opened = open_folder(folder, ("table measurement", "table release"))
         document, statement = opened.json("schema.json"), opened.json("privacy.json")
@@ -184,11 +187,12 @@ def _checked_statement(
     """The statement that follows from measurements that were read from a file.
 
     Raises:
-      ValueError: measurements that :func:`measure_table` cannot have made, for this schema and the statement's ε and δ.
+      ValueError: :func:`measure_table` cannot have returned the measurements for this schema and the statement's ε and
+        δ.
     """
     budget = PrivacyBudget(statement["epsilon"], statement["delta"])
-    grids, index = binnings(schema, target)
-    layout = plans.Layout.of_plan(grids, index, plan)
+    binnings, index = binnings_and_target(schema, target)
+    layout = plans.Layout.of_plan(binnings, index, plan)
     plan.check(layout)
     require(set(measured) <= set(NAMES), "a measurement has an unknown name")
     plans.check_maps(layout, plan, [m and m.feature_map for m in map(measured.get, NAMES)])
@@ -210,7 +214,7 @@ def _checked_statement(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRelease:
-    """A release of a table: measurements, and synthetic rows made from them. All of it is public.
+    """A release of a table: measurements, and synthetic rows that were drawn from them. Public.
 
     Attributes:
       measurement: the noisy embeddings and their privacy statement.
@@ -249,23 +253,23 @@ class TableRelease:
         return self.schema.names
 
     def sample(self, num_rows: int, *, seed: int = 0, where: Sequence[str] = (), weighted: bool = False) -> pa.Table:
-        """Other synthetic rows: from the release alone, so that nothing is spent.
+        """New synthetic rows, drawn from the release alone. Nothing is spent.
 
         Args:
-          num_rows: how many.
+          num_rows: number of rows.
           seed: of the sampling.
-          where: conditions that all of them meet, such as "age>=65" or "sex=Female", by =, !=, <, <=, > and >=. Missing
-            values meet "!=" of a value, and "=missing".
-          weighted: whether rows have weights, in a last column "weight", that sum to 1: few rows then show more of what
-            is rare.
+          where: conditions that every row meets, such as "age>=65" or "sex=Female". Comparisons are =, !=, <, <=, > and
+            >=. A missing value meets "=missing", and "!=" of any other value.
+          weighted: whether rows have weights, with sum 1, in a last column "weight". A small weighted sample shows more
+            of what is rare.
 
         Raises:
-          ValueError: a condition that cannot be read, or that no row of the release meets; num_rows is
-            not from 1 to a billion.
+          ValueError: a condition cannot be read, no row of the release meets the conditions, or num_rows is not from 1
+            to a billion.
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
         conditions = [where] if isinstance(where, str) else where
-        rows = self.rows.given(_ranges(self.schema, conditions)) if conditions else self.rows
+        rows = self.rows.conditioned(_ranges(self.schema, conditions)) if conditions else self.rows
         if not weighted:
             return self.schema.decode(rows.sample(num_rows, seed))
         if "weight" in self.schema.names:
@@ -275,7 +279,8 @@ class TableRelease:
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings),
-        rows.npz (what other rows are drawn from) and a manifest into a new folder: all of them, or nothing.
+        rows.npz (the distribution from which more rows are drawn) and a manifest into a new folder: all of them, or
+        nothing.
 
         Raises:
           ReleaseError: the folder exists, or cannot be written.
@@ -295,7 +300,7 @@ class TableRelease:
         """A release that :meth:`save` has written.
 
         Raises:
-          ReleaseError: it is none, is damaged, or edited, or of another version.
+          ReleaseError: the folder has no release of a table, is damaged or edited, or has another version.
         """
         opened = open_folder(folder, ("table release",))
         measurement = TableMeasurement.load(folder)
@@ -318,22 +323,23 @@ class TableRelease:
 
 
 def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """Ranges of codes [first, last) that meet conditions, by column."""
+    """By index of a column, the ranges of codes [first, last) that meet all conditions."""
     allowed: dict[int, list[tuple[int, int]]] = {}
     for text in conditions:
-        # Names may have any characters: the longest one that begins the condition and leaves a comparison.
-        named = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
-        name, found = max((pair for pair in named if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
-        if found is None:
+        # Names may contain any characters. So the longest name is taken that starts the condition and is followed by a
+        # comparison.
+        matches = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
+        name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
+        if match is None:
             raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
-        column, comparison = schema.columns[schema.index(name)], found[1]
+        column, comparison = schema.columns[schema.index(name)], match[1]
         if comparison in ("=", "==", "!="):
-            code = column.code(found[2])
+            code = column.code(match[2])
             ranges = [(0, code), (code + 1, column.num_codes)] if comparison == "!=" else [(code, code + 1)]
-        elif not column.ordered or found[2] == MISSING:
-            raise ValueError(f"condition {text!r}: {name} has no order for it; use = or !=")
+        elif not column.ordered or match[2] == MISSING:
+            raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
         else:
-            below, until = column.below(found[2])
+            below, until = column.below(match[2])
             last = column.num_values
             ranges = [{"<": (0, below), "<=": (0, until), ">=": (below, last), ">": (until, last)}[comparison]]
         before = allowed.get(schema.index(name), [(0, column.num_codes)])
@@ -343,6 +349,7 @@ def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[i
 
 
 def public_inputs(schema: Schema, target: str | None) -> list[str]:
+    """The public inputs that the privacy statement lists."""
     filled = ", filled in from rows that were said to be public" * schema.filled_from_data
     return [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
 

@@ -1,4 +1,4 @@
-"""A schema: what the columns of a table are, from public knowledge. How cells become codes is in ``columns``."""
+"""A schema: the columns of a table, from public knowledge. ``kme_jax.table.columns`` turns cells into codes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,13 @@ from kme_jax.table.columns import Categorical, Column, column_of
 SCHEMA_VERSION = 1
 
 
-# -- types of columns
-
-
-# -- cells
-
-
-# -- columns
-
-
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Of a table: public, and not from its rows.
+    """The schema of a table. It is public, and must not come from the private rows.
 
     Attributes:
-      columns: C of them, in the order in which they are released.
-      filled_from_data: whether a public file told bounds and categories.
+      columns: the C columns, in the order in which they are released.
+      filled_from_data: whether bounds and categories were read from a public file.
     """
 
     columns: tuple[Column, ...]
@@ -51,29 +42,29 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     def index(self, name: str) -> int:
-        """The place of a column.
+        """The index of a column.
 
         Raises:
-          ValueError: no such column.
+          ValueError: there is no such column.
         """
         if name not in self.names:
             raise ValueError(f"no column {said(name)} in the schema, which has {shown(self.names)}")
         return self.names.index(name)
 
     def check_fields(self, fields: pa.Schema) -> None:
-        """Refuses a table by the names of its columns. Types do not count, because one row can decide them.
+        """Refuses a table with other column names. Types are not checked, because one row can change them.
 
         Raises:
-          ValueError: columns missing, or extra.
+          ValueError: columns are missing or extra.
         """
         missing = [name for name in self.names if name not in fields.names]
         extra = [name for name in fields.names if name not in self.names]
         if len(missing) == len(self.names):
-            # The names found are not shown: without a header line they would be cells.
+            # The names of the table are not shown: without a header line they would be private cells.
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line")
         if missing or extra:
             texts = [f"it lacks the schema's {shown(missing)}"] * bool(missing)
@@ -81,10 +72,10 @@ class Schema:
             raise ValueError("; ".join(texts))
 
     def check_keys(self) -> None:
-        """Refuses this schema for tables that are not raw text, whatever these hold: see the top of this module.
+        """Refuses this schema for tables that are not from .csv files, see ``kme_jax.table.columns``.
 
         Raises:
-          ValueError: two categories of a column are the same number or time; a category is a word for missing cells,
+          ValueError: two categories of a column are the same number or time, or a category is a word for missing cells
             and missing cells do not count as this category.
         """
         for column in self.columns:
@@ -96,19 +87,20 @@ class Schema:
                     f"the category {shown((word,))} is a word that programs also read as a missing cell: let it "
                     "be the default of a column that is not nullable, rename it, or give a .csv file"
                 )
-            found = column.one_of_two()
-            if found is not None:
+            alike = column.one_of_two()
+            if alike is not None:
                 raise column._error(
-                    f"categories {shown(found[:1])} and {shown(found[1:])} are the same number or time, "
+                    f"categories {shown(alike[:1])} and {shown(alike[1:])} are the same number or time, "
                     "which only a .csv file tells apart: rename or merge the categories, or give a .csv file"
                 )
 
     def encode(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
-        """Codes [n, C], int64, of any rows, column after column in memory. The code of a cell depends on this cell and
-        on the schema alone.
+        """Category codes of rows, int64 [n, C], column after column in memory.
+
+        The code of a cell depends on this cell and on the schema alone.
 
         Raises:
-          ValueError: see ``check_fields``.
+          ValueError: as for ``check_fields``.
         """
         self.check_fields(batch.schema)
         codes = np.empty((batch.num_rows, len(self.columns)), np.int64, order="F")
@@ -117,10 +109,10 @@ class Schema:
         return codes
 
     def decode(self, codes: np.ndarray) -> pa.Table:
-        """Rows of codes [m, C].
+        """The rows of category codes [m, C], as a table.
 
         Raises:
-          ValueError: other shapes, or numbers that are no codes.
+          ValueError: the shape is wrong, or a number is not a code of its column.
         """
         codes = np.asarray(codes)
         if codes.ndim != 2 or codes.shape[1] != len(self.columns):
@@ -129,10 +121,10 @@ class Schema:
         return pa.table(arrays, names=list(self.names))
 
     def check(self, table: pa.Table) -> None:
-        """Refuses a table that has other values than the schema's. Not for private rows: it tells what they hold.
+        """Refuses a table with invalid values. Not for private rows, because errors show what they hold.
 
         Raises:
-          ValueError: other columns, or in another order; cells that are no values; another type.
+          ValueError: the columns or their order differ, a cell is not a value of its column, or a type differs.
         """
         if tuple(table.column_names) != self.names:
             raise ValueError(f"columns must be {shown(self.names)}, got {shown(table.column_names)}")
@@ -140,7 +132,7 @@ class Schema:
             column.check(table.column(column.name))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The schema as plain JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,
             "filled_from_data": self.filled_from_data,
@@ -149,10 +141,10 @@ class Schema:
 
     @classmethod
     def from_json(cls, document: Any) -> Schema:
-        """From plain JSON values.
+        """The schema of plain JSON values.
 
         Raises:
-          ValueError: another version; fields that are unknown, not filled in or of a wrong type.
+          ValueError: the version differs, or a field is unknown, not filled in, or of a wrong type.
         """
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
@@ -167,13 +159,13 @@ class Schema:
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> Schema:
-        """From a .json file.
+        """The schema of a .json file.
 
         Raises:
-          FileError: no such file, no JSON, or no schema that is filled in.
+          FileError: there is no such file, it is no JSON, or the schema is not filled in.
         """
         path = pathlib.Path(path)
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe could wait forever
             raise FileError(f"{path}: is not a file")
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8-sig")))
@@ -189,10 +181,10 @@ class Schema:
             raise FileError(f"{path}: {error}") from error
 
     def write(self, path: str | os.PathLike) -> None:
-        """To a new .json file.
+        """Writes the schema to a new .json file.
 
         Raises:
-          FileError: it exists, or cannot be written.
+          FileError: the file exists, or cannot be written.
         """
         write_json(path, self.to_json())
 
@@ -201,7 +193,7 @@ def write_json(path: str | os.PathLike, document: dict[str, Any]) -> None:
     """Writes a schema or the draft of one to a new .json file, one column in each line.
 
     Raises:
-      FileError: it exists, or cannot be written.
+      FileError: the file exists, or cannot be written.
     """
     lines = [json.dumps(column, ensure_ascii=False) for column in document["columns"]]
     head = json.dumps(document | {"columns": []}, indent=2, ensure_ascii=False)

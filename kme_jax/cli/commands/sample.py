@@ -94,7 +94,7 @@ def _write_points(release: kme_jax.Release, args: argparse.Namespace, output: pa
         rows = np.concatenate([release.sample.points, release.sample.weights[:, None]], axis=1)
         columns = (*columns, "weight")
     else:
-        rows = release.sample.resample(args.num_rows, args.seed)
+        rows = release.sample.quantise(args.num_rows, args.seed)
         rows = np.random.default_rng(args.seed).permutation(rows)
     write_rows(output, rows, columns)
     return len(rows)
