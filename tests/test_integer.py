@@ -19,6 +19,7 @@ from kme_jax import (
 from kme_jax._numerics.precision import float64
 from kme_jax.feature_maps import integer_map
 from kme_jax.feature_maps.integer import exact_product
+from tests import compiled
 
 NUM_ROWS = 5000
 
@@ -59,7 +60,7 @@ def _rows(dim, num_rows=NUM_ROWS):
 def _features(feature_map, rows):
     with float64():
         dtype = np.float64 if isinstance(feature_map, SubspaceMap) else np.float32
-        return np.asarray(feature_map(jax.numpy.asarray(rows, dtype)), np.float64)
+        return np.asarray(compiled.features(feature_map, jax.numpy.asarray(rows, dtype)), np.float64)
 
 
 def _one(feature_map, row):
