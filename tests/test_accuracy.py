@@ -63,6 +63,7 @@ def test_an_interrupted_run_goes_on(tiny, tmp_path):
     assert other["cells"][0]["never_worse"] is None
 
 
+@pytest.mark.slow
 def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(accuracy_proposal, "NUM_FEATURES", 200)
     monkeypatch.setattr(accuracy_proposal, "COMPARED", 1)

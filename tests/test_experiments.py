@@ -105,6 +105,7 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
         assert check["exact"] == pytest.approx(check["by_coordinates"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_start_of_the_published_curves(tmp_path):
     """All rows, but only the first 150 points: projection and baseline as published, the draw inside the band."""
     config = common.MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
@@ -145,6 +146,7 @@ def test_options_change_the_noise(tiny):
     assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_another_database(tmp_path):
     rows = np.random.default_rng(1).normal(40, 60, (2500, 3))
     np.savez(tmp_path / "some.npz", X_private=rows)
@@ -179,6 +181,7 @@ def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
         assert found["low"][0] == pytest.approx(min(distances), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     config = common.MixtureConfig(
         num_rows=20_000,
@@ -196,6 +199,7 @@ def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     assert curves_["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves_["algorithm1"]["0.1"]["rms"])
 
 
+@pytest.mark.slow
 def test_figures_draws_all_panels(tmp_path, monkeypatch):
     small = common.MixtureConfig(
         num_rows=300,
