@@ -195,7 +195,9 @@ def test_with_bounds_alone(process, place, capsys):
 
     def do(*words):
         if process:
-            return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout
+            return subprocess.run(
+                [*PROGRAM, *words], capture_output=True, text=True, check=True, env=ENVIRONMENT
+            ).stdout
         if words == ("--help",):
             with pytest.raises(SystemExit, match="0"):
                 cli.main(list(words))
