@@ -323,9 +323,8 @@ def test_what_changes_between_releases_compiles_nothing(released, monkeypatch):
 
 def test_chains_that_fit_are_copied():
     """In proportion to their weights; each once where all are as good."""
-    draws = np.stack(
-        [posterior._choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)]
-    )
+    choice = jax.jit(posterior._choice)
+    draws = np.stack([choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)])
     shares = [np.mean(draws == chain) for chain in range(3)]
     np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.05)
     far = jnp.array([-2000.0, -1000.0, -3000.0, -1e30])
