@@ -138,10 +138,10 @@ def test_published_numbers_are_shown_for_published_settings_only(tiny):
 
 
 def test_options_change_the_noise(tiny):
-    sigma = {}
+    sigma, single = {}, {"epsilons": (0.1,), "improved_draws": 1, "num_noise_draws": 2}
     for calibration in ("classical", "analytic"):
         for diameter in ("published", "proved"):
-            config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter)
+            config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter, **single)
             sigma[calibration, diameter] = figure1.run(config)["mechanisms"]["0.1"]["sigma"]
     assert sigma["classical", "published"] / sigma["analytic", "published"] == pytest.approx(1.46, abs=0.01)
     assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
