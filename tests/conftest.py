@@ -11,6 +11,7 @@ import tempfile
 import jax
 import numpy as np
 import pytest
+import threadpoolctl
 
 from kme_jax._numerics.compile_cache import use_compile_cache
 
@@ -24,8 +25,19 @@ def pytest_configure(config):
         if not folder:
             folder = config.stash[_CACHE] = tempfile.mkdtemp(prefix="kme_jax_tests_")
         os.environ["KME_JAX_CACHE_DIR"] = folder
+    if worker and config.workerinput["workercount"] > 1:
+        _use_one_thread()
     if worker or not config.getoption("numprocesses", None):  # this process runs tests
         use_compile_cache()
+
+
+def _use_one_thread():
+    """Threads of XLA and of BLAS in workers that run side by side would wait for each other, busily. Programs that
+    tests start have all threads."""
+    threadpoolctl.threadpool_limits(1)
+    os.environ["NPROC"] = "1"  # XLA reads it once, when its client for CPUs starts
+    jax.local_devices(backend="cpu")
+    del os.environ["NPROC"]
 
 
 def pytest_unconfigure(config):
