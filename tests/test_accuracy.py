@@ -64,7 +64,7 @@ def test_a_small_run_and_its_picture(small_run, tmp_path):
     assert plots.draw_accuracy(tmp_path / "accuracy.json", tmp_path / "a.png").stat().st_size > 10_000
 
 
-def test_an_interrupted_run_goes_on(small_run, tiny):
+def test_an_interrupted_run_goes_on(small_run):
     config, first, _ = small_run
     kept = dict(first, cells=[dict(first["cells"][0], uniform=-1.0), *first["cells"][1:3]])
     common.write_json(pathlib.Path(config.output_dir) / "accuracy.json", kept)
@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on(small_run, tiny):
         [c["distances"]["improved"] for c in first["cells"]],
         rtol=1e-6,
     )
-    other = accuracy_subset.run(dataclasses.replace(tiny, sizes=(5,), epsilons=(0.1,), num_draws=1))
+    other = accuracy_subset.run(dataclasses.replace(config, sizes=(5,), epsilons=(0.1,), num_draws=1))
     assert other["cells"][0]["uniform"] > 0  # other flags: from the start
     assert other["cells"][0]["never_worse"] is None
 

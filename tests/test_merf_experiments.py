@@ -161,6 +161,7 @@ class TestImages:
         with pytest.raises(InputError, match="--validation"):
             merf_images._set_aside(data, 400)
 
+    @pytest.mark.slow
     def test_all_classifiers_learn(self, data_dir):
         data = images.load("mnist", str(data_dir))
         names = [name for name in image_classifiers.NAMES if name != "xgboost"]
