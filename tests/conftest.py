@@ -1,16 +1,48 @@
-"""Every test runs under strict dtype and rank promotion, and without a change of JAX's global float64 setting."""
+"""Every test runs under strict dtype and rank promotion, and without a change of JAX's global float64 setting.
+
+All workers of a session, and the programs that tests start, share one folder of compiled programs, which is new.
+``KME_JAX_TESTS_CACHE_DIR`` names another folder, which is kept. Two sessions that follow each other can share it.
+"""
 
 import os
+import shutil
+import tempfile
 
 import jax
 import numpy as np
 import pytest
+import threadpoolctl
+
+from kme_jax._numerics.compile_cache import use_compile_cache
+
+_CACHE = pytest.StashKey[str]()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compile_cache(tmp_path_factory):
-    """Programs that tests start keep what they compile in a folder of the tests, not in the user's."""
-    os.environ["KME_JAX_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))
+def pytest_configure(config):
+    worker = hasattr(config, "workerinput")
+    if not worker:  # workers inherit the environment
+        folder = os.environ.get("KME_JAX_TESTS_CACHE_DIR")
+        if not folder:
+            folder = config.stash[_CACHE] = tempfile.mkdtemp(prefix="kme_jax_tests_")
+        os.environ["KME_JAX_CACHE_DIR"] = folder
+    if worker and config.workerinput["workercount"] > 1:
+        _use_one_thread()
+    if worker or not config.getoption("numprocesses", None):  # this process runs tests
+        use_compile_cache()
+
+
+def _use_one_thread():
+    """Threads of XLA and of BLAS in workers that run side by side would wait for each other, busily. Programs that
+    tests start have all threads."""
+    threadpoolctl.threadpool_limits(1)
+    os.environ["NPROC"] = "1"  # XLA reads it once, when its client for CPUs starts
+    jax.local_devices(backend="cpu")
+    del os.environ["NPROC"]
+
+
+def pytest_unconfigure(config):
+    if _CACHE in config.stash:
+        shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,9 @@
 import dataclasses
 import functools
 import json
+import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,16 +20,31 @@ from experiments import (
 )
 
 
-@pytest.fixture
-def tiny(tmp_path):
+def _tiny(folder):
     return accuracy.AccuracyConfig(
-        dims=(2,), sizes=(5, 40), epsilons=(0.1, 1.0), num_rows=400, num_draws=3, output_dir=str(tmp_path)
+        dims=(2,), sizes=(5, 40), epsilons=(0.1, 1.0), num_rows=400, num_draws=3, output_dir=str(folder)
     )
 
 
-def test_a_small_run_and_its_picture(tiny, tmp_path):
-    result = accuracy_subset.run(tiny)
-    assert json.loads((tmp_path / "accuracy.json").read_text()) == result
+@pytest.fixture
+def tiny(tmp_path):
+    return _tiny(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """A configuration, its result, and the file with it."""
+    folder = tmp_path_factory.mktemp("accuracy")
+    config = _tiny(folder)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        result = accuracy_subset.run(config)
+    return config, result, (folder / "accuracy.json").read_text()
+
+
+def test_a_small_run_and_its_picture(small_run, tmp_path):
+    _, result, text = small_run
+    assert json.loads(text) == result
+    (tmp_path / "accuracy.json").write_text(text)
     assert [(cell["num_points"], cell["epsilon"]) for cell in result["cells"]] == [
         (5, 0.1),
         (5, 1.0),
@@ -47,22 +64,23 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
     assert plots.draw_accuracy(tmp_path / "accuracy.json", tmp_path / "a.png").stat().st_size > 10_000
 
 
-def test_an_interrupted_run_goes_on(tiny, tmp_path):
-    first = accuracy_subset.run(tiny)
-    kept = dict(first, cells=[dict(first["cells"][0], uniform=-1.0)])
-    common.write_json(tmp_path / "accuracy.json", kept)
-    again = accuracy_subset.run(tiny)
+def test_an_interrupted_run_goes_on(small_run):
+    config, first, _ = small_run
+    kept = dict(first, cells=[dict(first["cells"][0], uniform=-1.0), *first["cells"][1:3]])
+    common.write_json(pathlib.Path(config.output_dir) / "accuracy.json", kept)
+    again = accuracy_subset.run(config)
     assert again["cells"][0]["uniform"] == -1.0  # not computed again
     np.testing.assert_allclose(
         [c["distances"]["improved"] for c in again["cells"]],
         [c["distances"]["improved"] for c in first["cells"]],
         rtol=1e-6,
     )
-    other = accuracy_subset.run(dataclasses.replace(tiny, sizes=(5,), epsilons=(0.1,), num_draws=1))
+    other = accuracy_subset.run(dataclasses.replace(config, sizes=(5,), epsilons=(0.1,), num_draws=1))
     assert other["cells"][0]["uniform"] > 0  # other flags: from the start
     assert other["cells"][0]["never_worse"] is None
 
 
+@pytest.mark.slow
 def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(accuracy_proposal, "NUM_FEATURES", 200)
     monkeypatch.setattr(accuracy_proposal, "COMPARED", 1)
@@ -95,6 +113,7 @@ def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path, monkeypatch
     assert accuracy_proposal.run(config)["cells"][0] == result["cells"][0]
 
 
+@pytest.mark.slow
 def test_gains_on_other_data(tmp_path, monkeypatch):
     monkeypatch.setattr(accuracy_proposal, "NUM_FEATURES", 200)
     short = functools.partial(accuracy_proposal.posterior_mean, num_atoms=5, num_trajectories=2, num_leaps=3)

@@ -12,6 +12,7 @@ def result(tmp_path_factory):
     return audit.run(config), folder
 
 
+@pytest.mark.slow
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
     assert len(cells) == 18
@@ -28,6 +29,7 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
     assert cases["compared"] == 200
 
 
+@pytest.mark.slow
 def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     found, folder = result
     assert json.loads((folder / "audit.json").read_text()) == found

@@ -68,6 +68,7 @@ def _command(*words, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_tiny_run_has_it_all(tiny, peers, tmp_path):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_logging_level")}
     kept = []
@@ -118,6 +119,7 @@ def test_a_tiny_run_has_it_all(tiny, peers, tmp_path):
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_releases_are_timed(tiny, monkeypatch):
     """Without what the compiler takes, which is long."""
     monkeypatch.setattr(common, "first_calls", lambda run: (run(), dict.fromkeys(FIRST, 0.0)))

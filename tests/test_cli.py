@@ -194,11 +194,21 @@ def test_evaluate(place, capsys):
     assert cli.main(["evaluate", "old", "--against=rows.npy", "--no-distance"]) == 0
 
 
-def test_with_bounds_alone_as_a_program(place):
-    """A whole session as a user would have it: another process for each command."""
+@pytest.mark.parametrize("process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_with_bounds_alone(process, place, capsys):
+    """A whole session. As a user would have it, each command is another process."""
 
     def do(*words):
-        return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout
+        if process:
+            return subprocess.run(
+                [*PROGRAM, *words], capture_output=True, text=True, check=True, env=ENVIRONMENT
+            ).stdout
+        if words == ("--help",):
+            with pytest.raises(SystemExit, match="0"):
+                cli.main(list(words))
+        else:
+            assert cli.main(list(words)) == 0
+        return capsys.readouterr().out
 
     text = do(*_command(points=None, num_features=100, num_points=50, kernel="matern52", length=0.4))
     assert "differential privacy" in text
@@ -216,15 +226,23 @@ def test_with_bounds_alone_as_a_program(place):
     assert not list(place.glob("*.measured"))
 
 
+PLAN = ["plan", "--num_rows=3000", "--dim=1", "--epsilon=0.1,10", "--delta=1e-6", "--length=0.3"]
+
+
+@pytest.mark.slow
+def test_a_plan_estimates_errors(capsys):
+    assert cli.main([*PLAN, "--json"]) == 0
+    little, much = json.loads(capsys.readouterr().out)
+    assert 0 < much["mean_error"] < little["mean_error"] < 0.2
+    assert 0 < much["probability_error"] < little["probability_error"] < 0.4
+
+
 def test_plan(capsys):
-    words = ["--num_rows=3000", "--dim=1", "--epsilon=0.1,10", "--delta=1e-6", "--length=0.3"]
-    assert cli.main(["plan", *words, "--json"]) == 0
+    assert cli.main([*PLAN, "--no-errors", "--json"]) == 0
     little, much = json.loads(capsys.readouterr().out)
     assert little["sigma"] > 10 * much["sigma"]
     assert little["noise_norm"] == pytest.approx(little["sigma"] * little["num_features"] ** 0.5)
-    assert 0 < much["mean_error"] < little["mean_error"] < 0.2
-    assert 0 < much["probability_error"] < little["probability_error"] < 0.4
-    assert cli.main(["plan", *words, "--no-errors", "--public_points=20"]) == 0
+    assert cli.main([*PLAN, "--no-errors", "--public_points=20"]) == 0
     text = capsys.readouterr().out
     assert "3000 rows of 1 columns" in text
     assert "mean" not in text
@@ -693,6 +711,7 @@ def _start(place, *words):
     )
 
 
+@pytest.mark.slow
 def test_two_programs_on_one_ledger(place):
     """Both want to release the same rows for the first time: one does, and the other is refused."""
     processes = [_start(place, *_command(output=f"out{i}")) for i in range(2)]
@@ -703,6 +722,7 @@ def test_two_programs_on_one_ledger(place):
     assert len(Ledger(place / "rows.csv.ledger").spent("rows.csv")) == 1
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_there_is_a_whole_release_or_none(place):
     """Real programs, killed at random moments of their lives."""
     started = time.perf_counter()

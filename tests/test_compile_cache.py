@@ -171,6 +171,7 @@ def test_the_command_keeps_its_programs(tmp_path):
     assert _mode(folder) == 0o700
 
 
+@pytest.mark.slow
 def test_experiments_keep_their_programs(tmp_path):
     sizes = ["--num_rows=100", "--max_points=5", "--num_noise_draws=2", "--improved_sizes=5", "--improved_draws=1"]
     words = ["-m", "experiments.figure1", *sizes, f"--output_dir={tmp_path}/out"]
@@ -190,6 +191,7 @@ def _floats(text):
             yield from struct.unpack(f"<{len(data) // size}{kind}", data[: len(data) // size * size])
 
 
+@pytest.mark.slow
 def test_no_private_value_is_a_constant_of_a_program(tmp_path):
     """Two databases that differ in one row lead to the same programs, and no program has the numbers of that row."""
     run = _python("-W", "ignore", "-m", "tests.release_programs", tmp_path)

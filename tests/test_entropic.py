@@ -8,6 +8,7 @@ from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embed
 from kme_jax._numerics.precision import float64
 from kme_jax.synthesis import EntropicLeastSquares, adaptive, adaptive_batch, closed_form, entropic, uniform
 from kme_jax.synthesis.entropic import EntropicBatch
+from tests import compiled
 
 
 def _primal(features, target, prior, penalty, weights):
@@ -99,7 +100,7 @@ def test_the_risk_estimate_is_unbiased(rng):
     embedding, noisy = _private(points, rows, 0, 0.5)
     alpha, scale = embedding.coordinates, noisy.mechanism.scale
     with float64():
-        features = np.asarray(noisy.feature_map(jnp.asarray(points)))
+        features = np.asarray(compiled.features(noisy.feature_map, jnp.asarray(points)))
         estimates, errors = [], []
         for draw in rng.normal(size=(200, len(alpha))):
             problem = EntropicLeastSquares(features, alpha + scale * draw)
@@ -122,7 +123,7 @@ def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, eps
     for seed in range(20):
         embedding, noisy = _private(points, rows, seed, epsilon)
         with float64():
-            features = np.asarray(noisy.feature_map(jnp.asarray(points)))
+            features = np.asarray(compiled.features(noisy.feature_map, jnp.asarray(points)))
         samples = {"adaptive": adaptive(noisy)[0], "closed_form": closed_form(noisy), "uniform": uniform(points)}
         for name, sample in samples.items():
             squares[name].append(np.sum((sample.weights @ features - embedding.coordinates) ** 2))

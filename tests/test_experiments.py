@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -105,6 +106,7 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
         assert check["exact"] == pytest.approx(check["by_coordinates"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_start_of_the_published_curves(tmp_path):
     """All rows, but only the first 150 points: projection and baseline as published, the draw inside the band."""
     config = common.MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
@@ -136,15 +138,16 @@ def test_published_numbers_are_shown_for_published_settings_only(tiny):
 
 
 def test_options_change_the_noise(tiny):
-    sigma = {}
+    sigma, single = {}, {"epsilons": (0.1,), "improved_draws": 1, "num_noise_draws": 2}
     for calibration in ("classical", "analytic"):
         for diameter in ("published", "proved"):
-            config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter, num_noise_draws=2)
+            config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter, **single)
             sigma[calibration, diameter] = figure1.run(config)["mechanisms"]["0.1"]["sigma"]
     assert sigma["classical", "published"] / sigma["analytic", "published"] == pytest.approx(1.46, abs=0.01)
     assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_another_database(tmp_path):
     rows = np.random.default_rng(1).normal(40, 60, (2500, 3))
     np.savez(tmp_path / "some.npz", X_private=rows)
@@ -179,6 +182,7 @@ def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
         assert found["low"][0] == pytest.approx(min(distances), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     config = common.MixtureConfig(
         num_rows=20_000,
@@ -196,6 +200,7 @@ def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     assert curves_["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves_["algorithm1"]["0.1"]["rms"])
 
 
+@pytest.mark.slow
 def test_figures_draws_all_panels(tmp_path, monkeypatch):
     small = common.MixtureConfig(
         num_rows=300,
@@ -296,19 +301,22 @@ def test_bad_datasets_are_refused(tiny, tmp_path_factory):
 def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "twice.npz"
     np.savez(path, X_private=np.repeat(mixture(200, 2), 2, axis=0))
-    result = figure1.run(dataclasses.replace(tiny, dataset=str(path), num_noise_draws=2))
+    result = figure1.run(dataclasses.replace(tiny, dataset=str(path)))
     assert result["rank"][-1] <= 30
+
+
+_slow = functools.partial(pytest.param, marks=pytest.mark.slow)  # each starts a program
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["experiments.figure1", "--epsilons=a"], "error: --epsilons must be numbers"),
-        (["experiments.figure1", "extra"], "error: unknown word 'extra'"),
-        (["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
-        (["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
+        _slow(["experiments.figure1", "extra"], "error: unknown word 'extra'"),
+        _slow(["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
+        _slow(["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
         (["experiments.figures", "--quick", "--output_dir=figures"], "error: --quick never writes into figures/"),
-        (["experiments.plots", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
+        _slow(["experiments.plots", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
     ],
 )
 def test_errors_are_one_line_and_exit_status_2(words, message):
@@ -318,6 +326,7 @@ def test_errors_are_one_line_and_exit_status_2(words, message):
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_flag_is_an_error():
     run = _command("experiments.figure1", "--epsilon=1")
     assert run.returncode != 0
@@ -330,6 +339,7 @@ def test_help_lists_every_flag():
         assert f"--{field.name}:" in text or f"]{field.name}:" in text, field.name
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_no_result(tmp_path):
     run = subprocess.Popen(
         [
@@ -366,7 +376,7 @@ def test_writing_is_atomic(tmp_path):
 
 
 def test_a_picture_of_one_panel(tiny, tmp_path):
-    result = figure2.run(dataclasses.replace(tiny, num_noise_draws=5))
+    result = figure2.run(tiny)
     path = curves.write_panel(result, str(tmp_path))
     assert path.name == "figure2_D2.json"
     picture = plots.draw_mixture_figure([path], tmp_path / "panel.png")

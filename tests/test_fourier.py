@@ -20,6 +20,7 @@ from kme_jax import (
     mean_embedding_of_batches,
 )
 from kme_jax._numerics.precision import float64, precision_of
+from tests import compiled
 
 UNIT = [Gaussian(0.3), Laplacian(0.4), Matern32(1.5), Matern52(0.8)]
 KERNELS = [*UNIT, UNIT[0] + UNIT[2], (UNIT[0] + UNIT[1]) * UNIT[3] + UNIT[2]]
@@ -46,7 +47,7 @@ def _scaled(kernel, factor):
 def _features(fourier, x):
     """ψ(x) as the map computes it, returned in float64."""
     with precision_of(fourier.turns):
-        features = fourier(jnp.asarray(x, fourier.turns.dtype))
+        features = compiled.features(fourier, jnp.asarray(x, fourier.turns.dtype))
         assert features.dtype == fourier.turns.dtype
         return np.asarray(features, np.float64)
 
@@ -231,9 +232,10 @@ def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_freq
     assert (fourier.diameter - root_two_kappa) < 4 * (found - root_two_kappa)  # and not by much
 
 
-def test_the_least_cosine_holds_for_many_draws_over_a_long_line():
+@pytest.mark.parametrize("num_draws", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_the_least_cosine_holds_for_many_draws_over_a_long_line(num_draws):
     differences = np.linspace(0, 3000, 30_001)[:, None]  # in spacings of 0.1, at a length scale of 1
-    for seed in range(20):
+    for seed in range(num_draws):
         fourier = FourierMap.from_kernel(jax.random.key(seed), Gaussian(0.5), 1000, 1)
         assert fourier.radius > 3000
         cosines = np.cos(2 * np.pi * differences @ np.asarray(fourier.turns, np.float64).T).mean(axis=1)
@@ -266,7 +268,7 @@ def test_kernels_decrease_along_rays(kernel, rng):
     assert kernel.decreases_along_rays
     directions = rng.normal(size=(500, 3)) * rng.exponential(size=(500, 1))
     with float64():
-        values = jax.vmap(kernel, (0, None))
+        values = jax.jit(jax.vmap(kernel, (0, None)))
         near, far = (np.asarray(values(scale * directions, np.zeros(3))) for scale in (1, 2))
     assert (far >= 0).all()
     assert (far <= near).all()
@@ -276,7 +278,8 @@ def test_rows_beyond_the_radius_count_as_zero():
     fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2000, 1)
     inside, outside = [[0.0], [0.999 * fourier.radius]], [[0.0], [1.001 * fourier.radius]]
     assert fourier.row_bound == fourier.radius
-    lengths = [np.linalg.norm(mean_embedding(fourier, rows).coordinates - 0.5 * fourier(jnp.zeros((1, 1)))[0])
+    zero = compiled.features(fourier, np.zeros((1, 1), np.float32))[0]
+    lengths = [np.linalg.norm(mean_embedding(fourier, rows).coordinates - 0.5 * zero)
                for rows in (inside, outside)]  # fmt: skip
     np.testing.assert_allclose(lengths, [0.5, 0], atol=1e-6)
 

@@ -29,13 +29,14 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.statement import schema
 from kme_jax.storage.folders import ReleaseError
+from tests import compiled
 from tests.arguments import arguments
 
 BUDGET = PrivacyBudget(2.0, 1e-5)
 FOURIER = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2)
 LABELLED = LabelledMap(FOURIER, 3)
 SMALL = MLP(widths=(20, 20), code=2)
-QUICK = Training(num_steps=60, num_cycles=1, batch_size=60)
+QUICK = Training(num_steps=50, num_cycles=1, batch_size=60)
 CENTRES = np.asarray([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
 
 
@@ -100,6 +101,7 @@ def test_judgement_is_unbiased_and_knows_its_error():
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(np.std(fits), rel=0.35)
 
 
+@pytest.mark.slow
 def test_styles_have_the_best_shares():
     """Two modes of .7 and .3, four styles: shares are probabilities, no others fit better, and rows follow them."""
     rng = np.random.default_rng(0)
@@ -132,6 +134,7 @@ def test_least_squares_over_probabilities():
     np.testing.assert_allclose(generators._simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_steps_are_the_same_however_many_are_in_a_call(monkeypatch):
     measured, found = _measured(_rows()), []
     for steps in (1, 50, 500):  # a CPU's for convolutions, a CPU's, an accelerator's
@@ -155,6 +158,7 @@ def test_calls_end_where_pieces_and_cycles_do():
     assert Training(num_steps=500, num_cycles=3).calls(500) == [500, 1000, 1500]
 
 
+@pytest.mark.slow
 def test_the_same_key_makes_the_same_bits_in_another_process():
     """On a GPU as on a CPU: embedding, training, judgement and samples."""
     script = """if True:
@@ -298,7 +302,7 @@ def test_the_objective_is_unbiased(styles):
     points = points.astype(np.float32)
     target = perturb(jax.random.key(0), mean_embedding(FOURIER, rng.normal(size=(500, 2))), BUDGET)
     shares = np.asarray([[1.0]]) if not styles else np.asarray([[0.4, 0.3, 0.2, 0.1]])
-    features = np.asarray(FOURIER(points.reshape(-1, 2)), np.float64).reshape(len(points), 200, -1)
+    features = np.asarray(compiled.features(FOURIER, points.reshape(-1, 2)), np.float64).reshape(len(points), 200, -1)
     truth = np.sum((target.coordinates - shares[0] @ features.mean(axis=1)) ** 2)
 
     def mean_of(unbiased, batch=4, draws=4000):
@@ -307,7 +311,8 @@ def test_the_objective_is_unbiased(styles):
         assert num_blocks == 1
         chosen = rng.integers(200, size=(draws, len(points), batch))
         batches = np.stack([points[s][chosen[:, s]] for s in range(len(points))], axis=1).reshape(draws, -1, 2)
-        values = jax.vmap(lambda rows: objective(rows, jnp.asarray(shares, jnp.float32), 0))(jnp.asarray(batches))
+        values = jax.jit(jax.vmap(lambda rows: objective(rows, jnp.asarray(shares, jnp.float32), 0)))(batches)
+        values = np.asarray(values, np.float64)
         return float(values.mean()), float(values.std()) / math.sqrt(draws)
 
     mean, error = mean_of(True)
@@ -324,8 +329,8 @@ def test_blocks_of_features_have_the_whole_as_their_mean():
     whole, one = generators._objective(measured.embedding, np.full(3, 1 / 3), Training())
     parts, several = generators._objective(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
     assert (one, several) == (1, 4)
-    values = [float(parts(points, styles, block)) for block in range(several)]
-    assert np.mean(values) == pytest.approx(float(whole(points, styles, 0)), rel=1e-4)
+    values = [float(jax.jit(parts)(points, styles, block)) for block in range(several)]
+    assert np.mean(values) == pytest.approx(float(jax.jit(whole)(points, styles, 0)), rel=1e-4)
 
 
 def test_rare_classes_count_alike_where_counts_are_measured():
@@ -443,6 +448,7 @@ def test_warnings_that_are_errors_lose_nothing(tmp_path):
     assert len(ledger.spent("rows")) == 1
 
 
+@pytest.mark.slow
 def test_mixed_rows_are_numbers_and_codes():
     rng = np.random.default_rng(0)
     codes = rng.choice(3, 4000, p=[0.7, 0.2, 0.1])
@@ -468,7 +474,9 @@ def test_mixed_rows_are_numbers_and_codes():
 @pytest.mark.parametrize(
     ("network", "num_labels"),
     [
-        (Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2),
+        pytest.param(
+            Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.slow
+        ),
         (SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2),
         (SmoothImages(8, 8, widths=(10,), code=2, styles=0), 0),
         (MLP(widths=(), code=2, styles=2), 0),
@@ -673,6 +681,7 @@ class TestPrivacy:
         assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]
 
 
+@pytest.mark.slow
 def test_the_examples_in_the_readme_run(tmp_path, monkeypatch, capsys):
     readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)

@@ -19,6 +19,7 @@ from kme_jax import (
 from kme_jax._numerics.exact import exact_product
 from kme_jax._numerics.precision import float64
 from kme_jax.feature_maps.waves import CosSin, IntegerCosSin
+from tests import compiled
 
 NUM_ROWS = 5000
 
@@ -59,7 +60,7 @@ def _rows(dim, num_rows=NUM_ROWS):
 def _features(feature_map, rows):
     with float64():
         dtype = np.float64 if isinstance(feature_map, SubspaceMap) else np.float32
-        return np.asarray(feature_map(jax.numpy.asarray(rows, dtype)), np.float64)
+        return np.asarray(compiled.features(feature_map, jax.numpy.asarray(rows, dtype)), np.float64)
 
 
 def _one(feature_map, row):
@@ -104,6 +105,7 @@ def test_a_float32_sum_of_the_same_rows_depends_on_their_order():
     assert (first != second).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_sums_do_not_depend_on_the_number_of_devices():
     code = """
 import os

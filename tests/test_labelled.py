@@ -18,6 +18,7 @@ from kme_jax import (
 from kme_jax._numerics import tiles
 from kme_jax.feature_maps import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
+from tests import compiled
 
 
 def _fourier(num_features=200, dim=3):
@@ -57,13 +58,13 @@ def _rows(feature_map, num_rows, seed=0):
 
 def test_inner_products_are_the_kernel(feature_map):
     rows = _rows(feature_map, 30)
-    features = np.asarray(feature_map(rows))
+    features = np.asarray(compiled.features(feature_map, rows))
     assert features.shape == (30, feature_map.num_features)
     inner = features @ features.T
     # The numeric part is a random (or a lattice's) estimate of its kernel; the parts with codes are exact.
     base = feature_map.features if isinstance(feature_map, LabelledMap) else feature_map
     numeric = base.numeric if isinstance(base, MixedMap) else base
-    numbers = np.asarray(numeric(rows[:, : numeric.dim]))
+    numbers = np.asarray(compiled.features(numeric, rows[:, : numeric.dim]))
     expected = numbers @ numbers.T
     if isinstance(base, MixedMap):
         codes = rows[:, numeric.dim : base.dim]
@@ -71,14 +72,16 @@ def test_inner_products_are_the_kernel(feature_map):
     if base is not feature_map:
         expected = expected * (rows[:, None, -1] == rows[None, :, -1])
     np.testing.assert_allclose(inner, expected, atol=2e-6)
-    kernel = np.asarray(feature_map.kernel.pairwise(rows, rows))
+    kernel = np.asarray(compiled.pairwise(feature_map.kernel, rows, rows))
     assert np.abs(inner - kernel).max() < 5 / math.sqrt(numeric.num_features / 2)
-    np.testing.assert_allclose(kernel, [[feature_map.kernel(x, y) for y in rows] for x in rows], atol=2e-6)
+    np.testing.assert_allclose(kernel, compiled.one_by_one(feature_map.kernel, rows, rows), atol=2e-6)
 
 
 def test_no_two_rows_are_further_apart_than_the_diameter(feature_map):
     rows = _rows(feature_map, 300)
-    features = np.concatenate([np.asarray(feature_map(rows), np.float64), np.zeros((1, feature_map.num_features))])
+    features = np.concatenate(
+        [np.asarray(compiled.features(feature_map, rows), np.float64), np.zeros((1, feature_map.num_features))]
+    )
     squares = np.sum(features**2, axis=1)
     distances = np.sqrt(np.maximum(squares[:, None] + squares[None] - 2 * features @ features.T, 0))
     assert distances.max() <= feature_map.diameter * (1 + 1e-6)
@@ -107,9 +110,9 @@ def test_codes_in_the_place_of_one_hot_vectors_would_break_the_guarantee():
     """The published sensitivity 2√2/n, and what integer codes up to 40 do to it."""
     rows = np.zeros((2, 6), np.float32)
     rows[1, 3:] = 1, 4, 2
-    ours = np.asarray(MIXED(rows))
+    ours = np.asarray(compiled.features(MIXED, rows))
     published = np.concatenate(
-        [np.asarray(FOURIER(rows[:, :3])), np.asarray([[0, 0, 0], [40, 15, 6]]) / 3**0.5], axis=1
+        [np.asarray(compiled.features(FOURIER, rows[:, :3])), np.asarray([[0, 0, 0], [40, 15, 6]]) / 3**0.5], axis=1
     )
     assert np.linalg.norm(ours[1] - ours[0]) <= MIXED.diameter < 2 * math.sqrt(2)
     assert np.linalg.norm(published[1] - published[0]) > 5 * 2 * math.sqrt(2)
@@ -117,7 +120,7 @@ def test_codes_in_the_place_of_one_hot_vectors_would_break_the_guarantee():
 
 def test_sums_are_those_of_the_features(feature_map):
     rows = _rows(feature_map, 500)
-    expected = np.asarray(feature_map(rows), np.float64).sum(axis=0)
+    expected = np.asarray(compiled.features(feature_map, rows), np.float64).sum(axis=0)
     done = []
     mean = mean_embedding(feature_map, rows, progress=lambda *seen: done.append(seen))
     np.testing.assert_allclose(mean.coordinates * len(rows), expected, atol=5e-4)
@@ -226,7 +229,8 @@ def test_classes_of_any_size_are_summed_by_one_program(monkeypatch):
     for sizes in ((2000, 2000, 2000), (5990, 10, 0), (3000, 2900, 100)):
         rows[:, -1] = np.repeat([0, 1, 2], sizes)
         found = mean_embedding(feature_map, rows).coordinates.reshape(3, -1) * len(rows)
-        expected = [np.asarray(fourier(rows[rows[:, -1] == label, :-1])).sum(axis=0) for label in range(3)]
+        features = np.asarray(compiled.features(fourier, rows[:, :-1]), np.float64)
+        expected = [features[rows[:, -1] == label].sum(axis=0) for label in range(3)]
         np.testing.assert_allclose(found, expected, atol=2e-2)
     assert len(shapes) == 1
 

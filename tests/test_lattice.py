@@ -21,6 +21,7 @@ from kme_jax import (
 )
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
+from tests import compiled
 
 KERNEL = Gaussian(0.5)  # ℓ = 1
 BOXES = [([-4.0], [9.0]), ([-3.0, 1.0], [3.0, 11.0]), ([0.0, -1.0, 2.0], [2.0, 1.0, 5.0])]
@@ -32,7 +33,7 @@ def _map(box, **options):
 
 def _features(lattice, x):
     with float64():
-        return np.asarray(lattice(jnp.asarray(x)))
+        return np.asarray(compiled.features(lattice, jnp.asarray(x)))
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-5), (np.float64, 2e-6)])
@@ -42,7 +43,7 @@ def test_inner_products_are_the_kernel_in_the_box(box, dtype, error, rng):
     x, y = rng.uniform(*box, (40, len(box[0]))), rng.uniform(*box, (50, len(box[0])))
     found = _features(lattice, x) @ _features(lattice, y).T
     with float64():
-        expected = np.asarray(KERNEL.pairwise(x, y))
+        expected = np.asarray(compiled.pairwise(KERNEL, x, y))
     np.testing.assert_allclose(found, expected, atol=error)
 
 
@@ -108,13 +109,14 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     z, weights, widths = rng.uniform(0, 1, (4, dim)), np.array([0.2, 0.4, 0.3, 0.1]), np.array([0.4, 0.1])
     points = _features(lattice, centre + length * z)
     single = [jnp.asarray(value, jnp.float32) for value in (z, weights)]
-    np.testing.assert_allclose(np.asarray(waves.mixture(*single)), weights @ points, atol=3e-6)
+    np.testing.assert_allclose(np.asarray(jax.jit(waves.mixture)(*single)), weights @ points, atol=3e-6)
     draws = (centre + length * z)[:, None] + length * np.repeat(widths, 2)[:, None, None] * rng.normal(
         size=(4, 20_000, dim)
     )
     means = np.stack([_features(lattice, some).mean(axis=0) for some in draws])
-    found = np.asarray(waves.mixtures(*single, jnp.asarray(widths, jnp.float32)))
-    together = np.asarray(waves.features(waves.table_of_normals(*single, jnp.asarray(widths, jnp.float32))))
+    parts = (*single, jnp.asarray(widths, jnp.float32))
+    found = np.asarray(jax.jit(waves.mixtures)(*parts))
+    together = np.asarray(jax.jit(lambda *parts: waves.features(waves.table_of_normals(*parts)))(*parts))
     np.testing.assert_allclose(together, found.sum(axis=0), atol=3e-6)
     for group in (0, 1):  # the first two centres, and the others
         members = slice(2 * group, 2 * group + 2)
@@ -127,10 +129,12 @@ def test_free_and_lattice_waves_agree_for_the_same_frequencies(rng):
     centres = rng.normal(size=(4, 2))
     angles = (centres - lattice.centre) @ omega.T
     expected = np.concatenate([(lattice.amplitudes * f(angles)).mean(axis=0) for f in (np.cos, np.sin)])
-    found = lattice.waves(np.zeros(2), 1.0).mixture(jnp.asarray(centres, jnp.float32), jnp.full(4, 0.25, jnp.float32))
+    mixture = jax.jit(lattice.waves(np.zeros(2), 1.0).mixture)
+    found = mixture(jnp.asarray(centres, jnp.float32), jnp.full(4, 0.25, jnp.float32))
     np.testing.assert_allclose(np.asarray(found), expected, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_the_posterior_mean_of_lattice_features(rng):
     """Far from the origin; the distance in features is the distance in the Hilbert space."""
     centres = np.array([[1002.0, -501.0], [997.0, -499.5]])

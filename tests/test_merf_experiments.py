@@ -103,13 +103,17 @@ class TestGaussians:
         assert merf_gaussians.judge(swapped)["modes"] == 0
         assert merf_gaussians.judge(swapped)["nll"] > 10
 
-    def test_a_run_can_be_drawn_and_goes_on(self, few_features, tmp_path):
+    @pytest.mark.parametrize(
+        "variants", [("improved",), pytest.param(tuple(merf_gaussians.VARIANTS), marks=pytest.mark.slow)], ids=len
+    )
+    def test_a_run_can_be_drawn_and_goes_on(self, variants, few_features, tmp_path):
         config = merf_gaussians.GaussiansConfig(
             num_rows=500, num_samples=300, num_steps=2, num_seeds=1, output_dir=str(tmp_path)
         )
         first = merf_gaussians.run(dataclasses.replace(config, variants=("improved",)))
         assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
-        result = merf_gaussians.run(config)
+        result = merf_gaussians.run(dataclasses.replace(config, variants=variants))
+        assert {cell["variant"] for cell in result["cells"]} == {"real rows", *variants}
         assert result["cells"][:2] == first["cells"]
         assert result == json.loads((tmp_path / "merf_gaussians.json").read_text())
         assert "| improved | " in merf_gaussians.markdown(result)
@@ -128,6 +132,7 @@ class TestImages:
             assert rows[:, :-1].max() <= 1
             np.testing.assert_array_equal(rows[:, -1], data.private_labels)
 
+    @pytest.mark.slow
     def test_a_run_can_be_drawn_and_goes_on(self, few_features, data_dir, tmp_path):
         config = _images_config(data_dir, tmp_path, variants=("improved",))
         first = merf_images.run(config)["mnist"]
@@ -156,6 +161,7 @@ class TestImages:
         with pytest.raises(InputError, match="--validation"):
             merf_images._set_aside(data, 400)
 
+    @pytest.mark.slow
     def test_all_classifiers_learn(self, data_dir):
         data = images.load("mnist", str(data_dir))
         names = [name for name in image_classifiers.NAMES if name != "xgboost"]
@@ -267,7 +273,7 @@ def test_bad_configurations_are_one_line(config, says):
     ("module", "flags", "says"),
     [
         ("merf_images", ["--data_dir=/nowhere"], "has no folder mnist"),
-        ("merf_gaussians", ["here"], "unknown word"),
+        pytest.param("merf_gaussians", ["here"], "unknown word", marks=pytest.mark.slow),
     ],
 )
 def test_bad_flags_are_one_line(module, flags, says, tmp_path):
@@ -278,6 +284,7 @@ def test_bad_flags_are_one_line(module, flags, says, tmp_path):
     assert len(run.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_help_lists_the_flags():
     run = subprocess.run([sys.executable, "-m", "experiments.merf_gaussians", "--help"], capture_output=True, text=True)
     assert all(f"--{field.name}:" in run.stdout for field in dataclasses.fields(merf_gaussians.GaussiansConfig))

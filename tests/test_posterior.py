@@ -24,6 +24,7 @@ from kme_jax.feature_maps.waves import FreeWaves
 from kme_jax.nonprivate import Reference
 from kme_jax.synthesis import joint_reduced_set, posterior
 from kme_jax.synthesis.posterior import _Model
+from tests import compiled
 
 KERNEL = Gaussian(0.5)
 PROPOSAL = NormalProposal.create(np.zeros(2), 4.0)
@@ -81,6 +82,7 @@ def test_draws_are_distributions_and_their_mean_has_the_coordinates(released):
     assert np.linalg.norm(total - mean.coordinates) < 0.02 * spread
 
 
+@pytest.mark.slow
 def test_rows_that_one_wide_atom_fits_roughly_get_more_of_them(rng):
     """A uniform distribution on a cube: a single normal distribution is a trap."""
     rows = rng.uniform(-1, 1, (20_000, 3))
@@ -94,6 +96,7 @@ def test_rows_that_one_wide_atom_fits_roughly_get_more_of_them(rng):
     assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 0.8 * noise
 
 
+@pytest.mark.slow
 def test_a_posterior_that_does_not_explain_the_embedding_is_corrected(released):
     """One atom for three clusters: the error is the noise's, not the much larger one of the fit."""
     _, embedding, _, _, explained = released
@@ -130,12 +133,13 @@ def test_the_model_is_the_formula(rng):
     atoms = rng.choice(4, 200_000, p=gammas / gammas.sum())
     centres = proposal.mean + length * np.asarray(parameters["centres"], np.float64)
     draws = centres[atoms] + length * np.exp([-0.7, -0.7, 0.4, 0.4])[atoms, None] * rng.normal(size=(200_000, 2))
-    expected = np.asarray(fourier(jnp.asarray(draws, jnp.float32))).mean(axis=0)
-    features = np.asarray(model.waves.features(model.table(parameters)))
+    expected = np.asarray(compiled.features(fourier, jnp.asarray(draws, jnp.float32))).mean(axis=0)
+    table = jax.jit(model.table)
+    features = np.asarray(jax.jit(model.waves.features)(table(parameters)))
     np.testing.assert_allclose(features, expected, atol=5 * fourier.scale / np.sqrt(200_000))
 
     def density(parameters):
-        residual = (np.asarray(model.target) - np.asarray(model.table(parameters))).ravel()
+        residual = (np.asarray(model.target) - np.asarray(table(parameters))).ravel()
         logs = np.asarray(parameters["log_gammas"], np.float64)
         location = length * np.asarray(parameters["location"], np.float64) / proposal.scale
         spread = np.exp(np.asarray(parameters["log_spread"], np.float64))
@@ -153,7 +157,8 @@ def test_the_model_is_the_formula(rng):
         return -(residual @ residual) / 1.4 + prior + gammas
 
     other = jax.tree.map(lambda value: value + jnp.float32(0.3), parameters)
-    difference = float(model.log_density(other)[0] - model.log_density(parameters)[0])
+    log_density = jax.jit(model.log_density)
+    difference = float(log_density(other)[0] - log_density(parameters)[0])
     assert difference == pytest.approx(density(other) - density(parameters), rel=1e-4)
 
 
@@ -177,8 +182,8 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
         "log_widths": jnp.asarray([-1.0, 0.0], jnp.float32),
         "log_concentration": jnp.float32(np.log(4)),  # α/K = 1
     }
-    jacobian = jax.jacrev(lambda parameters: model.table(parameters).ravel())(parameters)
-    found = model.curvature(parameters)
+    jacobian = jax.jit(jax.jacrev(lambda parameters: model.table(parameters).ravel()))(parameters)
+    found = jax.jit(model.curvature)(parameters)
     for name, prior in (("centres", 1.0), ("log_widths", 1.0)):
         columns = np.sum(np.square(np.asarray(jacobian[name])), axis=0) / 1e-3
         np.testing.assert_allclose(np.asarray(found[name]), columns + prior, rtol=0.01)
@@ -188,6 +193,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
     assert ((ratio > 0.5) & (ratio < 8)).all()
 
 
+@pytest.mark.slow
 def test_the_sampler_draws_from_the_posterior_it_says():
     """In one dimension, with a flat likelihood: all parameters have the law of the prior."""
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 200, 1)
@@ -230,7 +236,7 @@ def test_points_represent_the_posterior_mean(released, weights):
         assert sample.weights.sum() == pytest.approx(1, abs=1e-9)
         assert (np.ptp(sample.weights) == 0) == (weights == "uniform")
         assert report.converged
-        features = np.asarray(mean.feature_map(jnp.asarray(sample.points, jnp.float32)), np.float64)
+        features = np.asarray(compiled.features(mean.feature_map, jnp.asarray(sample.points, jnp.float32)), np.float64)
         gaps.append(np.linalg.norm(sample.weights @ features - mean.coordinates) / target)
     assert gaps[0] < 0.1
     assert gaps[1] < 0.02
@@ -247,6 +253,7 @@ def test_draws_of_the_mean_follow_it(released):
     assert (mean.sample(100, seed=0) != mean.sample(100, seed=1)).any()
 
 
+@pytest.mark.slow
 def test_improved_beats_algorithm_two_on_a_laplacian_kernel_away_from_the_origin():
     kernel, centre = Laplacian(0.5), np.array([100.0, -50.0])
     rows = _clusters() + centre
@@ -298,15 +305,17 @@ def test_the_same_key_gives_the_same_mean(released):
     np.testing.assert_array_equal(again.coordinates, mean.coordinates)
 
 
-def test_what_changes_between_releases_compiles_nothing(released):
+def test_what_changes_between_releases_compiles_nothing(released, monkeypatch):
     """Another ε, other rows: the noise, the temperatures and the embedding are arguments."""
     rows, embedding, _, _, _ = released
-    options = {"num_atoms": 5, "num_trajectories": 2, "num_leaps": 2}
+    for name in ("COARSE", "ANNEALED", "LEARNT", "STEPPED", "SAMPLED"):
+        monkeypatch.setattr(posterior, f"_{name}", 1)
+    monkeypatch.setattr(posterior, "_ATTEMPT", 3)
     compiled = []
     for epsilon, shift in ((0.1, 0.0), (1.0, 0.5), (0.01, -0.5)):
         moved = mean_embedding(embedding.feature_map, rows + shift)
         private = perturb(jax.random.key(2), moved, PrivacyBudget(epsilon, 1e-6))
-        posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
+        posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
         compiled.append(posterior._round._cache_size())
     assert compiled[0] > 0
     assert len(set(compiled)) == 1
@@ -314,9 +323,8 @@ def test_what_changes_between_releases_compiles_nothing(released):
 
 def test_chains_that_fit_are_copied():
     """In proportion to their weights; each once where all are as good."""
-    draws = np.stack(
-        [posterior._choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)]
-    )
+    choice = jax.jit(posterior._choice)
+    draws = np.stack([choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)])
     shares = [np.mean(draws == chain) for chain in range(3)]
     np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.05)
     far = jnp.array([-2000.0, -1000.0, -3000.0, -1e30])
@@ -345,7 +353,10 @@ def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
 
     single = [jnp.asarray(part, jnp.float32) for part in mixture]
     steepness = jnp.asarray(slope, jnp.float32)
-    value, found = jax.value_and_grad(lambda parts: steepness @ waves.features(waves.table_of_normals(*parts)))(single)
+    product_and_gradient = jax.jit(
+        jax.value_and_grad(lambda parts: steepness @ waves.features(waves.table_of_normals(*parts)))
+    )
+    value, found = product_and_gradient(single)
     assert float(value) == pytest.approx(product(*mixture), rel=1e-3, abs=1e-4)
     for place, gradient in enumerate(found):
         for index in np.ndindex(gradient.shape):
@@ -357,6 +368,7 @@ def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
             assert float(gradient[index]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=2e-3, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_late_goes_on(released, monkeypatch):
     """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
     _, _, private, _, _ = released

@@ -21,7 +21,7 @@ from kme_jax.synthesis import (
     preimage_kernel,
     reduced_set,
 )
-from tests import reference
+from tests import compiled, reference
 
 KERNEL = Gaussian(0.5)
 
@@ -249,14 +249,14 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
     target = np.asarray(noisy.coordinates, np.float32)
     turns, scale = noisy.feature_map.turns, np.float32(noisy.feature_map.scale)
     waves = reduced_set._Waves.of(jnp.asarray(turns))
-    np.testing.assert_allclose(scale * waves(points), noisy.feature_map(points), atol=1e-6)
-    residual = target - weights @ noisy.feature_map(points)
+    np.testing.assert_allclose(scale * waves(points), compiled.features(noisy.feature_map, points), atol=1e-6)
+    residual = target - weights @ compiled.features(noisy.feature_map, points)
     products = waves(points) @ waves.with_gradient(residual).T
 
     def objective(points, weights):
         return 0.5 * jnp.sum(jnp.square(target - weights @ noisy.feature_map(points)))
 
-    by_points, by_weights = jax.grad(objective, (0, 1))(points, weights)
+    by_points, by_weights = jax.jit(jax.grad(objective, (0, 1)))(points, weights)
     np.testing.assert_allclose(-scale * products[:, 0], by_weights, atol=1e-5)
     np.testing.assert_allclose(-2 * np.pi * scale * weights[:, None] * products[:, 1:], by_points, atol=1e-5)
     *_, trace = reduced_set._joint_steps(turns, scale, target, points, weights, 1.0, 1.0, 0.01, num_steps=50)

@@ -310,6 +310,7 @@ def test_other_bad_input(place, capsys, words, message):
     assert _tree(place) == before
 
 
+@pytest.mark.slow
 def test_cells_decide_nothing(place, capsys):
     """Odd cells, each in a file of the same structure: the same is printed, but for the noise."""
     texts = []

@@ -445,6 +445,7 @@ def test_releases_differ(made):
     assert json.dumps(dataclasses.asdict(made[0].measurement.measured["single columns"].mechanism))
 
 
+@pytest.mark.slow
 def test_an_attack_on_the_whole_sequence():
     """Of two tables that differ in a row as much as they can, by the likelihood ratio of all three measurements: nobody
     does better than 2ρ says, whatever is chosen on the way, and this attacker does as well."""
@@ -490,6 +491,7 @@ def test_tables_are_split_by_a_target_of_few_classes(num_codes, num_rows, rho, s
     assert len(layout.pairs()) == 20 * (19 if splits else 21) // 2
 
 
+@pytest.mark.slow
 def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
     """Classes that only a pair of columns tells apart: tables of pairs by themselves do not show it."""
     monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
