@@ -47,7 +47,7 @@ class Images:
     def rows(self) -> np.ndarray:
         """Private rows: pixels from 0 to 1, and the label, float32 [N, 785]."""
         labels = self.private_labels[:, None].astype(np.float32)
-        return np.concatenate([self.noisy.astype(np.float32) / 255, labels], axis=1)
+        return np.concatenate([self.private.astype(np.float32) / 255, labels], axis=1)
 
 
 def read_idx(path: pathlib.Path) -> np.ndarray:
