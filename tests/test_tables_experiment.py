@@ -248,9 +248,7 @@ def test_real_tables(name, num_private, num_test):
         if column.kind == "categorical":
             assert decoded.equals(values.combine_chunks())
         else:
-            values_of_codes, cells = (
-                np.nan_to_num(array.to_numpy(zero_copy_only=False)) for array in (decoded, values)
-            )
+            rounded, cells = (np.nan_to_num(array.to_numpy(zero_copy_only=False)) for array in (decoded, values))
             assert np.mean(np.abs(rounded - cells) > (column.upper - column.lower) / 1000) < 0.01
 
 
