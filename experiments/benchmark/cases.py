@@ -244,13 +244,13 @@ def _improved(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
         public = NormalProposal.create(np.zeros(dim), 500.0)
         sizes = {"N": len(rows), "M": num_points, "J": config.num_features, "D": dim}
         release = functools.partial(improved, jax.random.key(0), rows, Gaussian(1e-4 / dim), public)
-        options = {"epsilon": 1.0, "delta": 1e-6, "num_points": num_points, "num_features": config.num_features}
+        options = {"budget": _budget(), "num_points": num_points, "num_features": config.num_features}
         yield Task("improved", sizes, "float32", lambda run=release, options=options: run(**options).weights)
 
 
 def _algorithm1(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
     rows, num_points = mixture(min(config.num_rows, _MOST_ROWS), 2), max(1, config.num_points // 10)
-    kernel, options = Gaussian(0.5e-4), {"epsilon": 1.0, "delta": 1e-6}
+    kernel, options = Gaussian(0.5e-4), {"budget": _budget()}
     release = functools.partial(algorithm1, jax.random.key(0), rows, kernel, rows[:num_points], **options)
     yield Task("algorithm1", {"N": len(rows), "M": num_points, "D": 2}, "float64", lambda: release().weights)
 
@@ -258,7 +258,7 @@ def _algorithm1(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
 def _algorithm2(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
     rows, num_points = mixture(min(config.num_rows, _MOST_ROWS), 2), max(1, config.num_points // 100)
     kernel, points = Gaussian(0.5e-4), proposal(10 * num_points, 2)
-    options = {"epsilon": 1.0, "delta": 1e-6, "num_features": config.num_features}
+    options = {"budget": _budget(), "num_features": config.num_features}
     release = functools.partial(algorithm2, jax.random.key(0), rows, kernel, points, num_points, **options)
     sizes = {"N": len(rows), "M": num_points, "J": config.num_features, "D": 2}
     yield Task("algorithm2", sizes, "float32", lambda: release().weights)
