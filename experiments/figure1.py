@@ -6,24 +6,28 @@ python -m experiments.figure1 --dim=5
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from experiments import common, curves
-from kme_jax.nonprivate import Reference
+from experiments.common.errors import InputError
+from experiments.common.program import run_main
+from experiments.figures import panel
+from experiments.figures.config import MixtureConfig
+from experiments.figures.definition import MixtureFigure
 
 
-def _first_rows(config: common.MixtureConfig, rows: np.ndarray) -> np.ndarray:
+def _first_rows(config: MixtureConfig, rows: np.ndarray) -> np.ndarray:
     if config.max_points > len(rows):
-        raise common.InputError(f"--max_points={config.max_points} is more than the {len(rows)} private rows there are")
+        raise InputError(f"--max_points={config.max_points} is more than the {len(rows)} private rows there are")
     return rows[: config.max_points]
 
 
-def run(config: common.MixtureConfig, reference: Reference | None = None) -> dict[str, Any]:
-    """One panel: see :func:`experiments.curves.run_panel`."""
-    return curves.run_panel("figure1", config, _first_rows, points_are_rows=True, reference=reference)
-
+FIGURE = MixtureFigure(
+    name="figure1",
+    scenario="Publishable subset",
+    points_label="M (number of public data points)",
+    public_points=_first_rows,
+    points_are_rows=True,
+)
 
 if __name__ == "__main__":
-    common.run_main(common.define_mixture_flags, lambda: curves.main(run))
+    run_main(lambda config: panel.main(FIGURE, config), MixtureConfig)

@@ -3,9 +3,9 @@
 python -m experiments.security                    # figure 1's data, M = 1000, D = 2 and 5: about a minute
 python -m experiments.security --dims=2 --num_rows=20000
 
-The same rows, public points, ε and δ; both are measured side by side, after one warm-up: σ, Δ of the adaptive weights
-(means over draws), and the seconds of steps 1 and 2 and of the whole release. Results go to
-<output_dir>/security.json.
+Both kinds of noise are measured side by side, after one warm-up, on the same rows and public points and for the same ε
+and δ. Measured are σ, Δ of the adaptive weights (means over draws), the seconds of steps 1 and 2, and the seconds of
+the whole release. Results go to <output_dir>/security.json.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import common
-from experiments.common import flag
-from experiments.mixture import mixture
+from experiments.common.config import Config, at_least, flag, valid_budgets
+from experiments.common.errors import InputError
+from experiments.common.mixture import mixture
+from experiments.common.program import run_main
+from experiments.common.progress import Stages
+from experiments.common.results import Cells, check_output_dir
 from kme_jax import (
     Gaussian,
     NoisyEmbedding,
@@ -36,7 +39,7 @@ from kme_jax.nonprivate import Reference
 
 
 @dataclasses.dataclass(frozen=True)
-class SecurityConfig:
+class SecurityConfig(Config):
     """Configuration: one field per flag."""
 
     dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.")
@@ -48,17 +51,14 @@ class SecurityConfig:
     output_dir: str = flag("results", "Folder for the JSON results.")
 
     def validate(self) -> None:
-        """Raises InputError for what cannot be run."""
+        """Checks the values, see ``Config``."""
         for name in ("dims", "epsilons"):
             if not getattr(self, name) or min(getattr(self, name)) <= 0:
-                raise common.InputError(f"--{name} must be positive, got {getattr(self, name)}")
+                raise InputError(f"--{name} must be positive, got {getattr(self, name)}")
         if not 1 <= self.num_points <= self.num_rows:
-            raise common.InputError(f"--num_points must be between 1 and --num_rows, got {self.num_points}")
-        if self.num_draws < 1:
-            raise common.InputError(f"--num_draws must be at least 1, got {self.num_draws}")
-        with common.input_errors():
-            for epsilon in self.epsilons:
-                PrivacyBudget(epsilon, self.delta)
+            raise InputError(f"--num_points must be between 1 and --num_rows, got {self.num_points}")
+        at_least(self, 1, "num_draws")
+        valid_budgets(self.epsilons, self.delta)
 
 
 def _simulated(subspace: SubspaceMap, rows: np.ndarray, budget: PrivacyBudget, seed: int) -> NoisyEmbedding:
@@ -73,11 +73,10 @@ _KINDS = {"simulated": _simulated, "secure": _secure}
 
 
 def run(config: SecurityConfig) -> dict[str, Any]:
-    """All measurements, kept in <output_dir>/security.json as they come."""
-    stages = common.Stages("security")
-    path = common.check_output_dir(config.output_dir) / "security.json"
-    settings = dataclasses.asdict(config) | {"output_dir": common.portable_path(config.output_dir)}
-    cells = common.Cells(path, "security", settings, ("dim", "epsilon"))
+    """All measurements. Each is written to <output_dir>/security.json when it is done."""
+    stages = Stages("security")
+    path = check_output_dir(config.output_dir) / "security.json"
+    cells = Cells(path, "security", config.settings(), ("dim", "epsilon"))
     for dim in config.dims:
         if all((dim, epsilon) in cells for epsilon in config.epsilons):
             continue
@@ -94,20 +93,20 @@ def run(config: SecurityConfig) -> dict[str, Any]:
             with stages.stage(f"D = {dim}, ε = {epsilon:g}") as progress:
                 records = {kind: {"noise_seconds": [], "seconds": [], "weights": []} for kind in _KINDS}
                 for draw in range(-1, config.num_draws):  # the first is the warm-up
-                    for kind, make in _KINDS.items():
+                    for kind, perturb_rows in _KINDS.items():
                         started = time.perf_counter()
-                        private = make(subspace, rows, budget, draw + 1)
-                        noisy = time.perf_counter()
-                        sample, _ = adaptive(private)
+                        noisy = perturb_rows(subspace, rows, budget, draw + 1)
+                        perturbed = time.perf_counter()
+                        sample, _ = adaptive(noisy)
                         if draw >= 0:
-                            records[kind]["noise_seconds"].append(noisy - started)
+                            records[kind]["noise_seconds"].append(perturbed - started)
                             records[kind]["seconds"].append(time.perf_counter() - started)
                             records[kind]["weights"].append(sample.weights)
-                        cell[f"{kind}_sigma"] = private.mechanism.scale
+                        cell[f"{kind}_sigma"] = noisy.mechanism.scale
                     progress(draw + 2, config.num_draws + 1)
                 for kind, record in records.items():
-                    found = reference.distances(points, np.stack(record["weights"]), kernel_mean)
-                    cell[f"{kind}_distances"] = found.tolist()
+                    distances = reference.distances(points, np.stack(record["weights"]), kernel_mean)
+                    cell[f"{kind}_distances"] = distances.tolist()
                     cell[f"{kind}_seconds"] = float(np.median(record["seconds"]))
                     cell[f"{kind}_noise_seconds"] = float(np.median(record["noise_seconds"]))
             cells.add(cell)
@@ -130,11 +129,10 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _main() -> None:
-    config = common.config_from_flags(SecurityConfig)
-    config.validate()
+def main(config: SecurityConfig) -> None:
+    """Runs the experiment, and prints its table."""
     print(f"{markdown(run(config))}\nwrote {pathlib.Path(config.output_dir) / 'security.json'}")
 
 
 if __name__ == "__main__":
-    common.run_main(lambda: common.define_flags(SecurityConfig), _main)
+    run_main(main, SecurityConfig)

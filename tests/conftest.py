@@ -59,6 +59,6 @@ def rng():
 @pytest.fixture
 def mixture_rows():
     """Rows of the published mixture at a small N, [1500, 3]."""
-    from experiments.mixture import mixture
+    from experiments.common.mixture import mixture
 
     return mixture(1500, 3)

@@ -2,14 +2,16 @@ import json
 
 import pytest
 
-from experiments import audit, common, plots
+from experiments.audit import attack, plot, run
+from experiments.audit.config import AuditConfig
+from experiments.common.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
-    config = audit.AuditConfig(epsilons=(10.0,), num_runs=3000, num_releases=20, num_cases=200, output_dir=str(folder))
-    return audit.run(config), folder
+    config = AuditConfig(epsilons=(10.0,), num_runs=3000, num_releases=20, num_cases=200, output_dir=str(folder))
+    return run.run(config), folder
 
 
 @pytest.mark.slow
@@ -31,17 +33,19 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
 
 @pytest.mark.slow
 def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
-    found, folder = result
-    assert json.loads((folder / "audit.json").read_text()) == found
-    text = audit.markdown(found)
+    audited, folder = result
+    assert json.loads((folder / "audit.json").read_text()) == audited
+    text = run.markdown(audited)
     assert len(text.splitlines()) == 20
-    assert plots.draw_audit(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
+    assert plot.draw(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
 
 
 def test_the_bound_is_one(rng):
     """Two normal distributions one apart: μ = 1. The bound is below it in all of 20 repetitions, and close."""
     bounds = [
-        audit.lower_bound(lambda which, runs: rng.normal(float(which), 1, runs), 20_000, audit._mu)["lower_bound"]
+        attack.lower_bound(lambda which, runs: rng.normal(float(which), 1, runs), 20_000, attack.gaussian_mu)[
+            "lower_bound"
+        ]
         for _ in range(20)
     ]
     assert max(bounds) < 1
@@ -59,5 +63,5 @@ def test_the_bound_is_one(rng):
     ],
 )
 def test_what_cannot_be_run(change, match):
-    with pytest.raises(common.InputError, match=match):
-        audit.AuditConfig(**change).validate()
+    with pytest.raises(InputError, match=match):
+        AuditConfig(**change).validate()

@@ -11,7 +11,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import benchmark, common, plots
+from experiments.benchmark import cases, plot, report
+from experiments.benchmark.config import CASES, BenchmarkCommand, BenchmarkConfig
+from experiments.benchmark.machine import exp_ceiling, exp_passes
+from experiments.benchmark.peers import PEERS, Peer
+from experiments.benchmark.run import run
+from experiments.benchmark.targets import targets
+from experiments.benchmark.task import Task
+from experiments.benchmark.timing import Rules, WrongResultError, measure
+from experiments.common.errors import InputError
+from experiments.common.results import write_json
 from kme_jax import algorithms
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -24,10 +33,8 @@ FIRST = {"first_seconds", "compile_seconds", "cached_first_seconds", "cached_com
 def tiny(tmp_path, monkeypatch):
     posterior = functools.partial(algorithms.posterior_mean, num_atoms=10, num_trajectories=2, num_leaps=5)
     monkeypatch.setattr(algorithms, "posterior_mean", posterior)
-    monkeypatch.setattr(benchmark, "_GENERATOR_STEPS", 3)
-    monkeypatch.setattr(benchmark, "_PAUSE", 0)
-    return benchmark.BenchmarkConfig(
-        cases=tuple(case for case in benchmark.CASES if case not in RELEASES),
+    return BenchmarkConfig(
+        cases=tuple(case for case in CASES if case not in RELEASES),
         dims=(2,),
         dtypes=("float32",),
         num_rows=700,
@@ -44,16 +51,20 @@ def _numpy_peer(points, gamma):
         squared = np.square(points[:, None].astype(np.float64) - block[None].astype(np.float64)).sum(axis=2)
         return np.exp(-gamma * squared).sum(axis=1)
 
-    return benchmark.Peer({"direct": sums, "direct again": sums})
+    return Peer({"direct": sums, "direct again": sums})
 
 
 def _absent_peer(points, gamma):
     raise ImportError("No module named 'nothing'")
 
 
-@pytest.fixture
-def peers(monkeypatch):
-    monkeypatch.setattr(benchmark, "PEERS", {"numpy": _numpy_peer, "nothing": _absent_peer})
+FEW_PEERS = {"numpy": _numpy_peer, "nothing": _absent_peer}
+RULES = Rules(pause=0)
+
+
+def _run(config, keep=lambda result: None, *, rules=RULES, **parts):
+    """A run without pauses, and with other parts than by default."""
+    return run(config, keep, parts=cases.Parts(**({"generator_steps": 3} | parts)), rules=rules)
 
 
 def _command(*words, **environment):
@@ -69,15 +80,15 @@ def _command(*words, **environment):
 
 
 @pytest.mark.slow
-def test_a_tiny_run_has_it_all(tiny, peers, tmp_path):
+def test_a_tiny_run_has_it_all(tiny, tmp_path):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_logging_level")}
     kept = []
     with jax.numpy_rank_promotion("allow"):  # as it runs: steps of reduced sets otherwise have threads of their own
-        result = benchmark.run(tiny, lambda result: kept.append(len(result["records"])))
+        result = _run(tiny, lambda result: kept.append(len(result["records"])), peers=FEW_PEERS)
     assert kept == list(range(1, len(result["records"]) + 1))
     assert {name: getattr(jax.config, name) for name in before} == before
     path = tmp_path / "benchmark.json"
-    common.write_json(path, result)
+    write_json(path, result)
     result = json.loads(path.read_text())
     assert set(result) == {
         *("experiment", "config", "environment", "wall_seconds", "stage_seconds", "peak_memory_bytes", "records"),
@@ -110,29 +121,29 @@ def test_a_tiny_run_has_it_all(tiny, peers, tmp_path):
     assert double["max_error"] < 1e-11
     assert fourier["peers"]["jax.numpy"]["ratio"] > 0
     assert sincos["max_error"] <= 2e-7
-    text = benchmark.table(result)
+    text = report.table(result)
     assert "x numpy (direct" in text
     assert "nothing: No module named 'nothing'" in text
     assert "of the exp ceiling" in text
     assert "with the compile cache" in text
-    assert plots.draw_benchmark([path], tmp_path / "a.png", tmp_path / "a.pdf").stat().st_size > 10_000
+    assert plot.draw([path], tmp_path / "a.png", tmp_path / "a.pdf").stat().st_size > 10_000
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.slow
-def test_releases_are_timed(tiny, monkeypatch):
-    """Without what the compiler takes, which is long."""
-    monkeypatch.setattr(common, "first_calls", lambda run: (run(), dict.fromkeys(FIRST, 0.0)))
-    result = benchmark.run(dataclasses.replace(tiny, cases=RELEASES, num_timings=1))
+def test_releases_are_timed(tiny):
+    """First calls are left out: they take long."""
+    rules = Rules(pause=0, first_calls=lambda run: (run(), dict.fromkeys(FIRST, 0.0)))
+    result = _run(dataclasses.replace(tiny, cases=RELEASES, num_timings=1), rules=rules)
     assert [record["case"] for record in result["records"]] == list(RELEASES)
     assert all(record["median_seconds"] > 0 for record in result["records"])
 
 
-@pytest.mark.parametrize("name", benchmark.PEERS)
+@pytest.mark.parametrize("name", PEERS)
 def test_the_peers_compute_the_same(name, rng):
     points, rows = rng.normal(size=(7, 3)), rng.normal(size=(40, 3))
     try:
-        peer = benchmark.PEERS[name](points, 0.3)
+        peer = PEERS[name](points, 0.3)
     except (ImportError, NotImplementedError) as error:
         pytest.skip(f"{name}: {error}")
     expected = _numpy_peer(points, 0.3).ways["direct"](rows)
@@ -140,9 +151,8 @@ def test_the_peers_compute_the_same(name, rng):
         np.testing.assert_allclose(peer.gather(way(peer.place(rows))), expected, rtol=1e-12)
 
 
-def test_a_slow_peer_gets_fewer_rows(tiny, monkeypatch):
+def test_a_slow_peer_gets_fewer_rows(tiny):
     """Its result is checked against that for these rows, and rates are compared."""
-    monkeypatch.setattr(benchmark, "_FIRST_ROWS", 10)
     right = _numpy_peer
 
     def slow(points, gamma):
@@ -152,81 +162,79 @@ def test_a_slow_peer_gets_fewer_rows(tiny, monkeypatch):
             time.sleep(1e-3 * len(block))
             return direct(block)
 
-        return benchmark.Peer({"slow": sums})
+        return Peer({"slow": sums})
 
-    monkeypatch.setattr(benchmark, "PEERS", {"numpy": slow})
-    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1))
+    config = dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1)
+    result = _run(config, peers={"numpy": slow}, first_rows=10)
     record = result["records"][0]
     peer = record["peers"]["numpy"]
     assert 10 <= peer["num_rows"] < 350  # 1 ms a row, for three runs, in half a second
     assert max(peer["seconds"]) < 0.5
     assert peer["pairs_per_second"] == pytest.approx(peer["num_rows"] * 130 / peer["median_seconds"])
     assert peer["ratio"] == pytest.approx(record["pairs_per_second"] / peer["pairs_per_second"])
-    assert f"{peer['num_rows']} rows)" in benchmark.table(result)
+    assert f"{peer['num_rows']} rows)" in report.table(result)
 
 
 @pytest.mark.parametrize("seconds", [0.3, 30])
-def test_a_peer_cannot_hang_the_run(seconds, tiny, monkeypatch):
+def test_a_peer_cannot_hang_the_run(seconds, tiny):
     def stuck(points, gamma):
-        return benchmark.Peer({"stuck": lambda block: time.sleep(seconds) or np.zeros(len(points))})
+        return Peer({"stuck": lambda block: time.sleep(seconds) or np.zeros(len(points))})
 
-    monkeypatch.setattr(benchmark, "PEERS", {"numpy": stuck})
     started = time.perf_counter()
-    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1))
+    result = _run(dataclasses.replace(tiny, cases=("kernel_means",), peer_seconds=1), peers={"numpy": stuck})
     assert time.perf_counter() - started < 25
     for record in result["records"]:
         assert record["peers"]["numpy"] == {"seconds": None, "ratio": None, "reason": "over the limit of 1 s"}
 
 
-def test_a_peer_that_fails_is_named(tiny, monkeypatch):
+def test_a_peer_that_fails_is_named(tiny):
     def broken(points, gamma):
-        return benchmark.Peer({"broken": lambda block: 1 / 0})
+        return Peer({"broken": lambda block: 1 / 0})
 
-    monkeypatch.setattr(benchmark, "PEERS", {"numpy": broken})
-    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
+    result = _run(dataclasses.replace(tiny, cases=("kernel_means",)), peers={"numpy": broken})
     assert result["records"][0]["peers"]["numpy"]["reason"] == "ZeroDivisionError: division by zero"
 
 
-def test_no_task_is_begun_when_time_is_over(tiny, peers):
-    result = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means", "sincos"), max_seconds=1, dims=(2, 3)))
+def test_no_task_is_begun_when_time_is_over(tiny):
+    config = dataclasses.replace(tiny, cases=("kernel_means", "sincos"), max_seconds=1, dims=(2, 3))
+    result = _run(config, peers=FEW_PEERS)
     done = [record["name"] for record in result["records"]]
     assert done
     assert done[0].startswith("kernel_means, N = 700, M = 130, D = 2")
     assert result["skipped"][-1] == "sincos, size = 262144, float32"
-    assert "not begun, for want of time: sincos" in benchmark.table(result)
+    assert "not begun, for want of time: sincos" in report.table(result)
 
 
 @pytest.mark.parametrize("fault", [lambda sums: sums * (1 + 1e-3), lambda sums: sums * np.nan])
-def test_a_peer_with_wrong_results_is_refused(fault, tiny, monkeypatch):
+def test_a_peer_with_wrong_results_is_refused(fault, tiny):
     def wrong(points, gamma):
         right = _numpy_peer(points, gamma).ways["direct"]
-        return benchmark.Peer({"wrong": lambda block: fault(right(block))})
+        return Peer({"wrong": lambda block: fault(right(block))})
 
-    monkeypatch.setattr(benchmark, "PEERS", {"numpy": wrong})
-    with pytest.raises(benchmark.WrongResultError, match=r"numpy is .* off float64 .* times are not compared"):
-        benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
-
-
-def test_ours_is_checked_too(tiny, peers, monkeypatch):
-    monkeypatch.setattr(benchmark, "kernel_mean", lambda kernel, points, rows: np.zeros(len(points)))
-    with pytest.raises(benchmark.WrongResultError, match="ours is"):
-        benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
+    with pytest.raises(WrongResultError, match=r"numpy is .* off float64 .* times are not compared"):
+        _run(dataclasses.replace(tiny, cases=("kernel_means",)), peers={"numpy": wrong})
 
 
-def test_what_is_long_is_timed_less_often(monkeypatch):
-    monkeypatch.setattr(benchmark, "_PAUSE", 0)
-    monkeypatch.setattr(benchmark, "_LONG_SECONDS", 0)
-    task = benchmark.Task("basis", {"M": 1}, "float64", lambda: np.zeros(1), units=4)
-    assert len(benchmark.measure(task, 7, lambda done, total: None)["seconds"]) == 3
+def test_ours_is_checked_too(tiny):
+    def wrong(kernel, points, rows):
+        return np.zeros(len(points))
+
+    with pytest.raises(WrongResultError, match="ours is"):
+        _run(dataclasses.replace(tiny, cases=("kernel_means",)), peers=FEW_PEERS, kernel_mean=wrong)
+
+
+def test_what_is_long_is_timed_less_often():
+    task = Task("basis", {"M": 1}, "float64", lambda: np.zeros(1), units=4)
+    assert len(measure(task, 7, lambda done, total: None, rules=Rules(pause=0, long_seconds=0))["seconds"]) == 3
 
 
 def test_the_ceiling_does_what_it_says():
-    contender, exact = benchmark.exp_ceiling("float32", 2**24)
+    contender, exact = exp_ceiling("float32", 2**24)
     assert exact == pytest.approx(2**24, rel=0.1)
     contender.run()
     values = np.linspace(0, 1, 8, dtype=np.float32)
     expected = np.exp(-np.exp(-np.exp(-np.exp(-values))))
-    np.testing.assert_allclose(benchmark._exp_passes(values, num_passes=2, depth=2), expected, rtol=1e-6)
+    np.testing.assert_allclose(exp_passes(values, num_passes=2, depth=2), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +255,8 @@ def test_the_ceiling_does_what_it_says():
     ],
 )
 def test_bad_configurations_are_refused_before_work(changes, message, tiny):
-    with pytest.raises(common.InputError, match=message) as caught:
-        benchmark.run(dataclasses.replace(tiny, **changes))
+    with pytest.raises(InputError, match=message) as caught:
+        run(dataclasses.replace(tiny, **changes))
     assert "\n" not in str(caught.value)
 
 
@@ -263,7 +271,7 @@ def test_the_command_line(tmp_path):
     assert result["environment"]["device"].endswith("x 2")
     assert (tmp_path / "benchmark_cpu.png").stat().st_size > 10_000
     path = tmp_path / "benchmark_cpu.json"
-    shown = benchmark.table(benchmark.load(str(path)))
+    shown = report.table(report.load(str(path)))
     assert first.stdout == f"{shown}\nwrote {path} and {tmp_path}/benchmark_cpu.png\n"
     again = _command(f"--input={path}", f"--output_dir={tmp_path / 'again'}")
     assert again.stdout.startswith(shown)
@@ -279,10 +287,10 @@ def test_a_device_that_is_not_there_is_one_line():
 
 
 @pytest.fixture
-def parts(tiny, peers):
+def parts(tiny):
     """Two parts of one result, and that of another device."""
-    first = benchmark.run(dataclasses.replace(tiny, cases=("kernel_means",)))
-    second = benchmark.run(dataclasses.replace(tiny, cases=("sincos",)))
+    first = _run(dataclasses.replace(tiny, cases=("kernel_means",)), peers=FEW_PEERS)
+    second = _run(dataclasses.replace(tiny, cases=("sincos",)))
     other = json.loads(json.dumps(first))
     other["environment"] |= {"device": "gpu: NVIDIA H100 80GB HBM3 x 1", "device_kind": "NVIDIA H100 80GB HBM3"}
     for record in other["records"]:
@@ -292,30 +300,34 @@ def parts(tiny, peers):
 
 def test_parts_are_put_together(parts, tmp_path):
     first, second, other = parts
-    merged = benchmark.merge([first, other, second, first])
+    merged = report.merge([first, other, second, first])
     assert len(merged) == 2
     assert [record["case"] for record in merged[0]["records"]] == ["kernel_means", "sincos"]
     assert merged[0]["config"]["cases"] == ["kernel_means", "sincos"]
-    assert [benchmark.file_name(result) for result in merged[1:]] == ["benchmark_nvidia_h100_80gb_hbm3.json"]
+    assert [report.file_name(result) for result in merged[1:]] == ["benchmark_nvidia_h100_80gb_hbm3.json"]
     paths = [tmp_path / f"{i}.json" for i in range(2)]
     for path, result in zip(paths, merged, strict=True):
-        common.write_json(path, result)
-    assert plots.draw_benchmark(paths, tmp_path / "both.png").stat().st_size > 10_000
+        write_json(path, result)
+    assert plot.draw(paths, tmp_path / "both.png").stat().st_size > 10_000
     changed = second | {"environment": second["environment"] | {"git_commit": "another"}}
-    with pytest.raises(common.InputError, match=r"differ in git_commit: .* and another"):
-        benchmark.merge([first, changed])
+    with pytest.raises(InputError, match=r"differ in git_commit: .* and another"):
+        report.merge([first, changed])
 
 
 def test_targets_are_those_of_the_device():
-    task = benchmark.Task(
+    task = Task(
         "kernel_means", {"N": 10**6, "M": 10**4, "D": 2}, "float32", lambda: None, pairs=10**10, rows_on_device=True
     )
-    assert benchmark._targets(task, "NVIDIA H100 80GB HBM3") == {"pairs_per_second": 2e12, "pytorch": 10.0}
-    assert benchmark._targets(dataclasses.replace(task, rows_on_device=False), "NVIDIA H100 80GB HBM3") == {}
-    assert benchmark._targets(task, "cpu") == {}
-    assert benchmark._targets(task, "") == {}
+    assert targets(task, "NVIDIA H100 80GB HBM3") == {"pairs_per_second": 2e12, "pytorch": 10.0}
+    assert targets(dataclasses.replace(task, rows_on_device=False), "NVIDIA H100 80GB HBM3") == {}
+    assert targets(task, "cpu") == {}
+    assert targets(task, "") == {}
     task.sizes["N"] = 10**5
-    assert set(benchmark._targets(task, "cpu")) == {"scikit-learn", "ceiling"}
+    assert set(targets(task, "cpu")) == {"scikit-learn", "ceiling"}
+
+
+def test_every_case_has_its_name_in_the_configuration():
+    assert tuple(cases.CASES) == CASES
 
 
 def test_errors_are_one_line_and_exit_status_2():
@@ -328,11 +340,11 @@ def test_errors_are_one_line_and_exit_status_2():
 def test_only_a_result_of_the_benchmark_is_shown_again(tmp_path):
     (tmp_path / "list.json").write_text("[1]")
     for path in (tmp_path / "list.json", ROOT / "figures" / "figure1_D2.json", tmp_path / "missing.json"):
-        with pytest.raises(common.InputError, match=f"--input={path}: "):
-            benchmark.load(str(path))
+        with pytest.raises(InputError, match=f"--input={path}: "):
+            report.load(str(path))
 
 
 def test_help_lists_every_flag():
     text = _command("--help").stdout
-    for name in [*(field.name for field in dataclasses.fields(benchmark.BenchmarkConfig)), "quick", "input", "device"]:
+    for name in [field.name for kind in (BenchmarkConfig, BenchmarkCommand) for field in dataclasses.fields(kind)]:
         assert f"--{name}:" in text or f"]{name}:" in text, name

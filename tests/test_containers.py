@@ -1,6 +1,6 @@
 """Every cell becomes a code, or a number, by itself: whatever it is put into, and whatever the other rows are.
 
-What containers lose by themselves, and cases leave out for this reason, is listed in ``experiments.containers``.
+What containers lose by themselves, and cases leave out for this reason, is listed in ``experiments.audit.containers``.
 """
 
 import datetime
@@ -12,7 +12,8 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from experiments import containers
+from experiments.audit import cases, containers
+from experiments.audit.encoders import old_encoder
 from kme_jax.storage.files import FileError
 from kme_jax.table import Categorical, Datetime, Numeric, Schema, open_table
 
@@ -109,9 +110,9 @@ def test_types_of_pandas():
     kinds = ["datetime64[ns]", "datetime64[s]", "datetime64[ms, UTC]", "object", "category", "string", "str"]
     kinds += ["period[D]", pandas.ArrowDtype(pa.timestamp("us")), pandas.ArrowDtype(pa.date32())]
     for kind in kinds:
-        some = times.dt.tz_localize("UTC") if "UTC" in str(kind) else times
-        some = some.dt.to_period("D") if kind == "period[D]" else some.astype(kind)
-        assert _codes(pandas.DataFrame({"x": some}), DAY).tolist() == [60, 366, 0], kind
+        zoned = times.dt.tz_localize("UTC") if "UTC" in str(kind) else times
+        series = zoned.dt.to_period("D") if kind == "period[D]" else zoned.astype(kind)
+        assert _codes(pandas.DataFrame({"x": series}), DAY).tolist() == [60, 366, 0], kind
     tokyo = times.dt.tz_localize("Asia/Tokyo")
     assert _codes(pandas.DataFrame({"x": tokyo}), DAY).tolist() == [59, 366, 0]
     assert _codes(pandas.DataFrame({"x": tokyo.astype(object)}), DAY).tolist() == [59, 366, 0]
@@ -124,23 +125,23 @@ def test_types_of_pandas():
 @pytest.mark.parametrize("num_cases", [300, pytest.param(2100, marks=pytest.mark.slow)])
 def test_no_row_of_a_random_table_changes_the_code_of_another(num_cases, recwarn):
     """Hundreds or thousands of neighbouring tables in all containers, and some of points."""
-    found = containers.num_violations(num_cases, seed=0)
-    assert found["violations"] == 0, found
-    assert found["compared"] == num_cases
+    counts = cases.num_violations(num_cases, seed=0)
+    assert counts["violations"] == 0, counts
+    assert counts["compared"] == num_cases
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("names", [("DataFrame of lists",), ("DataFrame of rows",)], ids=str)
 def test_the_old_encoder_is_found_out(names):
-    found = containers.num_violations(100, seed=0, encoder=containers.old_encoder, containers=names)
-    assert found["violations"] >= 5
+    counts = cases.num_violations(100, seed=0, encoder=old_encoder, containers=names)
+    assert counts["violations"] >= 5
 
 
 def test_every_container_is_compared(tmp_path):
     rng = np.random.default_rng(1)
     for name in containers.CONTAINERS:
         for _ in range(200):
-            if containers.is_violated(containers.random_case(rng, [name]), tmp_path) is not None:
+            if cases.is_violated(cases.random_case(rng, [name]), tmp_path) is not None:
                 break
         else:
             pytest.fail(f"{name}: nothing was compared")

@@ -12,19 +12,25 @@ import numpy as np
 import pytest
 
 import kme_jax
-from experiments import common, curves, figure1, figure2, figures, plots
-from experiments.mixture import mixture, proposal
-from experiments.published import published_panel
+from experiments.common.errors import InputError
+from experiments.common.mixture import mixture, proposal
+from experiments.common.published import balog2018, published_panel
+from experiments.common.results import write_json
+from experiments.figure1 import FIGURE as FIGURE1
+from experiments.figure2 import FIGURE as FIGURE2
+from experiments.figures import all_panels, panel, plot, report
+from experiments.figures.algorithm1 import point_grid
+from experiments.figures.config import MixtureConfig, epsilon_key, load_rows
 from kme_jax.nonprivate import Reference
 from kme_jax.privacy.budget import PrivacyBudget
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RUNS = {"figure1": figure1.run, "figure2": figure2.run}
+FIGURES = {figure.name: figure for figure in (FIGURE1, FIGURE2)}
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    return common.MixtureConfig(
+    return MixtureConfig(
         num_rows=400,
         max_points=60,
         num_noise_draws=300,
@@ -59,15 +65,14 @@ def test_mixture_is_the_published_one():
 
 
 def test_the_grid_is_the_published_one():
-    for panel in ("figure1_D2", "figure2_D5"):
-        published = json.loads((ROOT / "experiments" / "published.json").read_text())[panel]
-        assert curves.point_grid(10_000).tolist() == published["num_points"]
-    assert curves.point_grid(1).tolist() == [1]
+    for name in ("figure1_D2", "figure2_D5"):
+        assert point_grid(10_000).tolist() == balog2018()[name]["num_points"]
+    assert point_grid(1).tolist() == [1]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
-    result = json.loads(curves.write_panel(RUNS[name](tiny), tiny.output_dir).read_text())
+    result = json.loads(panel.write_panel(panel.run_panel(FIGURES[name], tiny), tiny.output_dir).read_text())
     with np.load(f"{tiny.output_dir}/{name}_D2_samples.npz") as samples:
         assert samples["points_4"].shape == (60, 2)
     assert result["experiment"] == name
@@ -109,8 +114,8 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
 @pytest.mark.slow
 def test_the_start_of_the_published_curves(tmp_path):
     """All rows, but only the first 150 points: projection and baseline as published, the draw inside the band."""
-    config = common.MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
-    result = figure1.run(config)
+    config = MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
+    result = panel.run_panel(FIGURE1, config)
     published = published_panel(result)
     index = [i for i, m in enumerate(result["num_points"]) if m in published["num_points"]]
     theirs = [published["num_points"].index(result["num_points"][i]) for i in index]
@@ -119,7 +124,7 @@ def test_the_start_of_the_published_curves(tmp_path):
         np.testing.assert_allclose(
             np.asarray(result["curves"][name])[index], np.asarray(published[name])[theirs], atol=1e-9
         )
-    assert "inside the 0.5–99.5 % band" in figures.summary([result])
+    assert "inside the 0.5–99.5 % band" in report.summary([result])
 
 
 def test_published_numbers_are_shown_for_published_settings_only(tiny):
@@ -142,7 +147,7 @@ def test_options_change_the_noise(tiny):
     for calibration in ("classical", "analytic"):
         for diameter in ("published", "proved"):
             config = dataclasses.replace(tiny, calibration=calibration, diameter=diameter, **single)
-            sigma[calibration, diameter] = figure1.run(config)["mechanisms"]["0.1"]["sigma"]
+            sigma[calibration, diameter] = panel.run_panel(FIGURE1, config)["mechanisms"]["0.1"]["sigma"]
     assert sigma["classical", "published"] / sigma["analytic", "published"] == pytest.approx(1.46, abs=0.01)
     assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
 
@@ -159,32 +164,34 @@ def test_another_database(tmp_path):
     assert result["num_rows"] == 2000
     assert result["environment"]["jax"]
     assert (tmp_path / "out" / "figure1_D3.png").stat().st_size > 10_000
-    drawn = _command("experiments.plots", f"--input={tmp_path}/out/figure1_D3.json", f"--output={tmp_path}/again.pdf")
+    drawn = _command(
+        "experiments.figures.redraw", f"--input={tmp_path}/out/figure1_D3.json", f"--output={tmp_path}/again.pdf"
+    )
     assert drawn.returncode == 0, drawn.stderr
     assert (tmp_path / "again.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
-    result = figure1.run(tiny)
-    rows = common.load_rows(tiny)
+    result = panel.run_panel(FIGURE1, tiny)
+    rows = load_rows(tiny)
     reference = Reference.from_rows(tiny.kernel, rows)
-    curves_ = result["curves"]
-    assert curves_["improved_num_points"][0] == 10
-    assert curves_["improved_num_draws"] == [2]
+    curves = result["curves"]
+    assert curves["improved_num_points"][0] == 10
+    assert curves["improved_num_draws"] == [2]
     for epsilon in tiny.epsilons:
         distances = []
         for draw in range(2):
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(tiny.seed), 4), draw)
             sample = kme_jax.improved(key, rows, tiny.kernel, rows[:10], budget=PrivacyBudget(epsilon, tiny.delta))
             distances.append(reference.distance(sample.points, sample.weights))
-        found = curves_["improved"][common.epsilon_key(epsilon)]
-        assert found["mean"][0] == pytest.approx(np.mean(distances), rel=1e-6)
-        assert found["low"][0] == pytest.approx(min(distances), rel=1e-6)
+        curve = curves["improved"][epsilon_key(epsilon)]
+        assert curve["mean"][0] == pytest.approx(np.mean(distances), rel=1e-6)
+        assert curve["low"][0] == pytest.approx(min(distances), rel=1e-6)
 
 
 @pytest.mark.slow
 def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
-    config = common.MixtureConfig(
+    config = MixtureConfig(
         num_rows=20_000,
         max_points=100,
         epsilons=(0.1,),
@@ -195,14 +202,14 @@ def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
         improved_trajectories=4,
         improved_sizes=(10, 31),
     )
-    curves_ = figure2.run(config)["curves"]
-    assert curves_["improved_num_points"] == [10, 31]
-    assert curves_["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves_["algorithm1"]["0.1"]["rms"])
+    curves = panel.run_panel(FIGURE2, config)["curves"]
+    assert curves["improved_num_points"] == [10, 31]
+    assert curves["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves["algorithm1"]["0.1"]["rms"])
 
 
 @pytest.mark.slow
-def test_figures_draws_all_panels(tmp_path, monkeypatch):
-    small = common.MixtureConfig(
+def test_figures_draws_all_panels(tmp_path):
+    small = MixtureConfig(
         num_rows=300,
         max_points=40,
         num_noise_draws=20,
@@ -211,22 +218,20 @@ def test_figures_draws_all_panels(tmp_path, monkeypatch):
         improved_trajectories=1,
         improved_sizes=(10,),
         improved_draws=2,
+        output_dir=str(tmp_path),
     )
-    monkeypatch.setattr(
-        figures.common, "MixtureConfig", lambda output_dir: dataclasses.replace(small, output_dir=output_dir)
-    )
-    paths = figures.run(str(tmp_path))
-    assert {path.name for panel in paths.values() for path in panel} == {
+    paths = all_panels.run(small)
+    assert {path.name for of_figure in paths.values() for path in of_figure} == {
         f"figure{figure}_D{dim}.json" for figure in (1, 2) for dim in (2, 5)
     }
     for name in ("figure1.png", "figure1.pdf", "figure2.png", "figure2.pdf"):
         assert (tmp_path / name).stat().st_size > 5000
-    results = [json.loads(path.read_text()) for panel in paths.values() for path in panel]
-    assert figures.table(results).count("projection distance") == 4 * 2
-    best = figures.best_table(results)
+    results = [json.loads(path.read_text()) for of_figure in paths.values() for path in of_figure]
+    assert report.table(results).count("projection distance") == 4 * 2
+    best = report.best_table(results)
     assert best.count("algorithm 2, joint") == 2 * 3
     assert best.count("improved") == 4 * 3
-    assert "within" in figures.summary(results)
+    assert "within" in report.summary(results)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -266,8 +271,8 @@ def _write(path, text):
     ],
 )
 def test_bad_configurations_are_refused_before_work(changes, message, tiny):
-    with pytest.raises(common.InputError, match=message) as caught:
-        figure1.run(dataclasses.replace(tiny, **changes))
+    with pytest.raises(InputError, match=message) as caught:
+        panel.run_panel(FIGURE1, dataclasses.replace(tiny, **changes))
     assert "\n" not in str(caught.value)
     assert not list(pathlib.Path(tiny.output_dir).iterdir())
 
@@ -293,15 +298,15 @@ def test_bad_datasets_are_refused(tiny, tmp_path_factory):
     np.save(folder / "single.npy", good)
     cases["it has no array X_private "] = folder / "single.npy"
     for message, path in cases.items():
-        with pytest.raises(common.InputError, match=message.strip()) as caught:
-            figure1.run(dataclasses.replace(tiny, dataset=str(path)))
+        with pytest.raises(InputError, match=message.strip()) as caught:
+            panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path)))
         assert "\n" not in str(caught.value)
 
 
 def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "twice.npz"
     np.savez(path, X_private=np.repeat(mixture(200, 2), 2, axis=0))
-    result = figure1.run(dataclasses.replace(tiny, dataset=str(path)))
+    result = panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path), num_noise_draws=2))
     assert result["rank"][-1] <= 30
 
 
@@ -316,7 +321,7 @@ _slow = functools.partial(pytest.param, marks=pytest.mark.slow)  # each starts a
         _slow(["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
         _slow(["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
         (["experiments.figures", "--quick", "--output_dir=figures"], "error: --quick never writes into figures/"),
-        _slow(["experiments.plots", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
+        _slow(["experiments.figures.redraw", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
     ],
 )
 def test_errors_are_one_line_and_exit_status_2(words, message):
@@ -335,7 +340,7 @@ def test_an_unknown_flag_is_an_error():
 
 def test_help_lists_every_flag():
     text = _command("experiments.figure1", "--help").stdout
-    for field in dataclasses.fields(common.MixtureConfig):
+    for field in dataclasses.fields(MixtureConfig):
         assert f"--{field.name}:" in text or f"]{field.name}:" in text, field.name
 
 
@@ -365,19 +370,19 @@ def test_an_interrupted_run_leaves_no_result(tmp_path):
 
 def test_writing_is_atomic(tmp_path):
     path = tmp_path / "result.json"
-    common.write_json(path, {"a": np.arange(2), "b": np.float64(1.5)})
+    write_json(path, {"a": np.arange(2), "b": np.float64(1.5)})
     assert json.loads(path.read_text()) == {"a": [0, 1], "b": 1.5}
     with pytest.raises(ValueError, match="Out of range"):
-        common.write_json(path, {"a": float("nan")})
+        write_json(path, {"a": float("nan")})
     with pytest.raises(TypeError):
-        common.write_json(path, {"a": object()})
+        write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": [0, 1], "b": 1.5}
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_a_picture_of_one_panel(tiny, tmp_path):
-    result = figure2.run(tiny)
-    path = curves.write_panel(result, str(tmp_path))
+    result = panel.run_panel(FIGURE2, dataclasses.replace(tiny, num_noise_draws=5))
+    path = panel.write_panel(result, str(tmp_path))
     assert path.name == "figure2_D2.json"
-    picture = plots.draw_mixture_figure([path], tmp_path / "panel.png")
+    picture = plot.draw(FIGURE2, [path], tmp_path / "panel.png")
     assert picture.stat().st_size > 5000

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.mixture import mixture
+from experiments.common.mixture import mixture
 from kme_jax import (
     Gaussian,
     Laplacian,

@@ -1,4 +1,4 @@
-"""experiments.merf_gaussians and merf_images at a tiny size, and bad input to them."""
+"""experiments.merf at a tiny size, and bad input to them."""
 
 import dataclasses
 import gzip
@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import common, image_classifiers, images, merf, merf_gaussians, merf_images, plots
-from experiments.common import InputError
+from experiments.common.errors import InputError
+from experiments.common.results import REPOSITORY
+from experiments.merf import classifiers, gaussians, image_files, images, plot, release
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon
 
@@ -62,69 +63,66 @@ def _images_config(data_dir, output_dir, **others):
         "num_steps": 4,
         "output_dir": str(output_dir),
     }
-    return merf_images.ImagesConfig(**(chosen | others))
+    return images.ImagesConfig(**(chosen | others))
 
 
-@pytest.fixture
-def few_features(monkeypatch):
-    for module in (merf_gaussians, merf_images):
-        for name, variant in module.VARIANTS.items():
-            monkeypatch.setitem(module.VARIANTS, name, dataclasses.replace(variant, num_features=200))
-    for name, variant in merf_gaussians.VARIANTS.items():
-        small = dataclasses.replace(variant, network=dataclasses.replace(variant.network, widths=(20,)))
-        monkeypatch.setitem(merf_gaussians.VARIANTS, name, small)
+SMALL_GAUSSIANS = {
+    name: dataclasses.replace(variant, num_features=200, network=dataclasses.replace(variant.network, widths=(20,)))
+    for name, variant in gaussians.VARIANTS.items()
+}
+SMALL_IMAGES = {name: dataclasses.replace(variant, num_features=200) for name, variant in images.VARIANTS.items()}
 
 
 class TestGaussians:
     def test_the_mixture(self):
-        means, classes = merf_gaussians.centres()
+        means, classes = gaussians.centres()
         assert means.shape == (25, 2)
         np.testing.assert_array_equal(np.bincount(classes), [5] * 5)
         for label in range(5):
             for column in range(2):
                 assert len(set(means[classes == label, column])) == 5
-        rows = merf_gaussians.draw(50_000, 0)
-        found = merf_gaussians.judge(rows)
-        assert found["modes"] == 25
-        assert np.mean(found["spreads"]) == pytest.approx(0.2, rel=0.01)
+        rows = gaussians.draw(50_000, 0)
+        judged = gaussians.judge(rows)
+        assert judged["modes"] == 25
+        assert np.mean(judged["spreads"]) == pytest.approx(0.2, rel=0.01)
         # Entropy of a mode: log(2πe s²), and log 25 for which one it is.
-        assert found["nll"] == pytest.approx(math.log(2 * math.pi * math.e * 0.04 * 25), abs=0.02)
-        assert found["outside"] < 0.02
+        assert judged["nll"] == pytest.approx(math.log(2 * math.pi * math.e * 0.04 * 25), abs=0.02)
+        assert judged["outside"] < 0.02
 
     def test_what_is_wrong_is_found(self):
-        rows = merf_gaussians.draw(50_000, 0)
+        rows = gaussians.draw(50_000, 0)
         dropped = rows[~((rows[:, 0] < 0.6) & (rows[:, 1] < 0.6))]
-        assert merf_gaussians.judge(dropped)["modes"] == 24
+        assert gaussians.judge(dropped)["modes"] == 24
         wide = rows.copy()
         wide[:, :2] += 0.3 * np.random.default_rng(1).normal(size=(len(rows), 2))
-        assert np.mean(merf_gaussians.judge(wide)["spreads"]) == pytest.approx(math.hypot(0.2, 0.3), rel=0.1)
+        assert np.mean(gaussians.judge(wide)["spreads"]) == pytest.approx(math.hypot(0.2, 0.3), rel=0.1)
         swapped = rows.copy()
         swapped[:, 2] = (swapped[:, 2] + 1) % 5
-        assert merf_gaussians.judge(swapped)["modes"] == 0
-        assert merf_gaussians.judge(swapped)["nll"] > 10
+        assert gaussians.judge(swapped)["modes"] == 0
+        assert gaussians.judge(swapped)["nll"] > 10
 
     @pytest.mark.parametrize(
-        "variants", [("improved",), pytest.param(tuple(merf_gaussians.VARIANTS), marks=pytest.mark.slow)], ids=len
+        "variants", [("improved",), pytest.param(tuple(gaussians.VARIANTS), marks=pytest.mark.slow)], ids=len
     )
-    def test_a_run_can_be_drawn_and_goes_on(self, variants, few_features, tmp_path):
-        config = merf_gaussians.GaussiansConfig(
+    def test_a_run_can_be_drawn_and_goes_on(self, variants, tmp_path):
+        config = gaussians.GaussiansConfig(
             num_rows=500, num_samples=300, num_steps=2, num_seeds=1, output_dir=str(tmp_path)
         )
-        first = merf_gaussians.run(dataclasses.replace(config, variants=("improved",)))
+        first = gaussians.run(dataclasses.replace(config, variants=("improved",)), SMALL_GAUSSIANS)
         assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
-        result = merf_gaussians.run(dataclasses.replace(config, variants=variants))
+        result = gaussians.run(dataclasses.replace(config, variants=variants), SMALL_GAUSSIANS)
         assert {cell["variant"] for cell in result["cells"]} == {"real rows", *variants}
         assert result["cells"][:2] == first["cells"]
         assert result == json.loads((tmp_path / "merf_gaussians.json").read_text())
-        assert "| improved | " in merf_gaussians.markdown(result)
-        picture = plots.draw_gaussians(tmp_path / "merf_gaussians.json", tmp_path / "picture.png")
+        assert "| improved | " in gaussians.markdown(result)
+        picture = plot.draw_gaussians(tmp_path / "merf_gaussians.json", tmp_path / "picture.png")
         assert picture.stat().st_size > 10_000
 
 
 class TestImages:
     def test_files_are_read(self, data_dir):
-        for name in images.NAMES:
-            data = images.load(name, str(data_dir))
+        for name in image_files.NAMES:
+            data = image_files.load(name, str(data_dir))
             assert data.private.shape == (400, 784)
             assert data.test_labels.shape == (60,)
             rows = data.rows()
@@ -133,65 +131,67 @@ class TestImages:
             np.testing.assert_array_equal(rows[:, -1], data.private_labels)
 
     @pytest.mark.slow
-    def test_a_run_can_be_drawn_and_goes_on(self, few_features, data_dir, tmp_path):
+    def test_a_run_can_be_drawn_and_goes_on(self, data_dir, tmp_path):
         config = _images_config(data_dir, tmp_path, variants=("improved",))
-        first = merf_images.run(config)["mnist"]
+        first = images.run(config, SMALL_IMAGES)["mnist"]
         assert [cell["variant"] for cell in first["cells"]] == ["real rows", "improved"]
         assert set(first["cells"][0]["scores"]) == set(FAST)
         assert first["cells"][0]["scores"]["lda"]["accuracy"] > 0.9
-        result = merf_images.run(dataclasses.replace(config, num_large_seeds=1, large_samples=200))["mnist"]
+        result = images.run(dataclasses.replace(config, num_large_seeds=1, large_samples=200), SMALL_IMAGES)["mnist"]
         assert result["cells"][:2] == first["cells"]
-        found = [(cell["variant"], cell["num_samples"]) for cell in result["cells"][2:]]
-        assert found == [("real rows", 200), ("improved", 200)]
+        added = [(cell["variant"], cell["num_samples"]) for cell in result["cells"][2:]]
+        assert added == [("real rows", 200), ("improved", 200)]
         assert result == json.loads((tmp_path / "merf_images_mnist.json").read_text())
         for sheet in ("sheet", "sheet_without_noise"):
-            assert images.unpack(result["cells"][1][sheet]).shape == (100, 28, 28)
-        lines = merf_images.markdown(result).splitlines()
-        title = f"| improved: {merf_images.VARIANTS['improved'].about} | 1 | "
+            assert image_files.unpack(result["cells"][1][sheet]).shape == (100, 28, 28)
+        lines = images.markdown(result).splitlines()
+        title = f"| improved: {images.VARIANTS['improved'].about} | 1 | "
         assert [line.startswith(f"{title}120 | 0.") for line in lines].count(True) == 1
         assert lines[-1].startswith(f"{title}200 | 0.")
-        picture = plots.draw_images([tmp_path / "merf_images_mnist.json"], tmp_path / "picture.png")
+        picture = plot.draw_images([tmp_path / "merf_images_mnist.json"], tmp_path / "picture.png")
         assert picture.stat().st_size > 10_000
 
     def test_validation_leaves_test_images_alone(self, data_dir, tmp_path):
-        data = images.load("mnist", str(data_dir))
-        aside = merf_images._set_aside(data, 100)
+        data = image_files.load("mnist", str(data_dir))
+        aside = images.set_aside(data, 100)
         np.testing.assert_array_equal(aside.test, data.private[-100:])
         assert len(aside.private) == 300
         with pytest.raises(InputError, match="--validation"):
-            merf_images._set_aside(data, 400)
+            images.set_aside(data, 400)
 
     @pytest.mark.slow
     def test_all_classifiers_learn(self, data_dir):
-        data = images.load("mnist", str(data_dir))
-        names = [name for name in image_classifiers.NAMES if name != "xgboost"]
-        found = image_classifiers.scores(
+        data = image_files.load("mnist", str(data_dir))
+        names = [name for name in classifiers.NAMES if name != "xgboost"]
+        all_scores = classifiers.scores(
             data.private / 255, data.private_labels, data.test / 255, data.test_labels, 0, names=names
         )
-        assert list(found) == names
-        for name, scores in found.items():
+        assert list(all_scores) == names
+        for name, scores in all_scores.items():
             assert scores["accuracy"] > 0.25, name
             assert 0 <= scores["f1"] <= 1
 
     def test_one_class_alone_is_no_error(self):
         pixels, labels = np.random.default_rng(0).uniform(size=(20, 784)), np.full(20, 3)
-        found = image_classifiers.scores(pixels, labels, pixels, np.arange(20) % 10, 0, names=FAST)
-        assert found["lda"]["accuracy"] == pytest.approx(0.1)
+        all_scores = classifiers.scores(pixels, labels, pixels, np.arange(20) % 10, 0, names=FAST)
+        assert all_scores["lda"]["accuracy"] == pytest.approx(0.1)
 
     def test_sheets_survive(self):
         pixels = np.random.default_rng(0).integers(256, size=(5, 784)) / 255
-        np.testing.assert_array_equal(images.unpack(images.pack(pixels)).reshape(5, -1), np.rint(255 * pixels))
+        np.testing.assert_array_equal(
+            image_files.unpack(image_files.pack(pixels)).reshape(5, -1), np.rint(255 * pixels)
+        )
 
 
 class TestPublishedNoise:
     def test_is_as_private_as_it_claims(self):
         """Noise multipliers 5 and 25 have ε = 0.726 and 0.125 at δ = 1e-5, below the 1 and 0.2 of the paper."""
-        for epsilon, multiplier in merf_images.VARIANTS["published"].privacy.noise_multipliers:
+        for epsilon, multiplier in images.VARIANTS["published"].privacy.noise_multipliers:
             assert gaussian_epsilon(multiplier, 1e-5) < epsilon
         rows = np.concatenate([np.random.default_rng(0).normal(size=(100, 2)), np.zeros((100, 1))], axis=1)
-        variant = merf_gaussians.VARIANTS["published"]
+        variant = gaussians.VARIANTS["published"]
         small = dataclasses.replace(variant, num_features=20)
-        sums = merf.mean_of(small.features(jax.random.key(0)), rows)
+        sums = release.mean_of(small.features(jax.random.key(0)), rows)
         measured = variant.privacy.measure(jax.random.key(1), sums, PrivacyBudget(1.0, 1e-5))
         assert measured.embedding.mechanism.scale == pytest.approx(5 * 2 / 100, rel=1e-6)
         with pytest.raises(ValueError, match="is known for"):
@@ -242,7 +242,7 @@ def test_damaged_files_are_one_line(tmp_path, what, says):
     _write(tmp_path / "mnist")
     _spoil(tmp_path / "mnist", what)
     with pytest.raises(InputError, match=says) as caught:
-        images.load("mnist", str(tmp_path))
+        image_files.load("mnist", str(tmp_path))
     assert "\n" not in str(caught.value)
     assert "mnist" in str(caught.value)
 
@@ -250,17 +250,17 @@ def test_damaged_files_are_one_line(tmp_path, what, says):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (merf_images.ImagesConfig(datasets=("cifar",)), "expected some of mnist, fashion_mnist"),
-        (merf_images.ImagesConfig(variants=("best",)), "expected some of"),
-        (merf_images.ImagesConfig(classifiers=()), "expected some of"),
-        (merf_images.ImagesConfig(epsilons=(1.0, 1.0)), "and different"),
-        (merf_images.ImagesConfig(epsilons=(-1.0,)), "epsilon must be positive"),
-        (merf_images.ImagesConfig(num_samples=0), "--num_samples must be at least 1"),
-        (merf_images.ImagesConfig(num_steps=-1), "--num_steps must be 0 or more"),
-        (merf_gaussians.GaussiansConfig(num_rows=99), "multiple of 25"),
-        (merf_gaussians.GaussiansConfig(delta=2.0), "delta must be in"),
-        (merf_gaussians.GaussiansConfig(variants=("worst",)), "expected some of"),
-        (merf_gaussians.GaussiansConfig(num_seeds=0), "--num_seeds must be at least 1"),
+        (images.ImagesConfig(datasets=("cifar",)), "expected one or more different names among mnist, fashion_mnist"),
+        (images.ImagesConfig(variants=("best",)), "expected one or more different names among"),
+        (images.ImagesConfig(classifiers=()), "expected one or more different names among"),
+        (images.ImagesConfig(epsilons=(1.0, 1.0)), "and different"),
+        (images.ImagesConfig(epsilons=(-1.0,)), "epsilon must be positive"),
+        (images.ImagesConfig(num_samples=0), "--num_samples must be at least 1"),
+        (images.ImagesConfig(num_steps=-1), "--num_steps must be at least 0"),
+        (gaussians.GaussiansConfig(num_rows=99), "multiple of 25"),
+        (gaussians.GaussiansConfig(delta=2.0), "delta must be in"),
+        (gaussians.GaussiansConfig(variants=("worst",)), "expected one or more different names among"),
+        (gaussians.GaussiansConfig(num_seeds=0), "--num_seeds must be at least 1"),
     ],
 )
 def test_bad_configurations_are_one_line(config, says):
@@ -272,12 +272,12 @@ def test_bad_configurations_are_one_line(config, says):
 @pytest.mark.parametrize(
     ("module", "flags", "says"),
     [
-        ("merf_images", ["--data_dir=/nowhere"], "has no folder mnist"),
-        pytest.param("merf_gaussians", ["here"], "unknown word", marks=pytest.mark.slow),
+        ("images", ["--data_dir=/nowhere"], "has no folder mnist"),
+        pytest.param("gaussians", ["here"], "unknown word", marks=pytest.mark.slow),
     ],
 )
 def test_bad_flags_are_one_line(module, flags, says, tmp_path):
-    command = [sys.executable, "-m", f"experiments.{module}", *flags, f"--output_dir={tmp_path}"]
+    command = [sys.executable, "-m", f"experiments.merf.{module}", *flags, f"--output_dir={tmp_path}"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2
     assert says in run.stderr
@@ -286,23 +286,21 @@ def test_bad_flags_are_one_line(module, flags, says, tmp_path):
 
 @pytest.mark.slow
 def test_help_lists_the_flags():
-    run = subprocess.run([sys.executable, "-m", "experiments.merf_gaussians", "--help"], capture_output=True, text=True)
-    assert all(f"--{field.name}:" in run.stdout for field in dataclasses.fields(merf_gaussians.GaussiansConfig))
+    run = subprocess.run([sys.executable, "-m", "experiments.merf.gaussians", "--help"], capture_output=True, text=True)
+    assert all(f"--{field.name}:" in run.stdout for field in dataclasses.fields(gaussians.GaussiansConfig))
 
 
 def test_a_missing_library_is_one_line():
-    program = "from experiments import common; common.run_main(lambda: None, lambda: __import__('no_such_library'))"
+    program = "from experiments.common.program import run_main; run_main(lambda: __import__('no_such_library'))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr.strip() == 'error: no_such_library is not installed: pip install -e ".[experiments]"'
 
 
 def test_the_readme_shows_the_committed_results():
-    found = sorted((common.REPOSITORY / "figures").glob("merf_*.json"))
-    assert found
-    readme = (common.REPOSITORY / "README.md").read_text()
-    for path in found:
+    committed = sorted((REPOSITORY / "figures").glob("merf_*.json"))
+    assert committed
+    readme = (REPOSITORY / "README.md").read_text()
+    for path in committed:
         result = json.loads(path.read_text())
-        assert {"merf_images": merf_images, "merf_gaussians": merf_gaussians}[result["experiment"]].markdown(
-            result
-        ) in readme
+        assert {"merf_images": images, "merf_gaussians": gaussians}[result["experiment"]].markdown(result) in readme

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from experiments import common, security
+from experiments import security
+from experiments.common.errors import InputError
 
 
 def test_a_small_run_is_kept_and_tabulated(tmp_path):
@@ -23,5 +24,5 @@ def test_a_small_run_is_kept_and_tabulated(tmp_path):
     [({"dims": ()}, "dims"), ({"num_points": 200_000}, "num_points"), ({"num_draws": 0}, "num_draws")],
 )
 def test_what_cannot_be_run(change, match):
-    with pytest.raises(common.InputError, match=match):
+    with pytest.raises(InputError, match=match):
         security.SecurityConfig(**change).validate()

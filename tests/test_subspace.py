@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.mixture import mixture, proposal
+from experiments.common.mixture import mixture, proposal
 from kme_jax import Gaussian, Laplacian, SubspaceMap, mean_embedding
 from kme_jax._numerics.precision import float64
 from kme_jax.kernels import Kernel

@@ -12,14 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import threadpoolctl
 
-from experiments import common, datasets, plots, table_metrics, table_scale, tables
-from experiments.processes import Measured, in_fresh_process
+from experiments.common.errors import InputError
+from experiments.common.processes import Measured, in_fresh_process
+from experiments.common.results import REPOSITORY, write_json
+from experiments.tables import classifiers, datasets, plot, releases, scale
+from experiments.tables.config import TablesConfig
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
 
 # The real files are no part of the project.
-DATA = pathlib.Path(os.environ.get("KME_JAX_DATA", common.REPOSITORY.parent / "shared" / "data"))
+DATA = pathlib.Path(os.environ.get("KME_JAX_DATA", REPOSITORY.parent / "shared" / "data"))
 
 SCHEMA = Schema(
     (
@@ -47,9 +50,9 @@ def _codes(rng, num_rows=400):
 
 def test_classifiers_learn_what_there_is_to_learn(rng):
     train, test = _codes(rng, 1000), _codes(rng, 1000)
-    real = table_metrics.utility(SCHEMA, "rich", train, test)
-    shuffled = table_metrics.utility(SCHEMA, "rich", rng.permuted(train, axis=0), test)
-    assert set(real) == set(table_metrics.CLASSIFIERS)
+    real = classifiers.utility(SCHEMA, "rich", train, test)
+    shuffled = classifiers.utility(SCHEMA, "rich", rng.permuted(train, axis=0), test)
+    assert set(real) == set(classifiers.CLASSIFIERS)
     for name in ("random_forest", "gradient_boosting"):
         assert real[name]["auc"] > 0.85
         assert real[name]["f1"] > 0.8
@@ -61,7 +64,7 @@ def test_classifiers_learn_what_there_is_to_learn(rng):
 def test_a_class_that_synthetic_rows_lack(rng, rich):
     train, test = _codes(rng, 31), _codes(rng, 50)
     train[:, 3] = rich if len(rich) > 1 else rich[0]
-    for scores in table_metrics.utility(SCHEMA, "rich", train, test).values():
+    for scores in classifiers.utility(SCHEMA, "rich", train, test).values():
         assert scores["auc"] == 0.5
         assert (scores["f1"] > 0) == (rich == [1])
 
@@ -71,7 +74,7 @@ def test_of_several_classes_each_counts_the_same():
     schema = Schema((Numeric("x", 0, 3, integer=True), Categorical("y", ("a", "b", "c", "d"))))
     y = np.repeat(np.arange(3), (500, 100, 50))
     test = np.stack([np.minimum(y, 1), y], axis=1)
-    for scores in table_metrics.utility(schema, "y", test[y != 2], test).values():
+    for scores in classifiers.utility(schema, "y", test[y != 2], test).values():
         # Rows of c look like those of b: of 150 taken for b, 100 are.
         assert scores["auc"] == pytest.approx((1 + (500 + 50 * 0.5) / 550 + 0.5) / 3)
         assert scores["f1"] == pytest.approx((1 + 200 / 250 + 0) / 3)
@@ -83,7 +86,7 @@ def test_a_missing_number_is_no_large_number(rng):
     for codes in (train, test):
         codes[:, 2] = np.where(rng.random(len(codes)) < 0.3, 1000, codes[:, 2])
         codes[:, 3] = (codes[:, 2] == 1000) | (codes[:, 2] < 300)
-    assert table_metrics.utility(SCHEMA, "rich", train, test)["logistic_regression"]["auc"] > 0.98
+    assert classifiers.utility(SCHEMA, "rich", train, test)["logistic_regression"]["auc"] > 0.98
 
 
 # --- the experiment --------------------------------------------------------------------------------------------------
@@ -98,24 +101,30 @@ def _sample(rows, schema, target, epsilon, delta, seed, secure):
     return schema.decode(codes)
 
 
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    def load(name, data_dir, seed):
-        assert data_dir == "somewhere"
-        private, test = (SCHEMA.decode(_codes(np.random.default_rng([seed, k]))) for k in range(2))
-        return datasets.Dataset(name, private, test, SCHEMA, "rich")
+def _load(name, data_dir, seed):
+    assert data_dir == "somewhere"
+    private, test = (SCHEMA.decode(_codes(np.random.default_rng([seed, k]))) for k in range(2))
+    return datasets.Dataset(name, private, test, SCHEMA, "rich")
 
-    monkeypatch.setattr(datasets, "load", load)
-    monkeypatch.setattr(tables, "_release", _sample)
-    monkeypatch.setattr(tables, "in_fresh_process", lambda call, *words: Measured(call(*words), 2.0, 3 * 2**20))
-    return tables.TablesConfig(
+
+def _here(call, *words):
+    """In place of a call in a new process."""
+    return Measured(call(*words), 2.0, 3 * 2**20)
+
+
+TOOLS = releases.Tools(load=_load, release=_sample, measured=_here)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return TablesConfig(
         data_dir="somewhere", datasets=("adult_pgm",), epsilons=(0.1, 1.0), num_seeds=2, output_dir=str(tmp_path)
     )
 
 
 def test_a_small_run_and_its_picture(tiny, tmp_path):
-    result = tables.run(tiny)["adult_pgm"]
-    path = tables.result_path(tiny, "adult_pgm")
+    result = releases.run(tiny, TOOLS)["adult_pgm"]
+    path = releases.result_path(tiny, "adult_pgm")
     assert json.loads(path.read_text()) == result
     assert "somewhere" not in path.read_text()
     rows = {(row["source"], row["epsilon"]): row for row in result["summary"]}
@@ -131,27 +140,27 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
     assert sample["f1 random_forest"] == pytest.approx(np.mean(scores))
     error = rows["real sample", None]["error"]["f1 random_forest"]
     assert error == pytest.approx(abs(scores[0] - scores[1]) / 2)
-    text = tables.markdown(result)
+    text = releases.markdown(result)
     assert text.startswith("| adult_pgm, δ = 1e-05 |")
     assert f"| {np.mean(scores):.3f} ± {error:.3f} |" in text
     assert "| MST, ε = 1 (issue 6, one seed) | – | 0.072 | 0.151 | – | – | 0.823 |" in text
     assert text.splitlines()[6].endswith("| 2 | 3 |")
     assert len({line.count("|") for line in text.splitlines()}) == 1
-    assert plots.draw_tables([path, path], tmp_path / "tables.png").stat().st_size > 20_000
+    assert plot.draw([path, path], tmp_path / "tables.png").stat().st_size > 20_000
 
 
 def test_delta_protects_somebody():
-    assert tables._delta(1e-5, 30_000) == 1e-5
+    assert releases.protective_delta(1e-5, 30_000) == 1e-5
     for num_rows in (100_000, 395_216, 999_999, 1_000_000):
-        assert 0.09 < tables._delta(1e-5, num_rows) * num_rows < 1
+        assert 0.09 < releases.protective_delta(1e-5, num_rows) * num_rows < 1
 
 
 def test_an_interrupted_run_goes_on(tiny):
     tiny = dataclasses.replace(tiny, num_seeds=1)
-    first = tables.run(tiny)["adult_pgm"]
+    first = releases.run(tiny, TOOLS)["adult_pgm"]
     kept = dict(first, cells=[dict(cell, kept=True) for cell in first["cells"][:4]])
-    common.write_json(tables.result_path(tiny, "adult_pgm"), kept)
-    again = tables.run(tiny)["adult_pgm"]
+    write_json(releases.result_path(tiny, "adult_pgm"), kept)
+    again = releases.run(tiny, TOOLS)["adult_pgm"]
     assert again["cells"][:4] == kept["cells"]  # not computed again
     assert [c["total_variation"] for c in again["cells"]] == [c["total_variation"] for c in first["cells"]]
     assert [row["num_seeds"] for row in again["summary"]] == [1] * 5
@@ -170,7 +179,7 @@ def test_an_interrupted_run_goes_on(tiny):
 )
 def test_what_cannot_be_run_is_refused(tiny, change, text):
     tiny.validate()
-    with pytest.raises(common.InputError, match=text):
+    with pytest.raises(InputError, match=text):
         dataclasses.replace(tiny, **change).validate()
 
 
@@ -185,7 +194,7 @@ def test_a_process_of_its_own_has_its_own_peak():
 def test_a_real_release_of_a_few_rows(rng, monkeypatch):
     monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
     rows = SCHEMA.decode(_codes(rng))
-    released = tables._release(rows, SCHEMA, "rich", 10.0, 1e-5, 0, False)
+    released = releases.release(rows, SCHEMA, "rich", 10.0, 1e-5, 0, False)
     SCHEMA.check(released)
     assert released.num_rows == rows.num_rows
 
@@ -210,7 +219,7 @@ def test_the_format_of_adult(tmp_path):
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(common.InputError, match=r"--data_dir=.*: data set adult: .*adult\.data\.gz"):
+    with pytest.raises(InputError, match=r"--data_dir=.*: data set adult: .*adult\.data\.gz"):
         datasets.load("adult", str(tmp_path))
 
 
@@ -239,17 +248,16 @@ def test_real_tables(name, num_private, num_test):
         if column.kind == "categorical":
             assert decoded.equals(values.combine_chunks())
         else:
-            found, cells = (np.nan_to_num(array.to_numpy(zero_copy_only=False)) for array in (decoded, values))
-            assert np.mean(np.abs(found - cells) > (column.upper - column.lower) / 1000) < 0.01
+            rounded, cells = (np.nan_to_num(array.to_numpy(zero_copy_only=False)) for array in (decoded, values))
+            assert np.mean(np.abs(rounded - cells) > (column.upper - column.lower) / 1000) < 0.01
 
 
 # --- scale -----------------------------------------------------------------------------------------------------------
 
 
-def test_made_up_rows_are_valid_skewed_and_dependent(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_scale, "_GROUP", 1000)
+def test_artificial_rows_are_valid_skewed_and_dependent(tmp_path):
     schema = datasets.adult_schema()
-    table_scale.write_rows(tmp_path / "rows.parquet", schema, 2500)
+    scale.write_rows(tmp_path / "rows.parquet", schema, 2500, rows_per_group=1000)
     assert pq.ParquetFile(tmp_path / "rows.parquet").num_row_groups == 3
     rows = pq.read_table(tmp_path / "rows.parquet")
     assert rows.num_rows == 2500
@@ -262,32 +270,31 @@ def test_made_up_rows_are_valid_skewed_and_dependent(tmp_path, monkeypatch):
     assert np.corrcoef(codes[:, schema.index("education")], codes[:, schema.index("marital-status")])[0, 1] > 0.1
 
 
-def test_measurements_of_two_sizes_have_the_same_features(tmp_path, monkeypatch):
+def test_measurements_of_two_sizes_have_the_same_features(tmp_path):
     schema = datasets.adult_schema()
-    table_scale.write_rows(tmp_path / "adult.parquet", schema, 500)
+    scale.write_rows(tmp_path / "adult.parquet", schema, 500)
     adult = pq.read_table(tmp_path / "adult.parquet")
-    monkeypatch.setattr(datasets, "load", lambda name, _: datasets.Dataset(name, adult, adult, schema, "income"))
-    monkeypatch.setattr(table_scale, "in_fresh_process", lambda call, *words: Measured(call(*words), 2.0, 3 * 2**20))
-    config = table_scale.ScaleConfig(data_dir="somewhere", num_rows=(100, 300), output_dir=str(tmp_path / "out"))
-    cells = table_scale.run(config)["cells"]
+    dataset = datasets.Dataset("adult", adult, adult, schema, "income")
+    config = scale.ScaleConfig(data_dir="somewhere", num_rows=(100, 300), output_dir=str(tmp_path / "out"))
+    cells = scale.run(config, lambda *_: dataset, _here)["cells"]
     assert cells[0]["num_features"] == cells[1]["num_features"] > 100
     assert cells[1]["rows_per_second"] == 300 / (cells[1]["sum_seconds"] + cells[1]["noise_seconds"])
-    assert table_scale.markdown({"cells": cells}).splitlines()[3].startswith("| 300 | 0 |")
+    assert scale.markdown({"cells": cells}).splitlines()[3].startswith("| 300 | 0 |")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["table_scale.json"]
 
 
-@pytest.mark.parametrize("module", ["tables", "table_scale"])
+@pytest.mark.parametrize("module", ["tables", "tables.scale"])
 def test_the_command_lines_need_data_alone(module, tmp_path):
     command = [sys.executable, "-m", f"experiments.{module}", f"--data_dir={tmp_path}", f"--output_dir={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=common.REPOSITORY)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 2
     assert f"error: --data_dir={tmp_path}: data set adult: " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [*((f"tables_{name}", tables) for name in ("adult", "adult_pgm", "intrusion")), ("table_scale", table_scale)],
+    [*((f"tables_{name}", releases) for name in ("adult", "adult_pgm", "intrusion")), ("table_scale", scale)],
 )
 def test_the_readme_shows_the_committed_tables(name, module):
-    result = json.loads((common.REPOSITORY / "figures" / f"{name}.json").read_text())
-    assert module.markdown(result) in (common.REPOSITORY / "README.md").read_text()
+    result = json.loads((REPOSITORY / "figures" / f"{name}.json").read_text())
+    assert module.markdown(result) in (REPOSITORY / "README.md").read_text()

@@ -1,0 +1,1 @@
+"""Attacks on the releases, and on how cells become codes."""

@@ -1,0 +1,115 @@
+"""Attacks on whole releases, and on how cells become codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+import pandas
+
+from experiments.audit import cases, encoders
+from experiments.audit.attack import PILOT, gaussian_mu, lower_bound, share_of_diameter
+from experiments.audit.containers import CONTAINERS
+from experiments.audit.mechanisms import KERNEL, NUM_ROWS, Pair
+from kme_jax import Bounds, PrivacyBudget, cli, integer_embedding
+from kme_jax._numerics.precision import Progress
+from kme_jax.points.measure import plan_map
+from kme_jax.points.release import Measurement
+from kme_jax.privacy import secure_mechanism
+from kme_jax.table import Numeric, Schema, measure_table
+
+_NUM_TABLE_ROWS = 100
+
+
+def whole_command(pair: Pair, budget: PrivacyBudget, runs: int, progress: Progress) -> dict[str, Any]:
+    """Attacks the command ``kme-jax release``, run many times from a private file to a folder."""
+    bounds = Bounds.create([-8.0], [8.0])
+    points, databases = pair.feature_map.points, pair.databases()
+    length = 1 / math.sqrt(2 * KERNEL.gamma) / 16
+    feature_map = plan_map(cli.KERNELS["gaussian"](length), bounds.to_unit(points), bounded=True)
+    embeddings = [integer_embedding(feature_map, rows, bounds=bounds) for rows in databases]
+    integers = embeddings[0].integer_map
+    totals = [embedding.integer_map.released(embedding.total) for embedding in embeddings]
+    direction = (totals[1] - totals[0]) / np.linalg.norm((totals[1] - totals[0]).astype(np.float64))
+    mechanism = secure_mechanism(integers, NUM_ROWS, budget)
+    done = 0
+
+    def sample(which, count):
+        nonlocal done
+        values = []
+        for _ in range(count):
+            with tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                np.save(folder / "rows.npy", databases[which])
+                np.save(folder / "points.npy", points)
+                words = ["release", f"{folder}/rows.npy", f"--points={folder}/points.npy", "--lower=-8", "--upper=8"]
+                words += [f"--length={length!r}", f"--epsilon={budget.epsilon!r}", f"--delta={budget.delta!r}"]
+                with contextlib.redirect_stdout(io.StringIO()):
+                    status = cli.main([*words, f"--output={folder}/out"])
+                if status:
+                    raise RuntimeError("the command failed")
+                coordinates = Measurement.load(folder / "out").noisy.coordinates
+            values.append((coordinates / mechanism.grid - totals[0]) @ direction)
+            done += 1
+            progress(done, 2 * (runs + max(20, runs // PILOT)))
+        return np.asarray(values)
+
+    bound = lower_bound(sample, runs, gaussian_mu)
+    share = share_of_diameter(totals, mechanism.sensitivity / mechanism.grid)
+    return bound | {"measure": "mu", "claim": math.sqrt(2 * mechanism.rho), "share_of_diameter": share}
+
+
+_BOOLS = Schema((Numeric("x", 0, 1, integer=True, nullable=True),))
+
+
+def _frames() -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    """Two DataFrames that differ in one cell. The cell makes the column one of bools, or of objects."""
+    cells = [True] * (_NUM_TABLE_ROWS - 1)
+    return pandas.DataFrame({"x": [*cells, False]}), pandas.DataFrame({"x": [*cells, "n/a"]})
+
+
+def release_of_frames(budget: PrivacyBudget, runs: int, progress: Progress, *, old: bool = False) -> dict[str, Any]:
+    """Attacks ``measure_table`` of neighbouring DataFrames. ``old`` uses the rows as the former encoder read them."""
+    databases, runs = _frames(), max(40, runs)  # fewer could not refute anything
+    if old:
+        databases = [_BOOLS.decode(encoders.old_encoder(frame, _BOOLS)) for frame in databases]
+    done = 0
+
+    def measure(which):
+        return measure_table(databases[which], _BOOLS, budget=budget)
+
+    ((_, noisy),) = measure(0).measured.items()
+    totals = []
+    for data in databases:
+        codes = _BOOLS.encode(data) if old else encoders.new_encoder(data, _BOOLS)
+        embedding = integer_embedding(noisy.feature_map, codes.astype(np.float64))
+        totals.append(embedding.total * noisy.mechanism.grid)
+    direction = (totals[1] - totals[0]) / np.linalg.norm(totals[1] - totals[0])
+
+    def sample(which, count):
+        nonlocal done
+        values = []
+        for _ in range(count):
+            ((_, released),) = measure(which).measured.items()
+            values.append((released.coordinates - totals[0]) @ direction)
+            done += 1
+            progress(done, 2 * (runs + max(20, runs // PILOT)))
+        return np.asarray(values)
+
+    bound = lower_bound(sample, runs, gaussian_mu)
+    share = share_of_diameter(totals, noisy.mechanism.sensitivity)
+    return bound | {"measure": "mu", "claim": math.sqrt(2 * noisy.mechanism.rho), "share_of_diameter": share}
+
+
+def violations(num_cases: int, seed: int, progress: Progress, *, old: bool = False) -> dict[str, Any]:
+    """Counts the random cases in which a row changes the code of another row."""
+    names = ("DataFrame of lists", "DataFrame of rows") if old else tuple(CONTAINERS)
+    encoder = encoders.old_encoder if old else encoders.new_encoder
+    counts = cases.num_violations(num_cases, seed, encoder=encoder, containers=names, progress=progress)
+    number = counts["violations"]
+    return counts | {"measure": "violations", "claim": 0, "lower_bound": number, "estimate": number, "runs": num_cases}

@@ -1,0 +1,1 @@
+"""Times of the library, of its peers and of the device."""

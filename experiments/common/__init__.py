@@ -1,0 +1,1 @@
+"""What the experiments share: configuration, data, progress, results and pictures."""

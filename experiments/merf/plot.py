@@ -1,0 +1,89 @@
+"""Pictures of the experiments on DP-MERF."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+from experiments.common.plots import COLOURS, pyplot, save
+from experiments.merf import image_files
+
+
+def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws a result of experiments.merf.gaussians: samples of its first seed, and real rows ([H] figure 1).
+
+    Args:
+      path: the JSON result.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    result = json.loads(pathlib.Path(path).read_text())
+    cells = [cell for cell in result["cells"] if "samples" in cell]
+    means = {
+        cell["variant"]: [other["nll"] for other in result["cells"] if other["variant"] == cell["variant"]]
+        for cell in cells
+    }
+    figure, all_axes = pyplot().subplots(
+        1, len(cells), figsize=(4 * len(cells), 4.6), squeeze=False, sharex=True, sharey=True, layout="constrained"
+    )
+    for axes, cell in zip(all_axes[0], cells, strict=True):
+        for label, colour in zip(range(5), COLOURS, strict=False):
+            points = [sample[:2] for sample in cell["samples"] if sample[2] == label]
+            axes.plot(*(zip(*points, strict=True) if points else ((), ())), ".", color=colour, markersize=2, alpha=0.6)
+        values = means[cell["variant"]]
+        seeds = f"mean of {len(values)} seeds" if len(values) > 1 else "one seed"
+        nll = f"NLL {sum(values) / len(values):.2f} per point ({seeds})"
+        axes.set_title(f"{cell['variant']}\n{nll}, {cell['modes']} of 25 modes", fontsize=9)
+        axes.set_xlim(-1, 5)
+        axes.set_ylim(-1, 5)
+        axes.set_aspect("equal")
+    config = result["config"]
+    figure.suptitle(
+        f"DP-MERF, N = {config['num_rows']}, ε = {config['epsilon']:g}, δ = {config['delta']:g}: "
+        "samples of seed 0; colours are classes",
+        fontsize=9,
+    )
+    return save(figure, outputs)
+
+
+def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws sample sheets of experiments.merf.images ([H] figure 2): ten images of each class, for each data set,
+    of "published" and "improved" and each ε. Real images are not part of a result, so they are not shown.
+
+    Args:
+      inputs: JSON results, one for each data set.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    sheets = []
+    for result in results:
+        titled = []
+        drawn = [cell for cell in result["cells"] if "sheet" in cell]
+        main = [cell for cell in drawn if cell["variant"] in ("improved", "published")]
+        for cell in main or drawn:  # steps of the ablation only if there is nothing else
+            title = f"{cell['variant']}, ε = {cell['epsilon']:g}"
+            titled.append((title, cell["sheet"]))
+            if "sheet_without_noise" in cell:
+                titled.append((f"{title}\nwithout noise in pixels", cell["sheet_without_noise"]))
+        sheets.append(titled)
+    columns = max(map(len, sheets))
+    figure, all_axes = pyplot().subplots(
+        len(sheets), columns, figsize=(3 * columns, 3.3 * len(sheets)), squeeze=False, layout="constrained"
+    )
+    for row, result, titled in zip(all_axes, results, sheets, strict=True):
+        for axes in row:
+            axes.axis("off")
+        for axes, (title, sheet) in zip(row, titled, strict=False):
+            pixels = image_files.unpack(sheet)
+            side = pixels.shape[1]
+            grid = pixels.reshape(10, -1, side, side).transpose(0, 2, 1, 3).reshape(10 * side, -1)
+            axes.imshow(grid, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+            axes.set_title(f"{image_files.TITLES[result['config']['dataset']]}: {title}", fontsize=9)
+    figure.suptitle(f"DP-MERF, δ = {results[0]['config']['delta']:g}, seed 0; a row for each class", fontsize=9)
+    return save(figure, outputs)

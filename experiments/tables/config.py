@@ -1,0 +1,35 @@
+"""The configuration of the releases of tables."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.common.config import Config, at_least, flag, valid_budgets
+from experiments.common.errors import InputError
+from experiments.tables.datasets import NAMES
+
+
+@dataclasses.dataclass(frozen=True)
+class TablesConfig(Config):
+    """Configuration: one field per flag."""
+
+    data_dir: str = flag("", "Folder with a folder for each data set, such as adult/adult.data.gz.")
+    datasets: tuple[str, ...] = flag(("adult", "adult_pgm", "intrusion"), f"What to release, of {', '.join(NAMES)}.")
+    epsilons: tuple[float, ...] = flag((0.1, 1.0, 10.0), "Privacy levels ε.")
+    delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
+    num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.")
+    secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
+    output_dir: str = flag("results", "Folder for the JSON results and the picture.")
+
+    def validate(self) -> None:
+        """Checks the values, see ``Config``."""
+        if not self.data_dir:
+            raise InputError("--data_dir is missing: give the folder with a folder for each data set")
+        for name in ("datasets", "epsilons"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise InputError(f"--{name} must be one or more, and different, got {values}")
+        if unknown := set(self.datasets) - set(NAMES):
+            raise InputError(f"--datasets: no {min(unknown)!r}; there are {', '.join(NAMES)}")
+        at_least(self, 1, "num_seeds")
+        valid_budgets(self.epsilons, self.delta)

@@ -1,0 +1,184 @@
+"""Releases of real tables beside controls: errors of marginals, and what a classifier learns from the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from experiments.common.processes import Measured, in_fresh_process
+from experiments.common.progress import Stages
+from experiments.common.results import Cells, check_output_dir, write_json
+from experiments.tables import datasets
+from experiments.tables.classifiers import CLASSIFIERS, utility
+from experiments.tables.config import TablesConfig
+from kme_jax import PrivacyBudget
+from kme_jax.table import marginals
+from kme_jax.table.measure import release_table
+from kme_jax.table.schema import Schema
+
+_RELEASE = "release"
+_CONTROLS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
+    "real rows": lambda rng, codes: codes,
+    "independent columns": lambda rng, codes: rng.permuted(codes, axis=0),
+    "real sample": lambda rng, codes: codes[rng.integers(0, len(codes), len(codes))],
+}
+# Results of other methods for adult_pgm at ε = 1, δ = 1e-5 from issue 6, for one split and one seed.
+_OTHERS = {
+    "MST": {"2-way": 0.072, "3-way": 0.151, "auc gradient_boosting": 0.823},
+    "AIM": {"2-way": 0.056, "3-way": 0.118, "auc gradient_boosting": 0.832},
+}
+_METRICS = {f"{order}-way": f"{order}-way" for order in marginals.ORDERS} | {
+    f"{score} {name}": f"{score.upper()}, {label}" for score in ("auc", "f1") for name, label in CLASSIFIERS.items()
+}
+
+
+def result_path(config: TablesConfig, dataset: str) -> pathlib.Path:
+    """Where the results of a data set are kept."""
+    return pathlib.Path(config.output_dir) / f"tables_{dataset}.json"
+
+
+def release(
+    rows: pa.Table, schema: Schema, target: str, epsilon: float, delta: float, seed: int, secure: bool
+) -> pa.Table:
+    """The synthetic rows of one release. It runs in a process of its own."""
+    return release_table(
+        rows, schema, budget=PrivacyBudget(epsilon, delta), target=target, seed=seed, secure=secure
+    ).table
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """The functions that a run calls.
+
+    Attributes:
+      load: (name, data_dir, seed) -> data set.
+      release: see :func:`release`.
+      measured: (function, arguments) -> the call's value, time and memory.
+    """
+
+    load: Callable[[str, str, int], datasets.Dataset] = datasets.load
+    release: Callable[..., pa.Table] = release
+    measured: Callable[..., Measured] = in_fresh_process
+
+
+DEFAULT_TOOLS = Tools()
+
+
+def run(config: TablesConfig, tools: Tools = DEFAULT_TOOLS) -> dict[str, dict[str, Any]]:
+    """All data sets, {name: result}. Each record is written to its JSON when it is done.
+
+    Args:
+      config: the configuration.
+      tools: the functions that are called.
+
+    Raises:
+      InputError: if data are missing.
+    """
+    check_output_dir(config.output_dir)
+    return {name: _run(config, name, tools) for name in config.datasets}
+
+
+def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
+    stages, path = Stages(f"tables, {name}"), result_path(config, name)
+    settings = config.settings("data_dir", "datasets") | {"dataset": name}
+    cells = Cells(path, "tables", settings, ("source", "epsilon", "seed"))
+    sources = [(control, None) for control in _CONTROLS] + [(_RELEASE, float(epsilon)) for epsilon in config.epsilons]
+    for seed in range(config.num_seeds):
+        missing = [source for source in sources if (*source, seed) not in cells]
+        if not missing:
+            continue
+        with stages.stage(f"seed {seed}") as progress:
+            dataset = tools.load(name, config.data_dir, seed)
+            private, test = (dataset.schema.encode(rows) for rows in (dataset.private, dataset.test))
+            for done, (source, epsilon) in enumerate(missing):
+                cell = {"source": source, "epsilon": epsilon, "seed": seed}
+                if source == _RELEASE:
+                    delta = protective_delta(config.delta, dataset.private.num_rows)
+                    budget = (epsilon, delta, seed, config.secure)
+                    synthetic = tools.measured(tools.release, dataset.private, dataset.schema, dataset.target, *budget)
+                    cell |= {"delta": delta, "seconds": synthetic.seconds, "peak_bytes": synthetic.peak_bytes}
+                    dataset.schema.check(synthetic.value)
+                    codes = dataset.schema.encode(synthetic.value)
+                else:
+                    codes = _CONTROLS[source](np.random.default_rng(seed), private)
+                cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
+                cell["utility"] = utility(dataset.schema, dataset.target, codes, test, seed)
+                cells.add(cell)
+                progress(done + 1, len(missing))
+    cells.result["summary"] = summary(cells.result)
+    write_json(path, cells.result)
+    return cells.result
+
+
+def protective_delta(delta: float, num_rows: int) -> float:
+    """δ, or the largest power of ten below 1/N if δ is 1/N or more, which would protect nobody."""
+    return delta if delta * num_rows < 1 else 10.0 ** -(math.floor(math.log10(num_rows)) + 1)
+
+
+def _metrics(cell: dict[str, Any]) -> dict[str, float]:
+    metrics = {f"{order}-way": value for order, value in cell["total_variation"].items()}
+    metrics |= {f"{score} {name}": value for name, both in cell["utility"].items() for score, value in both.items()}
+    return metrics | {name: cell[name] for name in ("seconds", "peak_bytes") if name in cell}
+
+
+def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Means over seeds and their standard errors for each control and each ε.
+
+    "mean" and "error" are {metric: value}. The error of a single seed is None.
+    """
+    groups: dict[tuple, list[dict[str, float]]] = {}
+    for cell in result["cells"]:
+        groups.setdefault((cell["source"], cell["epsilon"]), []).append(_metrics(cell))
+    lines = []
+    deltas = {(cell["source"], cell["epsilon"]): cell.get("delta") for cell in result["cells"]}
+    for (source, epsilon), metrics_of_seeds in groups.items():
+        values = {name: np.asarray([metrics[name] for metrics in metrics_of_seeds]) for name in metrics_of_seeds[0]}
+        lines.append(
+            {
+                "source": source,
+                "epsilon": epsilon,
+                "delta": deltas[source, epsilon],
+                "num_seeds": len(metrics_of_seeds),
+                "mean": {name: float(v.mean()) for name, v in values.items()},
+                "error": {
+                    name: float(v.std(ddof=1) / len(v) ** 0.5) if len(v) > 1 else None for name, v in values.items()
+                },
+            }
+        )
+    return lines
+
+
+def data_title(result: dict[str, Any]) -> str:
+    """Name of the data set, and δ of its releases."""
+    deltas = sorted({line["delta"] for line in result["summary"] if line["delta"] is not None})
+    return ", ".join([result["config"]["dataset"], *(f"δ = {delta:g}" for delta in deltas)])
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The summary as a table for the README: mean ± standard error, seconds, and peak memory of a release."""
+    lines = [
+        f"| {data_title(result)} | {' | '.join(_METRICS.values())} | seconds | MiB |",
+        "|---|" + "---|" * (len(_METRICS) + 2),
+    ]
+
+    def line(title: str, mean: dict[str, float], error: dict[str, float | None]) -> str:
+        texts = []
+        for name in _METRICS:
+            text = f"{mean[name]:.3f}" if name in mean else "–"
+            texts.append(text if error.get(name) is None else f"{text} ± {error[name]:.3f}")
+        texts.append(f"{mean['seconds']:.0f}" if "seconds" in mean else "–")
+        texts.append(f"{mean['peak_bytes'] / 2**20:.0f}" if "peak_bytes" in mean else "–")
+        return f"| {title} | {' | '.join(texts)} |"
+
+    for row in result["summary"]:
+        title = row["source"] if row["epsilon"] is None else f"{row['source']}, ε = {row['epsilon']:g}"
+        lines.append(line(title, row["mean"], row["error"]))
+    if result["config"]["dataset"] == "adult_pgm":
+        lines += [line(f"{name}, ε = 1 (issue 6, one seed)", mean, {}) for name, mean in _OTHERS.items()]
+    return "\n".join(lines)
