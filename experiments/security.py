@@ -29,7 +29,7 @@ from kme_jax import (
     NoisyEmbedding,
     PrivacyBudget,
     SubspaceMap,
-    adaptive,
+    adaptive_weights,
     integer_embedding,
     mean_embedding,
     perturb,
@@ -97,7 +97,7 @@ def run(config: SecurityConfig) -> dict[str, Any]:
                         started = time.perf_counter()
                         noisy = perturb_rows(subspace, rows, budget, draw + 1)
                         perturbed = time.perf_counter()
-                        sample, _ = adaptive(noisy)
+                        sample, _ = adaptive_weights(noisy)
                         if draw >= 0:
                             records[kind]["noise_seconds"].append(perturbed - started)
                             records[kind]["seconds"].append(time.perf_counter() - started)

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from kme_jax.points.release import Measurement, Release
     from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
     from kme_jax.privacy.ledger import Ledger, Spending
-    from kme_jax.synthesis import WeightedSample, adaptive, closed_form, l1_ball, posterior_mean, represent, uniform
+    from kme_jax.synthesis import (
+        WeightedSample,
+        adaptive_weights,
+        closed_form_weights,
+        l1_ball_weights,
+        posterior_mean,
+        represent,
+        uniform,
+    )
 
 __all__ = [
     "Bounds",
@@ -71,15 +79,15 @@ __all__ = [
     "SubspaceMap",
     "WeightedSample",
     "__version__",
-    "adaptive",
+    "adaptive_weights",
     "algorithm1",
     "algorithm2",
-    "closed_form",
+    "closed_form_weights",
     "dp_merf",
     "improved",
     "integer_embedding",
     "integer_embedding_of_batches",
-    "l1_ball",
+    "l1_ball_weights",
     "load",
     "mean_embedding",
     "mean_embedding_of_batches",
@@ -122,7 +130,15 @@ _MODULES = {
     "points.release": ("Measurement", "Release"),
     "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
     "privacy.ledger": ("Ledger", "Spending"),
-    "synthesis": ("WeightedSample", "adaptive", "closed_form", "l1_ball", "posterior_mean", "represent", "uniform"),
+    "synthesis": (
+        "WeightedSample",
+        "adaptive_weights",
+        "closed_form_weights",
+        "l1_ball_weights",
+        "posterior_mean",
+        "represent",
+        "uniform",
+    ),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _PRODUCTS = ("points", "table", "generators")

@@ -21,11 +21,11 @@ from kme_jax.privacy.calibration import Calibration
 from kme_jax.privacy.mechanisms import Diameter, NoisyEmbedding, check_diameter
 from kme_jax.synthesis import (
     WeightedSample,
-    adaptive,
-    closed_form,
+    adaptive_weights,
+    closed_form_weights,
     greedy_preimages,
     joint_reduced_set,
-    l1_ball,
+    l1_ball_weights,
     lasso_weights,
     posterior_mean,
     represent,
@@ -76,8 +76,8 @@ def algorithm1(
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
     if weights == "closed_form":
-        return closed_form(beta)  # lines 8 and 9
-    sample, report = l1_ball(beta)
+        return closed_form_weights(beta)  # lines 8 and 9
+    sample, report = l1_ball_weights(beta)
     if not report.converged:
         warnings.warn(
             f"the L1-constrained weights are within {report.gap:.2g} of the least ½‖μ̃ − Σ w k(z, ·)‖² only "
@@ -105,7 +105,7 @@ def improved(
     before anything private is looked at:
 
     * points like the rows ([B] figure 1): coordinates in the span of k(z_m, ·), of sensitivity √2/N rather than 2/N for
-      k ≥ 0, and weights of least estimated risk on these points, ``kme_jax.synthesis.adaptive``;
+      k ≥ 0, and weights of least estimated risk on these points, ``kme_jax.synthesis.adaptive_weights``;
     * a proposal only ([B] figure 2): Fourier features (``kme_jax.spectral_map``), of sensitivity √2/N on a lattice
       (``LatticeMap``: a Gaussian kernel and few columns) and about 1.5/N at random (``FourierMap``), the posterior mean
       given the noisy ones (``kme_jax.synthesis.posterior_mean``), and points whose embedding is close to it
@@ -178,11 +178,11 @@ def synthesise(
       public: points [M, d] to be weighted, or a proposal; None for the points that the map was made from.
       num_points: M, for a proposal.
       box: where points may be, for a proposal; see ``represent``.
-      signed: whether weights of public points may be signed; see ``adaptive``.
+      signed: whether weights of public points may be signed; see ``adaptive_weights``.
       progress: called with (work done, work at most).
     """
     if not isinstance(public, NormalProposal):
-        return adaptive(noisy, public, signed=signed, progress=progress)[0]
+        return adaptive_weights(noisy, public, signed=signed, progress=progress)[0]
     mean, report = posterior_mean(key, noisy, public, progress=progress)
     if not report.converged:
         warnings.warn(

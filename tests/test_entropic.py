@@ -6,7 +6,14 @@ import scipy.optimize
 
 from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
 from kme_jax._numerics.precision import float64
-from kme_jax.synthesis import EntropicLeastSquares, adaptive, adaptive_batch, closed_form, entropic, uniform
+from kme_jax.synthesis import (
+    EntropicLeastSquares,
+    adaptive_weights,
+    adaptive_weights_batch,
+    closed_form_weights,
+    entropic,
+    uniform,
+)
 from kme_jax.synthesis.entropic import EntropicBatch
 from tests import compiled
 
@@ -124,7 +131,11 @@ def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, eps
         embedding, noisy = _private(points, rows, seed, epsilon)
         with float64():
             features = np.asarray(compiled.features(noisy.feature_map, jnp.asarray(points)))
-        samples = {"adaptive": adaptive(noisy)[0], "closed_form": closed_form(noisy), "uniform": uniform(points)}
+        samples = {
+            "adaptive": adaptive_weights(noisy)[0],
+            "closed_form": closed_form_weights(noisy),
+            "uniform": uniform(points),
+        }
         for name, sample in samples.items():
             squares[name].append(np.sum((sample.weights @ features - embedding.coordinates) ** 2))
     risk = {name: np.mean(values) for name, values in squares.items()}
@@ -136,7 +147,7 @@ def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, eps
 def test_a_single_public_point(copies, rng):
     rows = rng.normal(size=(500, 2))
     _, noisy = _private(np.repeat(rows[:1], copies, axis=0), rows, 0, 1.0)
-    sample, report = adaptive(noisy)
+    sample, report = adaptive_weights(noisy)
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
     assert np.isfinite(sample.weights).all()
     assert report.chosen.kind == "signed"  # the length of the embedding is not 1
@@ -149,7 +160,7 @@ def test_weights_that_did_not_converge_are_no_candidates(rng, monkeypatch):
     _, noisy = _private(rows[:30], rows, 0, 0.3)
     solve = EntropicBatch.solve
     monkeypatch.setattr(EntropicBatch, "solve", lambda *a, **k: solve(*a, **k, max_steps=0))
-    _, report = adaptive(noisy)
+    _, report = adaptive_weights(noisy)
     assert {candidate.kind for candidate in report.candidates} == {"uniform", "signed"}
 
 
@@ -157,7 +168,7 @@ def test_adaptive_reports_what_it_tried(rng):
     rows = rng.normal(size=(500, 2))
     _, noisy = _private(rows[:40], rows, 0, 0.3)
     calls = []
-    sample, report = adaptive(noisy, progress=lambda *done: calls.append(done))
+    sample, report = adaptive_weights(noisy, progress=lambda *done: calls.append(done))
     assert report.chosen in report.candidates
     assert report.chosen.risk == min(candidate.risk for candidate in report.candidates)
     assert report.chosen.share == max(candidate.share for candidate in report.candidates)
@@ -188,7 +199,7 @@ def test_bad_arguments(rng):
     fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 8, 2)
     noisy = perturb(jax.random.key(0), mean_embedding(fourier, rng.normal(size=(9, 2))), PrivacyBudget(1.0, 1e-6))
     with pytest.raises(ValueError, match="needs the embedding of a SubspaceMap, got FourierMap"):
-        adaptive(noisy)
+        adaptive_weights(noisy)
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])
@@ -216,23 +227,23 @@ def test_a_batch_is_each_by_itself(rng):
         for seed in range(2)
     ]
     calls = []
-    together = adaptive_batch(noisy, progress=lambda *done: calls.append(done))
+    together = adaptive_weights_batch(noisy, progress=lambda *done: calls.append(done))
     assert calls[-1][0] == calls[-1][1]
     lengths = set()
     for one, (sample, report) in zip(noisy, together, strict=True):
-        alone, own = adaptive(one)
+        alone, own = adaptive_weights(one)
         np.testing.assert_allclose(sample.weights, alone.weights, rtol=1e-6, atol=1e-9)
         assert report.chosen.penalty == pytest.approx(own.chosen.penalty)
         assert sample.mechanism is one.mechanism
         lengths.add(len(report.candidates))
     assert len(lengths) > 1  # some were done before others
-    backwards = adaptive_batch(noisy[::-1])[::-1]
+    backwards = adaptive_weights_batch(noisy[::-1])[::-1]
     for (sample, _), (other, _) in zip(together, backwards, strict=True):
         np.testing.assert_allclose(sample.weights, other.weights, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match="expected one or more"):
-        adaptive_batch([])
+        adaptive_weights_batch([])
     with pytest.raises(ValueError, match="expected one feature map"):
-        adaptive_batch([noisy[0], _private(rows[:5], rows, 0, 1.0)[1]])
+        adaptive_weights_batch([noisy[0], _private(rows[:5], rows, 0, 1.0)[1]])
 
 
 @pytest.mark.parametrize(("num_weights", "num_features"), [(9, 4), (128, 128), (130, 40)])

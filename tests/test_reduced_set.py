@@ -14,7 +14,7 @@ from kme_jax.synthesis import (
     greedy_preimages,
     joint_reduced_set,
     joint_reduced_sets,
-    l1_ball_weights,
+    l1_ball_least_squares,
     lasso,
     lasso_path,
     lasso_weights,
@@ -197,8 +197,8 @@ def test_feature_vectors_on_a_device_are_those_in_memory(monkeypatch):
 
 def test_l1_ball_of_feature_vectors_larger_than_one():
     features, target = _problem(5, 30, 20)
-    scaled, report = l1_ball_weights(100 * features, 100 * target, radius=0.3, tolerance=1e-6)
-    plain, _ = l1_ball_weights(features, target, radius=0.3, tolerance=1e-10)
+    scaled, report = l1_ball_least_squares(100 * features, 100 * target, radius=0.3, tolerance=1e-6)
+    plain, _ = l1_ball_least_squares(features, target, radius=0.3, tolerance=1e-10)
     assert report.converged
     assert np.abs(scaled).sum() <= 0.3 + 1e-12
     np.testing.assert_allclose(scaled @ features, plain @ features, atol=1e-4)

@@ -13,10 +13,10 @@ from kme_jax import (
     NormalProposal,
     PrivacyBudget,
     SubspaceMap,
-    adaptive,
-    closed_form,
+    adaptive_weights,
+    closed_form_weights,
     integer_embedding,
-    l1_ball,
+    l1_ball_weights,
     mean_embedding,
     perturb,
     perturb_securely,
@@ -129,9 +129,9 @@ def test_step_three_takes_a_secure_embedding(feature_map, rows):
     """Algorithm 1 with both kinds of weights, algorithm 2, and the improved release."""
     noisy = perturb_securely(integer_embedding(feature_map, rows), BUDGET)
     if isinstance(feature_map, SubspaceMap):
-        sample, _ = adaptive(noisy)
-        assert closed_form(noisy).mechanism.secure
-        bounded, _ = l1_ball(noisy)
+        sample, _ = adaptive_weights(noisy)
+        assert closed_form_weights(noisy).mechanism.secure
+        bounded, _ = l1_ball_weights(noisy)
         assert np.abs(bounded.weights).sum() <= 1 + 1e-9
         assert np.linalg.norm(bounded.expectation(lambda z: z)) < 0.3
     elif isinstance(feature_map, FourierMap):

@@ -13,8 +13,8 @@ from kme_jax import (
     PrivacyBudget,
     SubspaceMap,
     WeightedSample,
-    closed_form,
-    l1_ball,
+    closed_form_weights,
+    l1_ball_weights,
     perturb,
     uniform,
 )
@@ -38,7 +38,7 @@ def _objective(points, weights, coordinates, subspace, gamma=0.5):
 def test_closed_form_represents_the_noisy_embedding(rng):
     points = np.concatenate([rng.normal(size=(20, 2))] * 2)
     noisy = _private(points, 3, 1.0)
-    sample = closed_form(noisy)
+    sample = closed_form_weights(noisy)
     assert sample.weights.shape == (40,)
     assert _objective(points, sample.weights, noisy.coordinates, noisy.feature_map) < 1e-18
     assert np.count_nonzero(sample.weights) == noisy.feature_map.num_features
@@ -49,7 +49,7 @@ def test_closed_form_represents_the_noisy_embedding(rng):
 def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
     points = rng.normal(size=(12, 2))
     noisy = _private(points, 4, 0.5)
-    sample, report = l1_ball(noisy, radius=radius, tolerance=1e-10)
+    sample, report = l1_ball_weights(noisy, radius=radius, tolerance=1e-10)
     gram = reference.gaussian_gram(points, points, 0.5)
     basis, _ = reference.gram_schmidt(gram, 1e-5)
     matrix = basis @ gram
@@ -76,7 +76,7 @@ def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
 def test_l1_ball_properties(seed, radius, epsilon):
     points = np.random.default_rng(seed).normal(size=(16, 2))
     noisy = _private(points, seed, epsilon)
-    sample, report = l1_ball(noisy, radius=radius, tolerance=1e-7)
+    sample, report = l1_ball_weights(noisy, radius=radius, tolerance=1e-7)
     assert np.abs(sample.weights).sum() <= radius * (1 + 1e-12)
     assert report.gap >= -1e-12
     value = _objective(points, sample.weights, noisy.coordinates, noisy.feature_map)
@@ -92,15 +92,15 @@ def test_l1_ball_properties(seed, radius, epsilon):
 def test_a_large_ball_gives_the_closed_form(rng):
     points = 2 * rng.normal(size=(10, 2))
     noisy = _private(points, 5, 5.0)
-    free = closed_form(noisy).weights
-    sample, report = l1_ball(noisy, radius=2 * np.abs(free).sum(), tolerance=1e-6)
+    free = closed_form_weights(noisy).weights
+    sample, report = l1_ball_weights(noisy, radius=2 * np.abs(free).sum(), tolerance=1e-6)
     assert report.converged
     assert report.objective[-1] < 1e-9
     np.testing.assert_allclose(sample.weights, free, rtol=1e-2)
 
 
 def test_a_solver_that_is_cut_short_says_so(rng):
-    _, report = l1_ball(_private(rng.normal(size=(20, 2)), 6, 0.1), tolerance=1e-15, max_solves=1)
+    _, report = l1_ball_weights(_private(rng.normal(size=(20, 2)), 6, 0.1), tolerance=1e-15, max_solves=1)
     assert not report.converged
     assert len(report.objective) == 1
     assert report.gap > 1e-15
@@ -109,7 +109,7 @@ def test_a_solver_that_is_cut_short_says_so(rng):
 @pytest.mark.parametrize("radius", [0.99, math.nan])
 def test_a_ball_that_is_too_small_is_refused(radius, rng):
     with pytest.raises(ValueError, match="radius must be at least 1"):
-        l1_ball(_private(rng.normal(size=(5, 2)), 7, 1.0), radius=radius)
+        l1_ball_weights(_private(rng.normal(size=(5, 2)), 7, 1.0), radius=radius)
 
 
 def test_uniform_and_expectation(rng):

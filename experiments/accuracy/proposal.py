@@ -29,7 +29,7 @@ from kme_jax import (
     PrivacyBudget,
     SubspaceMap,
     WeightedSample,
-    adaptive,
+    adaptive_weights,
     mean_embedding,
     perturb,
     posterior_mean,
@@ -172,7 +172,7 @@ def _comparisons(
     candidates = proposal(10_000, mean.feature_map.dim, scale=_SCALE)
     samples = {
         "joint": joint_reduced_set(keys[2], perturb(keys[0], embeddings.fourier, budget), candidates, _FEW_POINTS)[0],
-        "fixed_points": adaptive(perturb(keys[0], embeddings.subspace, budget))[0],
+        "fixed_points": adaptive_weights(perturb(keys[0], embeddings.subspace, budget))[0],
         "few_points": represent(mean, _FEW_POINTS, **options)[0],
         "unweighted": represent(mean, NUM_POINTS, weights="uniform", **options)[0],
     }

@@ -23,8 +23,8 @@ from kme_jax import (
     NoisyEmbedding,
     PrivacyBudget,
     SubspaceMap,
-    adaptive,
-    closed_form,
+    adaptive_weights,
+    closed_form_weights,
     mean_embedding,
     perturb,
 )
@@ -108,7 +108,7 @@ def measure(
             )
             if method == "adaptive":
                 started = time.perf_counter()
-                sample, report = adaptive(noisy)
+                sample, report = adaptive_weights(noisy)
                 seconds.append(time.perf_counter() - started)
                 weights[name].append(sample.weights)
                 best = report.chosen
@@ -116,7 +116,7 @@ def measure(
                 freedom = best.degrees_of_freedom
                 chosen.append({"kind": best.kind, "penalty_over_variance": share, "degrees_of_freedom": freedom})
             elif method == "closed_form":
-                weights[name].append(closed_form(noisy).weights)
+                weights[name].append(closed_form_weights(noisy).weights)
             elif i < _PROJECTION_DRAWS and len(points) <= _LARGE:
                 weights[name].append(_projection(noisy))
         if progress:

@@ -25,7 +25,7 @@ from kme_jax import (
     NormalProposal,
     PrivacyBudget,
     SubspaceMap,
-    adaptive,
+    adaptive_weights,
     algorithm1,
     algorithm2,
     improved,
@@ -235,7 +235,7 @@ def _adaptive(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
     rows, num_points = mixture(min(config.num_rows, _MOST_ROWS), 2), max(1, config.num_points // 10)
     subspace = SubspaceMap.from_points(Gaussian(0.5e-4), rows[:num_points])
     noisy = perturb(jax.random.key(0), mean_embedding(subspace, rows), _budget())
-    yield Task("adaptive", {"M": num_points, "D": 2}, "float64", lambda: adaptive(noisy)[0].weights)
+    yield Task("adaptive", {"M": num_points, "D": 2}, "float64", lambda: adaptive_weights(noisy)[0].weights)
 
 
 def _improved(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:

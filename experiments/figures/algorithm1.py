@@ -17,7 +17,7 @@ from experiments.common.progress import Stages
 from experiments.figures.config import MixtureConfig, epsilon_key
 from experiments.figures.improved import improved_from_points
 from experiments.figures.statistics import percentiles_of_draws
-from kme_jax import MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form, mean_embedding, perturb
+from kme_jax import MeanEmbedding, PrivacyBudget, SubspaceMap, closed_form_weights, mean_embedding, perturb
 from kme_jax._numerics.precision import float64
 from kme_jax.gram import prefix_double_means
 from kme_jax.nonprivate import Reference
@@ -157,7 +157,7 @@ def _exact_checks(config, reference, alpha: MeanEmbedding, grid, key, progress) 
             calibration=config.calibration,
             diameter=config.diameter,
         )
-        sample = closed_form(noisy)
+        sample = closed_form_weights(noisy)
         arrays |= {f"points_{i}": sample.points, f"weights_{i}": sample.weights}
         projection = reference.squared_norm - np.sum(np.square(embedding.coordinates))
         error = np.sum(np.square(noisy.coordinates - embedding.coordinates))

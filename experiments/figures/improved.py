@@ -22,7 +22,7 @@ from kme_jax import (
     spectral_map,
 )
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import adaptive_batch
+from kme_jax.synthesis import adaptive_weights_batch
 
 _LARGE = 1000  # points: above it there is one draw in figure 1, and no value in figure 2
 
@@ -69,7 +69,7 @@ def improved_from_points(
             def count(done, total, i=i):
                 progress(i * total + done, len(grid) * total)
 
-            weights = np.stack([sample.weights for sample, _ in adaptive_batch(noisy, progress=count)])
+            weights = np.stack([sample.weights for sample, _ in adaptive_weights_batch(noisy, progress=count)])
             distances = reference.distances(prefix.points, weights, kernel_mean[:num_points])
             for values, of_epsilon in zip(distances_by_epsilon.values(), distances.reshape(-1, num_draws), strict=True):
                 values.append(of_epsilon)

@@ -13,7 +13,7 @@ from kme_jax.domain import NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
-from kme_jax.synthesis import adaptive, posterior_mean, represent
+from kme_jax.synthesis import adaptive_weights, posterior_mean, represent
 
 _TABLES, _MAX_ROWS, _CLUSTERS = 3, 20_000, 5
 _LEVELS = (0.25, 0.5, 0.75)
@@ -86,7 +86,7 @@ def plan(
         noisy = coordinates + mechanism.scale * rng.normal(size=coordinates.shape)
         noisy = NoisyEmbedding(feature_map, noisy, dataclasses.replace(mechanism, secure=False))
         if proposal is None:
-            sample = adaptive(noisy, signed=False)[0]
+            sample = adaptive_weights(noisy, signed=False)[0]
             points, weights = sample.points, sample.weights
         else:
             key = jax.random.key(seed)

@@ -1,12 +1,19 @@
 """Step 3: a weighted synthetic database from a private embedding."""
 
 from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
-from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares, lasso_path
 from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport, posterior_mean
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint_reduced_set, joint_reduced_sets, lasso_weights
 from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
-from kme_jax.synthesis.weights import Candidate, RiskReport, adaptive, adaptive_batch, closed_form, l1_ball
+from kme_jax.synthesis.weights import (
+    Candidate,
+    RiskReport,
+    adaptive_weights,
+    adaptive_weights_batch,
+    closed_form_weights,
+    l1_ball_weights,
+)
 
 __all__ = [
     "Candidate",
@@ -17,13 +24,13 @@ __all__ = [
     "RiskReport",
     "SolverReport",
     "WeightedSample",
-    "adaptive",
-    "adaptive_batch",
-    "closed_form",
+    "adaptive_weights",
+    "adaptive_weights_batch",
+    "closed_form_weights",
     "greedy_preimages",
     "joint_reduced_set",
     "joint_reduced_sets",
-    "l1_ball",
+    "l1_ball_least_squares",
     "l1_ball_weights",
     "lasso_path",
     "lasso_weights",

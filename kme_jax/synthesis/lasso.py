@@ -443,7 +443,7 @@ def lasso_path(
         yield weights[:size].copy(), report
 
 
-def l1_ball_weights(
+def l1_ball_least_squares(
     features: np.ndarray,
     target: np.ndarray,
     *,

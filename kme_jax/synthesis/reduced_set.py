@@ -30,7 +30,7 @@ from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.synthesis import preimage_kernel
-from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights, lasso_path
+from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares, lasso_path
 from kme_jax.synthesis.preimage_kernel import BETA1, BETA2, EPSILON
 from kme_jax.synthesis.sample import WeightedSample
 from kme_jax.synthesis.weights import check_radius, noise_tolerance
@@ -434,7 +434,7 @@ def joint_reduced_sets(
 
     def finish(embedding, optimised):
         points, weights, features, trace = (np.asarray(value) for value in optimised)
-        weights, report = l1_ball_weights(
+        weights, report = l1_ball_least_squares(
             features,
             embedding.coordinates,
             radius=radius,

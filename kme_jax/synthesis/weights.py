@@ -18,7 +18,7 @@ from kme_jax._numerics.precision import Progress, check_columns, check_points, f
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
-from kme_jax.synthesis.lasso import SolverReport, l1_ball_weights
+from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares
 from kme_jax.synthesis.sample import WeightedSample
 
 Array = jax.Array
@@ -74,10 +74,10 @@ class _Problem:
         return np.linalg.lstsq(self.features.T, coordinates, rcond=1e-12)[0]
 
 
-def closed_form(embedding: NoisyEmbedding, points: np.ndarray | None = None) -> WeightedSample:
+def closed_form_weights(embedding: NoisyEmbedding, points: np.ndarray | None = None) -> WeightedSample:
     """w = Bᵀβ: the weights whose embedding is μ̃ itself ([B] algorithm 1, line 8). Dropped points have weight 0.
 
-    The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball`.
+    The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball_weights`.
 
     Args:
       embedding: μ̃.
@@ -105,7 +105,7 @@ def noise_tolerance(embedding: NoisyEmbedding) -> float:
     return 0.005 * len(embedding.coordinates) * embedding.mechanism.variance
 
 
-def l1_ball(
+def l1_ball_weights(
     embedding: NoisyEmbedding,
     points: np.ndarray | None = None,
     *,
@@ -122,8 +122,8 @@ def l1_ball(
       embedding: μ̃.
       points: z, [M, d]; those that the map was made from, if None.
       radius: C ≥ 1.
-      tolerance: of the gap, see :func:`kme_jax.synthesis.lasso.l1_ball_weights`. By default :func:`noise_tolerance`.
-      max_solves: see :func:`kme_jax.synthesis.lasso.l1_ball_weights`.
+      tolerance: of the gap, see :func:`kme_jax.synthesis.lasso.l1_ball_least_squares`; :func:`noise_tolerance` if None.
+      max_solves: see :func:`kme_jax.synthesis.lasso.l1_ball_least_squares`.
 
     Returns:
       The sample, and how the optimisation went.
@@ -135,7 +135,7 @@ def l1_ball(
     problem = _Problem.of(embedding, points)
     if tolerance is None:
         tolerance = noise_tolerance(embedding)
-    weights, report = l1_ball_weights(
+    weights, report = l1_ball_least_squares(
         problem.features, problem.noisy, radius=radius, tolerance=tolerance, max_solves=max_solves
     )
     return WeightedSample(problem.points, weights, embedding.mechanism), report
@@ -143,7 +143,7 @@ def l1_ball(
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Weights that :func:`adaptive` could have chosen.
+    """Weights that :func:`adaptive_weights` could have chosen.
 
     Attributes:
       kind: "uniform", "signed" or "probability".
@@ -164,7 +164,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class RiskReport:
-    """What :func:`adaptive` tried.
+    """What :func:`adaptive_weights` tried.
 
     Attributes:
       chosen: the candidate of least risk, whose share is the largest.
@@ -175,7 +175,7 @@ class RiskReport:
     candidates: tuple[Candidate, ...]
 
 
-def adaptive(
+def adaptive_weights(
     embedding: NoisyEmbedding,
     points: np.ndarray | None = None,
     *,
@@ -213,28 +213,28 @@ def adaptive(
     Returns:
       The sample, and what was tried. Its weights are a probability vector unless signed ones have the least risk.
     """
-    return adaptive_batch([embedding], points, signed=signed, progress=progress)[0]
+    return adaptive_weights_batch([embedding], points, signed=signed, progress=progress)[0]
 
 
 @in_float64
-def adaptive_batch(
+def adaptive_weights_batch(
     embeddings: Sequence[NoisyEmbedding],
     points: np.ndarray | None = None,
     *,
     signed: bool = True,
     progress: Progress | None = None,
 ) -> list[tuple[WeightedSample, RiskReport]]:
-    """:func:`adaptive` for several noisy embeddings of one map, such as several ε and draws of the noise, together:
-    much faster than one after another. The penalties are the same for all.
+    """:func:`adaptive_weights` for several noisy embeddings of one map, such as several ε and draws of the noise. All
+    together take much less time than one after another. The penalties are the same for all.
 
     Args:
       embeddings: μ̃ of one map each.
-      points: see :func:`adaptive`.
-      signed: see :func:`adaptive`.
+      points: see :func:`adaptive_weights`.
+      signed: see :func:`adaptive_weights`.
       progress: called with (penalties tried, penalties at most).
 
     Returns:
-      What :func:`adaptive` returns, for each.
+      What :func:`adaptive_weights` returns, for each.
 
     Raises:
       ValueError: no embedding, no points, or several maps.
@@ -329,7 +329,7 @@ def _aggregate(
       candidates: of probability weights.
       weights: theirs, [candidates, M].
       mean: the coordinates of the uniform weights, [F].
-      signed: see :func:`adaptive`.
+      signed: see :func:`adaptive_weights`.
       expand: from coordinates to signed weights.
     """
     beta, variance = noisy, start.mechanism.variance
