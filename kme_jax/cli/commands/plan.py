@@ -13,8 +13,8 @@ SUMMARY = "Say what accuracy to expect. It reads no file."
 DESCRIPTION = """Say how large the noise will be, for one ε or several, and how large the errors of a mean and of a
 probability will be.
 
-The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. --no-errors
-gives the noise alone, at once."""
+The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. For the
+noise alone, at once, give --no-errors."""
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000

@@ -43,13 +43,13 @@ A number beyond a bound is moved to the bound. A cell that is not a number count
 raises an error, because an error would depend on a private value. If the middle is wrong for missing cells, fill them
 in first.
 
-The privacy is for one row. The schema, bounds, names, kernel, points and budget must come from public knowledge, never
-from the file.
+The guarantee protects one row. The schema, bounds, names, kernel, points and budget must come from public knowledge,
+never from the file.
 
 A ledger beside the file records what is spent. The ledger is for the curator: do not publish it. A second release of
 the same file is refused without --again. With --again the budgets add up, and the statement gives the total. The
-ledger knows a file by its name. It takes a copy, a hard link, a renamed file, or a second file with the same rows for
-other rows. Give the --ledger and the --database of the first release for these."""
+ledger knows a file by its name. A copy, a hard link, a renamed file and a second file with the same rows count as
+other rows. For these, give the --ledger and the --database of the first release."""
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
