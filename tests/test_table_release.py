@@ -302,7 +302,7 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
         ("job>baker", "job has no order"),
         ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
         (["age<20", "age>30"], "no such rows"),
-        ("since>=missing", "no order for it"),
+        ("since>=missing", "have no order"),
     ],
 )
 def test_bad_conditions(made, where, message):
