@@ -350,7 +350,7 @@ def test_shares_below_zero_become_small():
     np.testing.assert_allclose(shares, np.asarray([1.01, 1e-3, 1e-3]) / 1.012)
     with pytest.raises(ValueError, match="classes"):
         class_shares(private, 4)
-    with pytest.raises(ValueError, match="label alone"):
+    with pytest.raises(ValueError, match="marginal of the label"):
         class_shares(perturb(jax.random.key(0), mean_embedding(FOURIER, np.zeros((9, 2))), BUDGET), 3)
 
 

@@ -299,10 +299,10 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
         ("since<soon", "since: 'soon' is no date or time, as in 2000-01-01"),
         ("since=2010-06-01T12:30", "since: '2010-06-01T12:30' is not one of its values"),
         ("age>100", "no such rows"),
-        ("job>baker", "job has no order"),
+        ("job>baker", "values of job have no order"),
         ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
         (["age<20", "age>30"], "no such rows"),
-        ("since>=missing", "no order for it"),
+        ("since>=missing", "have no order"),
     ],
 )
 def test_bad_conditions(made, where, message):

@@ -53,19 +53,19 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
     table = pa.Table.from_batches(reader.batches()) if public else None
     columns, left_out = [], {}
     for field in reader.fields:
-        found = _draft(field.type)
-        if table is not None and isinstance(found, dict):
-            found = _draft_public(table.column(field.name), found)
-        if isinstance(found, str):
-            left_out[field.name] = found
+        column = _draft(field.type)
+        if table is not None and isinstance(column, dict):
+            column = _draft_public(table.column(field.name), column)
+        if isinstance(column, str):
+            left_out[field.name] = column
         else:
-            columns.append({"name": field.name} | found)
+            columns.append({"name": field.name} | column)
     draft = {"schema_version": SCHEMA_VERSION, "filled_from_data": public, "columns": columns}
     return draft if public else {"comment": _COMMENT} | draft, left_out
 
 
 def _draft(kind: pa.DataType) -> dict[str, Any] | str:
-    """A column by its type, or why there cannot be one."""
+    """The draft of a column from its type, or the reason why it cannot be released."""
     kind = plain_type(kind)
     bounds = {"lower": None, "upper": None}
     if pa.types.is_boolean(kind):
@@ -83,7 +83,7 @@ def _draft(kind: pa.DataType) -> dict[str, Any] | str:
 
 
 def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, Any] | str:
-    """A column by its values, or why there cannot be one."""
+    """The draft of a column from its public values, or the reason why it cannot be released."""
     values = column.unique()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -108,7 +108,7 @@ def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, A
         return _draft_times(np.array(times), nullable)
     if len(cells) > MAX_CATEGORIES or len(cells) == len(column):
         return f"{len(cells)} different texts in {len(column)} rows: free text or identifiers cannot be released"
-    # What is not UTF-8 cannot be a category.
+    # Text that is not UTF-8 cannot be a category.
     categories = sorted(
         text for cell in cells if is_label(text := cell.decode(errors="replace")) and text.encode() == cell
     )
@@ -116,7 +116,7 @@ def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, A
 
 
 def _draft_numbers(numbers: np.ndarray) -> dict[str, Any] | str:
-    """From different numbers, NaN where some are missing."""
+    """The draft of a column from its different numbers, where NaN is missing; or the reason why there is none."""
     nullable, numbers = bool(np.isnan(numbers).any()), numbers[np.isfinite(numbers)]
     if not len(numbers):
         return "it has no values"
@@ -137,7 +137,7 @@ def _draft_numbers(numbers: np.ndarray) -> dict[str, Any] | str:
 
 
 def _draft_times(seconds: np.ndarray, nullable: bool) -> dict[str, Any] | str:
-    """From different seconds since 1970."""
+    """The draft of a column from its different times, in seconds since 1970; or the reason why there is none."""
     if not len(seconds):
         return "it has no values"
     resolution, unit = next((name, unit) for name, unit in SECONDS.items() if not (seconds % unit).any())

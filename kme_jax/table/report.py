@@ -1,4 +1,4 @@
-"""A report on a release, as one HTML file: privacy in words, marginals and pairs of columns in pictures."""
+"""A report on a release, as one HTML file. It explains privacy in words, and shows marginals and pairs in pictures."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from kme_jax.privacy.statement import describe_total, rounded_up
 from kme_jax.table.columns import Column
 from kme_jax.table.schema import Schema
 
-_MAX_ROWS = 40_000  # looked at
-_MAX_PAIRS = 12  # shown as pictures
-_MAX_BARS = 12  # categories of a marginal
-_MAX_BINS = 10  # of a column in a pair, where values can be missing one more
+_MAX_ROWS = 40_000  # rows from which the report is computed
+_MAX_PAIRS = 12  # pairs that are shown as pictures
+_MAX_BARS = 12  # categories in the picture of a marginal
+_MAX_BINS = 10  # bins of a column in a pair, plus one for missing values
 _MAX_PARTS = 5  # bins of the target column
 _HISTOGRAM_BINS = 40
-_WEAK = 0.05  # an association that is not worth a number
-_ATOM = 0.03  # the share of rows from which on a value is drawn apart
+_WEAK = 0.05  # associations below it are not written as numbers
+_ATOM = 0.03  # share of rows from which on a value is drawn by itself
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")  # not in HTML, or not in UTF-8
 
 
 def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: str | None = None) -> str:
-    """The report of a release, HTML that needs no other file and no network: the same text for the same release.
+    """The report of a release, as HTML that needs no other file and no network. A release always has the same report.
 
     Args:
       table: the synthetic rows.
-      schema: of its columns.
+      schema: of the columns.
       statement: the privacy statement.
-      target: the column that others are to predict, if one was named.
+      target: the name of the column that the other columns are meant to predict, or None.
     """
     num_rows = table.num_rows
     looked_at = min(num_rows, _MAX_ROWS)
@@ -78,12 +78,12 @@ def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: s
 
 
 def _text(text: object) -> str:
-    """Any text as HTML text, or as an attribute in quotes."""
+    """Any text, escaped as HTML text or for an attribute in quotes."""
     return html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)))
 
 
 def _number(value: float) -> str:
-    """For people: 48,842, −0.25, 1.235M."""
+    """A number for people, for example 48,842, −0.25 or 1.235M."""
     for power, letter in ((12, "T"), (9, "G"), (6, "M")):
         if 10**power <= abs(value) < 1e15:
             return _number(round(value / 10**power, 3)) + letter
@@ -110,7 +110,7 @@ def _percent(share: float) -> str:
 
 
 def _label(column: Column, code: int) -> str:
-    """A value of a column that is not missing. Not yet HTML."""
+    """The value of a code that does not stand for missing cells, as text that is not yet HTML."""
     if column.kind != "numeric":
         return column.labels(np.array([code]))[0]
     value = column.decode(np.array([code]))[0].as_py()
@@ -132,8 +132,15 @@ def _range(column: Column, first: int, last: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Bins:
-    """A column in few bins: the bin of each row, [n]; labels of bins and their shares of rows, [b]; whether bins are in
-    order; whether the last one is of missing values."""
+    """A column in few bins.
+
+    Attributes:
+      ids: the bin of each row, [n].
+      labels: of the bins, [b].
+      shares: of the rows, [b].
+      ordered: whether bins are in the order of values.
+      missing: whether the last bin has the missing values.
+    """
 
     ids: np.ndarray
     labels: list[str]
@@ -143,7 +150,11 @@ class _Bins:
 
 
 def _bin(column: Column, codes: np.ndarray, most: int) -> _Bins:
-    """Bins of about as many rows each, frequent values by themselves; or the most frequent categories, and others."""
+    """At most ``most`` bins of values.
+
+    Bins of an ordered column have about equal numbers of rows, and frequent values have bins of their own. Other
+    columns have bins for the most frequent categories, and one for all others.
+    """
     values, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     known = values != column.num_values
     num_known = int(known.sum())
@@ -172,13 +183,13 @@ def _bin(column: Column, codes: np.ndarray, most: int) -> _Bins:
 
 
 def _quantile_bins(counts: np.ndarray, most: int) -> np.ndarray:
-    """The bin of each value, of at most ``most``. Values of more than 1/6 of the rows have one of their own."""
+    """The bin of each value, of at most ``most`` bins. A value with more than 1/6 of the rows has its own bin."""
     frequent = np.argsort(-counts, kind="stable")[: (most - 1) // 2]
     alone = np.zeros(len(counts), bool)
     alone[frequent] = counts[frequent] > counts.sum() / 6
     rest = np.where(alone, 0, counts)
-    wanted = most - 2 * alone.sum()  # each may split a bin in two
-    quantile = (np.cumsum(rest) - rest / 2) * wanted // max(rest.sum(), 1)
+    num_quantiles = most - 2 * alone.sum()  # each value that stands alone may split a bin in two
+    quantile = (np.cumsum(rest) - rest / 2) * num_quantiles // max(rest.sum(), 1)
     split = alone[1:] | alone[:-1] | (np.diff(quantile) > 0)
     return np.concatenate([[0], np.cumsum(split)])
 
@@ -210,7 +221,7 @@ def _associations(bins: Sequence[_Bins]) -> np.ndarray:
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "plain") -> str:
-    """A table of HTML cells, the first of a row its header."""
+    """An HTML table. The first cell of each row is its header."""
     head = "".join(f'<th scope="col">{header}</th>' for header in headers)
     body = "".join(
         f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
@@ -220,8 +231,14 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "p
 
 
 def _bars(name: str, rows: Iterable[tuple[str, dict[str, float], str]], *, unit: float, kind: str = "") -> str:
-    """Horizontal bars: label, lengths of the bar's parts by their CSS class, what is written beside it. ``unit`` is the
-    length that there is room for."""
+    """Horizontal bars, as an HTML table.
+
+    Args:
+      name: of the picture.
+      rows: for each bar its label, the lengths of its parts by CSS class, and the text beside it.
+      unit: the length of a bar that fills the picture.
+      kind: further CSS class.
+    """
     body = []
     for label, parts, value in rows:
         bar = "".join(f'<i class="{part}" style="width:{100 * v / unit:.2f}%"></i>' for part, v in parts.items() if v)
@@ -234,7 +251,7 @@ def _bars(name: str, rows: Iterable[tuple[str, dict[str, float], str]], *, unit:
 def _shades(
     name: str, rows: Sequence[str], columns: Sequence[str], shares: np.ndarray, words: Sequence[Sequence[str]]
 ) -> str:
-    """A heat map, as a table. ``shares`` [rows, columns] in [0, 1] are how dark it is, ``words`` what is written."""
+    """An HTML heat map. ``shares`` [rows, columns] in [0, 1] set how dark cells are, ``words`` their text."""
     head = "".join(f'<th scope="col" title="{_text(label)}"><span>{_text(label)}</span></th>' for label in columns)
     body = []
     for label, values, texts in zip(rows, shares, words, strict=True):
@@ -266,7 +283,7 @@ def _facts(statement: dict[str, Any], table: pa.Table) -> list[tuple[str, str]]:
 
 
 def _best_guess(epsilon: float, delta: float) -> str:
-    """How often at most one is right who tells two equally likely rows apart: (1 + TV) / 2, TV as (ε, δ) bounds it."""
+    """The largest success rate in telling two equally likely rows apart: (1 + TV) / 2, with TV bounded by (ε, δ)."""
     share = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
     return f"{math.ceil(1000 * share) / 10:.1f}&nbsp;%" if share < 0.999 else "almost 100&nbsp;%"
 
@@ -276,7 +293,7 @@ def _factor(epsilon: float) -> str:
 
 
 def _noise(deviations: Sequence[float] | None) -> str:
-    """The least and the largest standard deviation."""
+    """The smallest and the largest standard deviation, as text."""
     if deviations is None:
         return "–"
     low, high = (f"{v:.2g}" if v < 100 else f"{v:,.0f}" for v in deviations)
@@ -509,8 +526,8 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _axis(column: Column, first: int, last: int) -> list[tuple[float, str]]:
-    """Ticks: codes, which need not be whole, and labels."""
-    last = min(last, column.num_values - 1)  # the last bin may be wider than what is left
+    """Ticks of an axis: codes, which may be fractions, and labels."""
+    last = min(last, column.num_values - 1)  # the last bin may end beyond the last value
     if first >= last or column.kind == "ordinal":
         codes = sorted({first, (first + last) // 2, last})
         return [(code, _label(column, code)) for code in codes]
