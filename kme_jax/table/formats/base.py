@@ -1,0 +1,71 @@
+"""What a file format of tables has to provide."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from kme_jax.storage.files import FileError
+
+BATCH_ROWS = 2**16
+
+
+class Reader(abc.ABC):
+    """Rows of a table in batches, unchanged. They can be read several times.
+
+    Attributes:
+      label: the path, for errors.
+      fields: names of the columns, without blanks around them, and their types.
+      is_text: whether cells are still the text that somebody wrote. False if a program may have converted them.
+    """
+
+    label: str
+    fields: pa.Schema
+    is_text: ClassVar[bool] = False
+
+    def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
+        self.label, names = label, [name.strip() for name in names]
+        if not all(names):
+            raise FileError(f"{label}: column {names.index('') + 1} has no name")
+        places: dict[str, int] = {}
+        for place, name in enumerate(names, 1):  # errors show no name: the first line may be private and no header
+            if (first := places.setdefault(name, place)) != place:
+                raise FileError(f"{label}: columns {first} and {place} have the same name; rename or drop one")
+        self.fields = pa.schema(list(zip(names, types, strict=True)))
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """N, the number of rows."""
+
+    @abc.abstractmethod
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of any size."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of at most ``BATCH_ROWS`` rows, with the column names of ``fields``."""
+        for batch in self._read():
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A file format of tables.
+
+    Attributes:
+      suffix: of its files, in small letters, with the dot.
+      read: opens a file that exists and is not empty.
+      write: writes a table to a file that is open for writing bytes.
+    """
+
+    suffix: str
+    read: Callable[[pathlib.Path], Reader]
+    write: Callable[[pa.Table, IO[bytes]], None]

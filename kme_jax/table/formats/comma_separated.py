@@ -1,0 +1,146 @@
+"""Tables in .csv files."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import csv
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from kme_jax.storage.files import FileError
+from kme_jax.table.formats.base import Format, Reader
+
+_NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvLimits:
+    """How much memory a .csv file may take.
+
+    Attributes:
+      block_bytes: sizes of the blocks that a file is read in. Larger blocks are used only if a row does not fit a
+        smaller one.
+      row_bytes: of the cells of a row. Such a row fits the largest block with all quotes doubled.
+    """
+
+    block_bytes: tuple[int, ...] = (2**21, 2**26, 2**28)
+    row_bytes: int = 2**26
+
+
+class CsvReader(Reader):
+    """Reader of .csv files. Every cell is bytes.
+
+    Commas, line breaks and quotes are structure. An empty line is skipped if rows have several cells. If rows have one
+    cell, an empty line is a row with a missing cell.
+    """
+
+    is_text = True
+
+    def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits()):
+        with open(path, "rb") as file:
+            start = file.read(4)
+        for magic, name in _NOT_CSV.items():
+            if start.startswith(magic):
+                raise FileError(f"{path}: is a {name} file, not a .csv file: unpack or rename it")
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            lines = csv.reader(file, strict=True)
+            try:
+                names = next(lines, [])
+            except csv.Error as error:
+                raise FileError(f"{path}: its first line is not comma-separated names") from error
+            self._skipped, self._empty = lines.line_num, not file.read(1)
+        if not names:
+            raise FileError(f"{path}: its first line is empty; it must have the names of the columns")
+        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
+            raise FileError(f"{path}: its first line is not text in UTF-8; it must have the names of the columns")
+        super().__init__(str(path), names, [pa.binary()] * len(names))
+        self._path, self._limits, self._block_bytes = path, limits, limits.block_bytes[0]
+
+    def count(self) -> int:
+        if self._empty:
+            return 0
+        if self._ends_in_quotes():
+            raise FileError(f"{self.label}: a quote is not closed: what follows it would be one cell")
+        for self._block_bytes in self._limits.block_bytes:  # noqa: B020
+            with contextlib.suppress(_LongRow):
+                if self._block_bytes == self._limits.block_bytes[0] or self._has_short_rows():
+                    return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
+                break
+        most = self._limits.row_bytes >> 20
+        raise FileError(f"{self.label}: a row has more than {most} MiB: is a quote not closed?")
+
+    def _has_short_rows(self) -> bool:
+        """Whether no row has more than ``CsvLimits.row_bytes``. A longer row may fit a block, by chance of where blocks
+        begin."""
+        for batch in self._read():
+            lengths = np.zeros(batch.num_rows, np.int64)
+            for column in batch.columns:
+                lengths += pyarrow.compute.binary_length(column).fill_null(0).to_numpy()
+            if lengths.max(initial=0) > self._limits.row_bytes:
+                return False
+        return True
+
+    def _ends_in_quotes(self) -> bool:
+        with open(self._path, "rb") as file:
+            quotes = sum(
+                block.count(b'"') for block in iter(functools.partial(file.read, self._limits.block_bytes[0]), b"")
+            )
+        if quotes % 2 == 0:
+            return False
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            with open(self._path, encoding="latin-1", newline="") as file:
+                collections.deque(csv.reader(file, strict=True), maxlen=0)
+        except csv.Error as error:
+            return "unexpected end" in str(error)
+        finally:
+            csv.field_size_limit(limit)
+        return False
+
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        try:
+            with pyarrow.csv.open_csv(
+                self._path,
+                # With several threads, errors would not have the row's number.
+                pyarrow.csv.ReadOptions(
+                    use_threads=False,
+                    block_size=self._block_bytes,
+                    skip_rows=self._skipped,
+                    column_names=self.fields.names,
+                ),
+                pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(self.fields) > 1),
+                pyarrow.csv.ConvertOptions(
+                    check_utf8=False, column_types=self.fields, include_columns=names or self.fields.names
+                ),
+            ) as batches:
+                yield from batches
+            return
+        except OSError as error:
+            raise FileError(f"{self.label}: cannot be read ({error.strerror})") from None
+        except pa.ArrowException as error:
+            # Only the numbers of its message are passed on, because it also shows the row. (A handler of invalid rows
+            # would fail and show bytes if a row is not UTF-8.)
+            numbers = re.match(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
+        if numbers is None:
+            raise _LongRow(f"{self.label}: it has changed while it was read")
+        raise FileError(
+            f"{self.label}: row {numbers[1]} (the header line is row 1) has {numbers[3]} cells, expected {numbers[2]}: "
+            "cells are separated by commas, and those with commas in quotes"
+        )
+
+
+class _LongRow(FileError):
+    """A row that is longer than a block."""
+
+
+FORMAT = Format(".csv", CsvReader, pyarrow.csv.write_csv)

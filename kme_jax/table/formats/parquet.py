@@ -1,0 +1,65 @@
+"""Tables in .parquet files."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from kme_jax.storage.files import FileError
+from kme_jax.table.formats.base import BATCH_ROWS, Format, Reader
+
+_BUFFER_BYTES = 2**18  # of one column of a .parquet file, because row groups can be large
+
+
+_MAX_DICTIONARY = 2**12
+
+
+class ParquetReader(Reader):
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        with open(path, "rb") as file:
+            if file.read(4) != b"PAR1":
+                raise FileError(f"{path}: is no Parquet file")
+        with self._open() as file:
+            fields, self._num_rows = file.schema_arrow, file.metadata.num_rows
+        super().__init__(str(path), fields.names, fields.types)
+        self._texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+
+    @contextlib.contextmanager
+    def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pa.parquet.ParquetFile]:
+        try:
+            # A buffer, and no pre-buffering: so no row group is read as a whole.
+            with pa.parquet.ParquetFile(
+                self._path,
+                read_dictionary=by_dictionary,
+                pre_buffer=False,
+                buffer_size=_BUFFER_BYTES,
+                coerce_int96_timestamp_unit="us",  # in ns the year 9999 would wrap around
+            ) as file:
+                yield file
+        except (pa.ArrowException, OSError, ValueError):  # their messages may show private cells
+            raise FileError(f"{self._path}: is damaged, or no Parquet file") from None
+
+    @functools.cached_property
+    def _by_dictionary(self) -> list[str]:
+        """Names of columns with few different texts. As dictionaries these are read faster, and take little memory."""
+        with self._open(self._texts) as file:
+            batch = next(file.iter_batches(BATCH_ROWS), None)
+        return [name for name in self._texts if batch and len(batch.column(name).dictionary) <= _MAX_DICTIONARY]
+
+    def count(self) -> int:
+        return self._num_rows
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with self._open(self._by_dictionary) as file:
+            yield from file.iter_batches(BATCH_ROWS)
+
+
+FORMAT = Format(".parquet", ParquetReader, pyarrow.parquet.write_table)
