@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, cli, dp_merf, mean_embedding, perturb
 from kme_jax.embedding import class_labels
@@ -477,7 +478,7 @@ def test_mixed_rows_are_numbers_and_codes():
         pytest.param(
             Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.slow
         ),
-        (SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2),
+        pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.slow),
         (SmoothImages(8, 8, widths=(10,), code=2, styles=0), 0),
         (MLP(widths=(), code=2, styles=2), 0),
     ],
@@ -508,6 +509,20 @@ def test_networks_of_images(network, num_labels):
     # are not.
     rough = [np.abs(np.diff(some[:, :size].reshape(-1, network.width))).mean() for some in (without, sample)]
     assert rough[0] < rough[1] / 2
+
+
+def test_convolutions_make_images():
+    """One of each code: different codes are different images, in whatever batch they are."""
+    network = Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3)
+    module = network.build(2, 8 * 12, nnx.Rngs(0))
+    module.eval()
+    inputs = np.random.default_rng(0).normal(size=(6, 2 + 3 + 2)).astype(np.float32)
+    images = np.asarray(nnx.jit(lambda module, inputs: module(inputs))(module, inputs))
+    assert images.shape == (6, 8 * 12)
+    assert np.isfinite(images).all()
+    assert np.linalg.norm(images[:, None] - images[None], axis=2)[~np.eye(6, dtype=bool)].min() > 1e-4
+    alone = np.asarray(nnx.jit(lambda module, inputs: module(inputs))(module, inputs[:2]))
+    np.testing.assert_allclose(alone, images[:2], atol=1e-4)
 
 
 def test_what_cannot_be_is_refused():

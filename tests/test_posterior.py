@@ -223,12 +223,13 @@ def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
     assert spread[1] > 5 * spread[0]
 
 
+@pytest.mark.parametrize("sizes", [(20, 200), pytest.param((20, 200, 1500), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("weights", ["probability", "uniform"])
-def test_points_represent_the_posterior_mean(released, weights):
+def test_points_represent_the_posterior_mean(released, weights, sizes):
     rows, _, _, mean, _ = released
     reference = Reference.from_rows(KERNEL, rows)
     target = np.linalg.norm(mean.coordinates)
-    sizes, gaps = (20, 200, 1500), []
+    gaps = []
     for size in sizes:
         sample, report = represent(mean, size, weights=weights)
         assert sample.points.shape == (size, 2)
@@ -240,7 +241,8 @@ def test_points_represent_the_posterior_mean(released, weights):
         gaps.append(np.linalg.norm(sample.weights @ features - mean.coordinates) / target)
     assert gaps[0] < 0.1
     assert gaps[1] < 0.02
-    assert reference.distance(sample.points, sample.weights) < 0.03
+    if size == 1500:
+        assert reference.distance(sample.points, sample.weights) < 0.03
 
 
 def test_draws_of_the_mean_follow_it(released):
