@@ -218,7 +218,7 @@ def integer_embedding(
     devices=None,
     progress: Progress | None = None,
 ) -> IntegerEmbedding:
-    """Σ_n q(x_n) of ``kme_jax.feature_maps.integer``, for secure noise.
+    """Σ_n q(x_n) of ``IntegerMap``, for secure noise.
 
     Formal guarantee: replacing one row moves what is released of the sum by at most ``integer_map.diameter`` in L2,
     with all rounding included, since sums of integers have none. Rows that the map does not cover count as in

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from kme_jax.embedding import private_points
-from kme_jax.storage import files
+from kme_jax.points import files
 from kme_jax.table import Numeric, Schema, open_table
 
 

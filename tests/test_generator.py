@@ -168,8 +168,8 @@ def test_the_same_key_makes_the_same_bits_in_another_process():
         import numpy as np
         from kme_jax import FourierMap, Gaussian, dp_merf
         from kme_jax.feature_maps import LabelledMap
-        from kme_jax.synthesis.generator import Training
-        from kme_jax.synthesis.networks import SmoothImages
+        from kme_jax.generators import Training
+        from kme_jax.generators import SmoothImages
 
         features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.02), 400, 64), 2)
         rng = np.random.default_rng(0)
