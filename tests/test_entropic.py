@@ -94,6 +94,7 @@ def _private(points, rows, seed, epsilon, gamma=0.2):
     return embedding, perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
 
 
+@pytest.mark.slow
 def test_the_risk_estimate_is_unbiased(rng):
     """Of one estimator with a fixed penalty, over draws of the noise."""
     points, rows = rng.normal(size=(25, 2)), rng.normal(0.5, 0.7, (400, 2))
