@@ -260,6 +260,7 @@ def test_bad_configurations_are_refused_before_work(changes, message, tiny):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path):
     """On two CPUs, whatever else there is: rows and ceiling are spread over both. The result shows the same again."""
     words = ["--cases=kernel_means", "--dims=3", "--dtypes=float64", "--num_rows=7000", "--num_points=400"]

@@ -101,6 +101,7 @@ def _private(points, rows, seed, epsilon, gamma=0.2):
     return embedding, perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
 
 
+@pytest.mark.slow
 def test_the_risk_estimate_is_unbiased(rng):
     """Of one estimator with a fixed penalty, over draws of the noise."""
     points, rows = rng.normal(size=(25, 2)), rng.normal(0.5, 0.7, (400, 2))
@@ -122,7 +123,10 @@ def test_the_risk_estimate_is_unbiased(rng):
     assert difference.std() / np.sqrt(200) < 0.15 * np.mean(errors)  # so the test could have failed
 
 
-@pytest.mark.parametrize(("num_points", "epsilon"), [(5, 2.0), (5, 0.05), (60, 0.05), (60, 1.0)])
+@pytest.mark.parametrize(
+    ("num_points", "epsilon"),
+    [(5, 2.0), (5, 0.05), *(pytest.param(60, epsilon, marks=pytest.mark.slow) for epsilon in (0.05, 1.0))],
+)
 def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, epsilon, rng):
     rows = rng.normal(0.3, 0.8, (2000, 2))
     points = rows[:num_points]
