@@ -292,9 +292,8 @@ def _forged(measured: Measurement, feature_map) -> Measurement:
     mechanism = secure_mechanism(integers, num_rows, BUDGET)
     coordinates = np.rint(old.coordinates / mechanism.grid) * mechanism.grid
     noisy = NoisyEmbedding(feature_map, coordinates, mechanism)
-    return dataclasses.replace(
-        measured, noisy=noisy, statement=dict(points_statement(noisy, measured.bounds, None, None))
-    )
+    statement = points_statement(noisy, measured.bounds, None, None)
+    return dataclasses.replace(measured, noisy=noisy, statement=dict(statement))
 
 
 def _smaller_cosines(feature_map):

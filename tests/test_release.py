@@ -205,7 +205,7 @@ def test_pure_epsilons_add_up(tmp_path):
     pure = secure_mechanism(embedding.integer_map, len(ROWS), PrivacyBudget(0.5, 0.0))
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.spend("people", pure)
-    assert ledger.spend("people", pure, again=True) == {
+    assert ledger.spend("people", pure, allow_repeat=True) == {
         "releases": 2,
         "rho": 0.25,
         "epsilon": pytest.approx(1.0, rel=1e-12),

@@ -195,7 +195,7 @@ def test_a_ledger_without_a_total(tmp_path):
     path.write_text("".join(json.dumps(vars(s)) + "\n" for s in lines))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="total delta of all releases is"):
-        Ledger(path).spend("rows", _Planned(), again=True)
+        Ledger(path).spend("rows", _Planned(), allow_repeat=True)
     assert path.read_bytes() == before
 
 
