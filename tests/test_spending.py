@@ -202,7 +202,7 @@ def test_a_ledger_without_a_total(tmp_path):
 class _Planned:
     """As much of a mechanism as a ledger asks for."""
 
-    noisy, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
+    secure, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"rho": 0.0}, {"delta": 1.0}, {"rho": 1e300}, {"epsilon": 1e300}])
