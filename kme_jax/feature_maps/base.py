@@ -188,6 +188,11 @@ class IntegerMap(abc.ABC):
         """One that cannot fail; see ``FeatureMap.certain_diameter``."""
 
     @property
+    def num_features(self) -> int:
+        """F, how many integers are released."""
+        return self.feature_map.num_features
+
+    @property
     def proof(self) -> str:
         """Where the proof of :attr:`diameter` is, for the privacy statement."""
         return f"{type(self).__module__} ({type(self).__name__}.diameter)"

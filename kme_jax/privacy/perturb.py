@@ -169,7 +169,7 @@ def secure_mechanism(
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     largest, delta = proved_diameter(integer_map, budget.delta)
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
-    sensitivity = kind.sensitivity(largest, integer_map.feature_map.num_features, integers=True)
+    sensitivity = kind.sensitivity(largest, integer_map.num_features, integers=True)
     calibrated = kind.calibrate_securely(sensitivity, PrivacyBudget(budget.epsilon, delta), share)
     if calibrated.rho is None and budget.delta > 0:
         raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")

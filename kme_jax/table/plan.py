@@ -435,6 +435,7 @@ class Largest:
 
     failure_probability = 0.0
     units = 1.0
+    num_features = 2**62  # more than any map has; Gaussian noise, which tables have, does not depend on it
 
     @property
     def diameter(self) -> float:
