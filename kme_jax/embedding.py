@@ -263,7 +263,9 @@ def integer_embedding_of_batches(
     Raises:
       ValueError: as :func:`integer_embedding`; another number of rows.
     """
-    integers, total, found = None, None, 0
+    integers: IntegerMap | None = None
+    total: np.ndarray | None = None
+    found = 0
     for batch in batches:
         safe, usable = _usable(feature_map, _exact_points(batch), bounds)
         integers = integers or feature_map.integers(num_rows)
@@ -272,7 +274,7 @@ def integer_embedding_of_batches(
             inner = progress and functools.partial(_part, progress, found - len(safe), len(safe), num_rows)
             some = integers.sum(safe, usable, devices=devices, progress=inner)
             total = some if total is None else total + some
-    if not found:
+    if integers is None or total is None:
         raise ValueError("rows: there are none")
     if found != num_rows:
         raise ValueError(f"rows: expected {num_rows}, got {found}")

@@ -25,11 +25,12 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from kme_jax._numerics.exp2 import exp2_nonpositive
 from kme_jax._numerics.pytrees import pytree_dataclass
@@ -59,7 +60,7 @@ class Columnwise(NamedTuple):
 
     x: Array
     y: Array
-    value: Callable[[Kernel, Sequence[Array], Sequence[Array], Callable[[Array], Array]], Array]
+    value: Callable[[Any, Sequence[Array], Sequence[Array], Callable[[Array], Array]], Array]
 
 
 def _set_positive(kernel: object, name: str) -> None:
@@ -71,9 +72,7 @@ def _set_positive(kernel: object, name: str) -> None:
       ValueError: not a positive, finite scalar.
     """
     value = getattr(kernel, name)
-    if isinstance(value, jax.core.Tracer) or not isinstance(
-        value, (int, float, str, np.generic, np.ndarray, jax.Array)
-    ):
+    if isinstance(value, Tracer) or not isinstance(value, (int, float, str, np.generic, np.ndarray, jax.Array)):
         return
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "fiu" or not (np.isfinite(array) and array > 0):
@@ -162,6 +161,8 @@ def orthogonal_normal(key: Array, shape: tuple[int, int], dtype=None) -> Array:
 
 class Kernel(abc.ABC):
     """A positive-definite kernel on R^d. ``k1 + k2`` and ``k1 * k2`` are kernels too."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # of subclasses, which are dataclasses
 
     @abc.abstractmethod
     def __call__(self, x: Array, y: Array) -> Array:
@@ -347,7 +348,9 @@ class Gaussian(_OfDistance):
         x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
 
-    _term = staticmethod(jnp.square)
+    @staticmethod
+    def _term(difference):
+        return jnp.square(difference)
 
     def _at(self, distance, exp2):
         return exp2(distance * (-self.gamma / math.log(2)))
@@ -395,7 +398,7 @@ class GaussianSum(_UnitShiftInvariant):
 
     def __post_init__(self):
         known = np.ndarray | jax.Array | list | tuple
-        if isinstance(self.gammas, jax.core.Tracer) or not isinstance(self.gammas, known):
+        if isinstance(self.gammas, Tracer) or not isinstance(self.gammas, known):
             return
         gammas = np.asarray(self.gammas, np.float64)
         if gammas.ndim != 2 or not gammas.size:
@@ -435,7 +438,8 @@ class GaussianSum(_UnitShiftInvariant):
             raise ValueError(f"GaussianSum: of {self.gammas.shape[1]} columns, not {dim}")
         term_key, normal_key = jax.random.split(key)
         draws = normal(normal_key, (num_frequencies, dim), dtype)
-        terms = jax.random.choice(term_key, len(self.weights), (num_frequencies,), p=jnp.asarray(self.weights))
+        weights = jnp.asarray(self.weights)
+        terms = jax.random.choice(term_key, len(weights), (num_frequencies,), p=weights)
         return jnp.sqrt(2 * jnp.asarray(self.gammas, draws.dtype))[terms] * draws
 
 
@@ -461,7 +465,9 @@ class Laplacian(_OfDistance):
         x, y = _floating(x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.abs(x - y)))
 
-    _term = staticmethod(jnp.abs)  # no expanded form exists for the L1 distance
+    @staticmethod
+    def _term(difference):
+        return jnp.abs(difference)  # no expanded form exists for the L1 distance
 
     def _at(self, distance, exp2):
         return exp2(distance * (-self.gamma / math.log(2)))
@@ -487,7 +493,9 @@ class _Matern(_OfDistance):
     def __post_init__(self):
         _set_positive(self, "length_scale")
 
-    _term = staticmethod(jnp.square)  # never expanded: √ would amplify the error of an expanded distance near 0
+    @staticmethod
+    def _term(difference):
+        return jnp.square(difference)  # never expanded: √ would amplify the error of an expanded distance near 0
 
     @staticmethod
     @abc.abstractmethod
@@ -563,10 +571,10 @@ class _Pair(Kernel):
 
     def columnwise(self, x, y, *, expand=False):
         del expand  # by differences, which both kernels can share
-        parts = [kernel.columnwise(x, y) for kernel in (self.left, self.right)]
-        if None in parts:
+        first, second = self.left.columnwise(x, y), self.right.columnwise(x, y)
+        if first is None or second is None:
             return None
-        left, right = (part.value for part in parts)
+        left, right = first.value, second.value
 
         def value(kernel, x, y, exp2):
             return kernel._combined(left(kernel.left, x, y, exp2), right(kernel.right, x, y, exp2))
@@ -597,7 +605,9 @@ class _Pair(Kernel):
 class Sum(_Pair):
     """k(x, y) = left(x, y) + right(x, y)."""
 
-    _combined = staticmethod(operator.add)
+    @staticmethod
+    def _combined(left, right):
+        return left + right
 
     def evaluation_error(self, dim):
         return self.left.evaluation_error(dim) + self.right.evaluation_error(dim) + 2.0**-52 * self.diagonal_bound
@@ -621,7 +631,9 @@ class Sum(_Pair):
 class Product(_Pair):
     """k(x, y) = left(x, y) · right(x, y)."""
 
-    _combined = staticmethod(operator.mul)
+    @staticmethod
+    def _combined(left, right):
+        return left * right
 
     def evaluation_error(self, dim):
         left, right = self.left.evaluation_error(dim), self.right.evaluation_error(dim)

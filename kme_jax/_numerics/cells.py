@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def number_of(value: Any) -> float | None:
             return math.nan
         return float(value)
     except OverflowError:  # whole numbers and fractions may be too large
-        return math.inf if value > 0 else -math.inf
+        return math.inf if cast(Any, value) > 0 else -math.inf  # no complex number gets here
 
 
 def _time(value: np.datetime64) -> bytes | None:
@@ -139,6 +139,14 @@ def _time(value: np.datetime64) -> bytes | None:
     else:
         seconds = FIRST_SECOND if year < 1 else LAST_SECOND
     return (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat().encode()
+
+
+@overload
+def _text_of(value: str | bytes | bytearray) -> bytes: ...
+
+
+@overload
+def _text_of(value: Any) -> bytes | None: ...
 
 
 def _text_of(value: Any) -> bytes | None:
@@ -220,7 +228,7 @@ def points_of(array: np.ndarray) -> np.ndarray:
     if kind.kind in "fiub":
         return array.astype(np.float64)
     if kind.kind == "c":
-        real, imaginary = array.real.astype(np.float64), array.imag
+        real, imaginary = np.real(array).astype(np.float64), np.imag(array)
         return np.where(imaginary == 0, real, np.nan)
     if kind.kind in "Mm" or issubclass(kind.type, np.void):
         return np.full(array.shape, np.nan)

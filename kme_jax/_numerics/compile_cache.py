@@ -18,6 +18,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -131,10 +132,11 @@ def use_compile_cache() -> pathlib.Path | None:
     Returns:
       The folder that JAX uses, or None if there is no cache.
     """
-    if not jax.config.jax_enable_compilation_cache:
+    config = cast(Any, jax.config)  # it has its attributes from when JAX is imported
+    if not config.jax_enable_compilation_cache:
         return None
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or jax.config.jax_compilation_cache_dir:
-        return pathlib.Path(jax.config.jax_compilation_cache_dir) if jax.config.jax_compilation_cache_dir else None
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or config.jax_compilation_cache_dir:
+        return pathlib.Path(config.jax_compilation_cache_dir) if config.jax_compilation_cache_dir else None
     folder = cache_folder(os.environ)
     if folder is None or not hasattr(os, "geteuid"):  # Windows has other permissions than those checked here
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
 
 
 @functools.cache
-def is_supported(device: jax.Device) -> bool:
+def is_supported(device: jax.Device) -> bool:  # pyright: ignore[reportInvalidTypeForm]  # JAX has no stub for it
     """Whether the kernel can run on a device."""
     capability = str(getattr(device, "compute_capability", ""))
     if device.platform != "gpu" or jax.__version_info__ < _LEAST_JAX or not capability.replace(".", "").isdigit():
@@ -98,7 +98,9 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
       interpret: parameters of Pallas' interpreter, which runs without a GPU; for tests.
     """
     from jax.experimental import pallas as pl
-    from jax.experimental.pallas import mosaic_gpu as plgpu
+    from jax.experimental.pallas import mosaic_gpu
+
+    plgpu = cast(Any, mosaic_gpu)  # its functions have other arguments before _LEAST_JAX
 
     form, dtype, count = functions.columns(points, rows), rows.dtype, functions.num_values
     num_columns = form.rows.shape[1]

@@ -10,11 +10,12 @@ import functools
 import logging
 import numbers
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 MAX_SEED = 2**32 - 1  # of random keys and generators
 Progress = Callable[[int, int], None]
@@ -49,7 +50,7 @@ def in_float64(function: _F) -> _F:
         with float64():
             return function(*args, **kwargs)
 
-    return wrapper  # type: ignore[return-value]
+    return cast(_F, wrapper)
 
 
 # XLA chooses algorithms by timings, so the choice and the last bit may differ from process to process. With these
@@ -79,15 +80,15 @@ def reproducible_jit(function: _F, platform: str | None = None, **options: Any) 
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return within(*args, **kwargs)  # it becomes part of another program, whose options apply
         on = platform or jax.default_backend()
         if on not in compiled:
             compiled[on] = jax.jit(function, compiler_options=_REPRODUCIBLE.get(on), **options)
         return compiled[on](*args, **kwargs)
 
-    call.num_programs = lambda: sum(jitted._cache_size() for jitted in compiled.values())
-    return call  # type: ignore[return-value]
+    cast(Any, call).num_programs = lambda: sum(jitted._cache_size() for jitted in compiled.values())
+    return cast(_F, call)
 
 
 def precision_of(*arrays: object) -> contextlib.AbstractContextManager[None]:
@@ -161,7 +162,7 @@ def _refuse_not_finite(array: np.ndarray | jax.Array, name: str) -> None:
 
 def is_size(value: Any) -> bool:
     """Whether this is a whole number, 1 or more."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and cast(int, value) >= 1
 
 
 def are_sizes(values: Any) -> bool:
@@ -169,7 +170,7 @@ def are_sizes(values: Any) -> bool:
     return isinstance(values, tuple) and all(map(is_size, values))
 
 
-def check_columns(points: np.ndarray, num_columns: int, name: str) -> None:
+def check_columns(points: np.ndarray | jax.Array, num_columns: int, name: str) -> None:
     """Raises ValueError unless points [n, d] has d = num_columns."""
     if points.shape[1] != num_columns:
         raise ValueError(f"{name}: expected {num_columns} columns, got {points.shape[1]}")

@@ -58,11 +58,13 @@ class PairFunctions(Protocol):
 
     num_values: ClassVar[int]
 
-    def __call__(self, points: Array, rows: Array) -> tuple[Array, ...]:
+    def __call__(self, points: Array, rows: Array, /) -> tuple[Array, ...]:
         """f(z_m, x_n) for all pairs: points [m, d], rows [n, d] -> c arrays [m, n]. Finite for rows of zeros."""
+        ...
 
     def is_elementwise(self, dim: int) -> bool:
         """Whether values for this number of columns are computed from broadcast coordinates alone."""
+        ...
 
     # What ``fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
 

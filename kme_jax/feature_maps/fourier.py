@@ -221,7 +221,7 @@ class FourierMap(SpectralMap):
         return self.scale * jnp.concatenate([cos, sin], axis=1)
 
     @property
-    def amplitudes(self) -> np.ndarray:
+    def amplitudes(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
         """:attr:`scale` for each frequency, [J/2]."""
         return np.full(self.turns.shape[0], self.scale)
 

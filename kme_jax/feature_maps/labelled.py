@@ -42,7 +42,7 @@ class MixedMap(FeatureMap):
             raise ValueError(f"categories: expected a tuple of one or more positive numbers, got {self.categories}")
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Kernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
         """k."""
         numbers, dim = self.numeric.dim, self.dim
         return OnColumns(self.numeric.kernel, 0, numbers) + OnColumns(Matching(), numbers, dim)
@@ -161,7 +161,7 @@ class LabelledMap(FeatureMap):
             raise ValueError(f"num_labels must be at least 1, got {self.num_labels}")
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Kernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
         """k(x, x′) 1[y = y′]."""
         columns = self.features.dim
         return OnColumns(self.features.kernel, 0, columns) * OnColumns(Matching(), columns, columns + 1)
@@ -278,7 +278,7 @@ class MixedIntegers(IntegerMap):
       level: l.
     """
 
-    feature_map: MixedMap
+    feature_map: MixedMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     numeric: IntegerMap
     level: int
@@ -328,7 +328,7 @@ class LabelledIntegers(IntegerMap):
       features: q_φ.
     """
 
-    feature_map: LabelledMap
+    feature_map: LabelledMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     features: IntegerMap
 

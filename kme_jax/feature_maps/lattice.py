@@ -99,7 +99,7 @@ class LatticeMap(SpectralMap):
       total_mass: P(0), all that there is: Σ p_n over the whole lattice.
     """
 
-    kernel: Gaussian
+    kernel: Gaussian  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     centre: np.ndarray
     half_widths: np.ndarray
     periods: np.ndarray

@@ -189,7 +189,7 @@ class _Builder:
         self._append(block[np.asarray(order)], new_rows, inverse, int(kept.sum()))
         return kept
 
-    def _append(self, points: Array, new_rows: list[Array], inverse: Array, num_new: int) -> None:
+    def _append(self, points: np.ndarray, new_rows: list[Array], inverse: Array, num_new: int) -> None:
         first = self.rank // _TILE
         self.rank += num_new
         while len(self.tiles) * _TILE < self.rank:
@@ -205,7 +205,7 @@ class _Builder:
             for j in range(first, len(row)):
                 row[j] = _write_corner(row[j], inverse, at, np.int32(start - j * _TILE))
 
-    def _to_pivots(self, points: Array, j: int) -> Array:
+    def _to_pivots(self, points: np.ndarray | Array, j: int) -> Array:
         return _to_pivots(self._kernel, points, self.pivot_points[j], np.int32(self.rank - j * _TILE))
 
     def basis(self) -> np.ndarray:
@@ -549,7 +549,7 @@ class SubspaceIntegers(IntegerMap):
       units: s, a power of two.
     """
 
-    feature_map: SubspaceMap
+    feature_map: SubspaceMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     is_of_rows: ClassVar[bool] = False  # the basis is applied to sums
 

@@ -215,7 +215,7 @@ class TableMap(FeatureMap):
         return same and all(mine.equals(yours) for mine, yours in zip(self.blocks, other.blocks, strict=True))
 
     @property
-    def kernel(self) -> TableKernel:
+    def kernel(self) -> TableKernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
         """k."""
         return TableKernel(self.binnings, self.blocks)
 
@@ -266,9 +266,10 @@ class TableMap(FeatureMap):
     def row_bound(self) -> float:
         return 2.0**53
 
-    def covers(self, rows):
+    def covers(self, rows: np.ndarray) -> np.ndarray:
         """Whether each row holds codes only: whole numbers from 0 to ``num_codes`` − 1. bool [n]."""
-        return are_codes(rows, np.asarray([binning.num_codes for binning in self.binnings])).all(axis=1)
+        num_codes = np.asarray([binning.num_codes for binning in self.binnings])
+        return np.all(are_codes(rows, num_codes), axis=1)
 
     def __call__(self, x):
         """ψ(x), [n, F], in the precision of floating-point rows x."""
@@ -353,7 +354,7 @@ class TableIntegers(IntegerMap):
       units: s.
     """
 
-    feature_map: TableMap
+    feature_map: TableMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
 
     @classmethod

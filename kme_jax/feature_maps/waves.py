@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import operator
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -146,10 +146,11 @@ def _free_table_backward(kept, cotangent):
     turning = cos * along_sin[:, None, :] - sin * along_cos[:, None, :]
     moved = jnp.matmul(turning.reshape(-1, cos.shape[2]), waves.turns, precision=jax.lax.Precision.HIGHEST)
     centres = 2 * math.pi * weights[:, None] * moved
-    grown = sum(
+    along_both = [
         jnp.matmul(values, along[:, :, None], precision=jax.lax.Precision.HIGHEST)
         for values, along in ((cos, along_cos), (sin, along_sin))
-    )
+    ]
+    grown = cast(jax.Array, sum(along_both))
     each = sums[0] * cotangent_cos + sums[1] * cotangent_sin
     wider = -widths * jnp.matmul(each, waves.squares(), precision=jax.lax.Precision.HIGHEST)
     return jax.tree.map(jnp.zeros_like, waves), centres, grown.reshape(-1), wider
@@ -366,7 +367,7 @@ class SpectralIntegers(IntegerMap):
       levels: l, float32 [J/2].
     """
 
-    feature_map: SpectralMap
+    feature_map: SpectralMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     levels: np.ndarray
 

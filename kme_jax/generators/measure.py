@@ -129,9 +129,10 @@ def measure_generator(
     if labels is not None:
         mechanisms.append(secure_mechanism(labels.integers(len(rows)), len(rows), remaining, share=count_share))
     composition = Composition.of(mechanisms, budget)
+    measured_maps: list[FeatureMap] = [features] if labels is None else [features, labels]
     without_noise = [
         NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism)
-        for feature_map, mechanism in zip([features] + [labels] * (labels is not None), mechanisms, strict=True)
+        for feature_map, mechanism in zip(measured_maps, mechanisms, strict=True)
     ]
     draft = GeneratorMeasurement(without_noise[0], without_noise[1] if labels is not None else None, composition)
     json.dumps(draft.statement, allow_nan=False)

@@ -168,10 +168,10 @@ def _check_measured(measured: GeneratorMeasurement) -> None:
     check_sensitivity(embedding.mechanism, embedding.feature_map)
     check_coordinates(embedding)
     if counts is not None:
-        labelled = isinstance(embedding.feature_map, LabelledMap) and isinstance(counts.feature_map, TableMap)
-        require(labelled, "counts of classes belong to rows with labels")
-        expected = TableMap.of_codes(embedding.feature_map.num_labels)
-        require(counts.feature_map.equals(expected), "the counts are not those of the classes")
+        labelled, counted = embedding.feature_map, counts.feature_map
+        if not isinstance(labelled, LabelledMap) or not isinstance(counted, TableMap):
+            raise ValueError("counts of classes belong to rows with labels")
+        require(counted.equals(TableMap.of_codes(labelled.num_labels)), "the counts are not those of the classes")
         check_sensitivity(counts.mechanism, counts.feature_map)
         check_coordinates(counts)
 
@@ -291,7 +291,8 @@ class GeneratorRelease:
             check_parts(generator.mechanisms, composition)
             check_described(tree["measurements"], generator.mechanisms)
             if len(generator.mechanisms) == 2:
-                require(generator.shares is not None, "counts of classes belong to shares")
+                if generator.shares is None:
+                    raise ValueError("counts of classes belong to shares")
                 check_sensitivity(generator.mechanisms[1], TableMap.of_codes(len(generator.shares)))
         with damaged(opened.path / "privacy.json"):
             release = cls(generator, composition, tree["measurements"], tree["public_inputs"], tree["total"])

@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -102,11 +102,11 @@ class Training:
         else:
             within = optax.exponential_decay(self.learning_rate, self.decay_steps, self.decay, staircase=True)
         with jax.numpy_dtype_promotion("standard"):  # optax divides whole numbers
-            return within(step % self.num_steps)
+            return cast(Array, within(step % self.num_steps))
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam with the learning rates of :meth:`learning_rate_at`."""
-        return optax.adam(self.learning_rate_at)
+        return optax.adam(cast(optax.Schedule, self.learning_rate_at))
 
     def pieces(self) -> list[int]:
         """Numbers of steps done after each piece of work of all cycles. Each piece has an entry in the trace."""
@@ -189,7 +189,7 @@ class Rows:
         require(self.dim >= 1 and sizes and 0 <= self.levels < 2**31, "rows: a number is out of range")
         require((self.lower is None) == (self.upper is None), "rows: expected both bounds, or none")
         require(self.lower is not None or self.levels == 0, "rows: levels are those between bounds")
-        if self.lower is not None:
+        if self.lower is not None and self.upper is not None:
             check_array(self.lower, "lower", "f", (self.dim,))
             check_array(self.upper, "upper", "f", (self.dim,))
             require(bool((self.lower < self.upper).all()), "rows: a lower bound is not below its upper bound")
@@ -221,7 +221,8 @@ class Rows:
         return jnp.concatenate([numbers, *codes], axis=1)
 
     def _between(self, unit: Array) -> Array:
-        return self.lower[None, :] + (self.upper - self.lower)[None, :] * unit
+        lower, upper = cast(Array, self.lower), cast(Array, self.upper)  # leaves of a pytree that is traced
+        return lower[None, :] + (upper - lower)[None, :] * unit
 
     def _logits(self, raw: Array) -> list[Array]:
         stops = np.cumsum((self.dim, *self.categories))
@@ -492,15 +493,15 @@ class _Objective:
             return jnp.mean(values, axis=2), jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2)
         # ‖φ‖² is the same for all rows, so all gradients pass through the means. One evaluation of sines and cosines
         # then serves both the matrix product of the angles and the one of their gradients.
-        features = FourierMap(self.features.kernel, self.turns[block])
+        features = FourierMap(self.features.kernel, cast(Any, self.turns[block]))  # traced
         values = features(relaxed)
         return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
 def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
     """The objective, and the number of its blocks."""
-    labelled, features = _features(embedding.feature_map)
-    num_labels = embedding.feature_map.num_labels if labelled else 1
+    num_labels, features = _features(embedding.feature_map)
+    num_labels = max(num_labels, 1)
     targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
     turns, num_blocks = None, 1
     if isinstance(features, FourierMap):
@@ -519,10 +520,11 @@ def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training
     return objective, num_blocks
 
 
-def _features(feature_map: FeatureMap) -> tuple[bool, FeatureMap]:
-    """Whether rows have labels, and the map of rows without them."""
-    labelled = isinstance(feature_map, LabelledMap)
-    return labelled, feature_map.features if labelled else feature_map
+def _features(feature_map: FeatureMap) -> tuple[int, FeatureMap]:
+    """The number of labels, 0 if rows have none, and the map of rows without them."""
+    if isinstance(feature_map, LabelledMap):
+        return feature_map.num_labels, feature_map.features
+    return 0, feature_map
 
 
 @functools.partial(
@@ -745,10 +747,9 @@ def train_generator(
         the training diverges.
     """
     training = Training() if training is None else training
-    labelled, features = _features(embedding.feature_map)
-    num_labels = embedding.feature_map.num_labels if labelled else 0
+    num_labels, features = _features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
-    if counts is not None and not labelled:
+    if counts is not None and not num_labels:
         raise ValueError("counts are of classes, and these rows have no label")
     shares, covered = np.full(max(num_labels, 1), 1 / max(num_labels, 1)), 1.0
     if counts is not None:
@@ -823,7 +824,7 @@ def train_generator(
         if last:
             break
     style_shares, fit, error = judged(judge_key, 8192, 1 / 200)
-    parameters, statistics, _ = state
+    parameters, statistics = cast(dict[str, Any], state[0]), state[1]
     parameters |= {"styles": np.log(np.maximum(style_shares, _LEAST_STYLE)).astype(np.float32)}
     # For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
     spread = math.sqrt((2 if embedding.mechanism.noise == "gaussian" else 5) * coordinates.size) * variance
@@ -843,7 +844,7 @@ def train_generator(
                 stacklevel=2,
             )
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
-    labels = shares if labelled else None
+    labels = shares if num_labels else None
     return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
 
 

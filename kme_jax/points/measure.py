@@ -75,10 +75,10 @@ def measure(
       ModuleNotFoundError: OpenDP is not installed.
     """
     rows = private_array(rows)
-    if bounds is None and public is None:
-        raise ValueError("give bounds, public points or a proposal")
     if bounds is not None:
         public = _within(bounds, public)
+    elif public is None:
+        raise ValueError("give bounds, public points or a proposal")
     check_shapes(rows, public)
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)

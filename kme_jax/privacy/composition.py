@@ -56,15 +56,18 @@ class Composition:
         """
         rho = mu = None
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
-        if all(mechanism.rho is not None for mechanism in mechanisms):
-            rho = math.fsum(mechanism.rho for mechanism in mechanisms)
+        rhos = [mechanism.rho for mechanism in mechanisms if mechanism.rho is not None]
+        if len(rhos) == len(mechanisms):
+            rho = math.fsum(rhos)
             within = rho <= _planned_rho(budget, failure) * (1 + _SUM)
             delta = 0.0 if within else zcdp_delta(rho, budget.epsilon)
-        elif all(mechanism.mu is not None for mechanism in mechanisms):
-            mu = math.sqrt(math.fsum(mechanism.mu**2 for mechanism in mechanisms))
-            delta = gaussian_delta(1 / mu, budget.epsilon)
         else:
-            raise ValueError("only measurements with Gaussian noise of one kind, continuous or discrete, compose here")
+            mus = [mechanism.mu for mechanism in mechanisms if mechanism.mu is not None]
+            if len(mus) < len(mechanisms):
+                kinds = "continuous or discrete"
+                raise ValueError(f"only measurements with Gaussian noise of one kind, {kinds}, compose here")
+            mu = math.sqrt(math.fsum(mu**2 for mu in mus))
+            delta = gaussian_delta(1 / mu, budget.epsilon)
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than ε = {budget.epsilon:g}")
         return cls(budget.epsilon, budget.delta, rho, failure, all(m.secure for m in mechanisms), mu)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import jax
 
 from kme_jax._numerics.validation import check_follows, require
 from kme_jax.privacy import secure
-from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.calibration import (
+    Calibration,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from kme_jax.privacy.mechanisms import Calibrated, Noise, register_noise
 
 
@@ -31,7 +38,7 @@ class GaussianNoise(Noise):
         return diameter
 
     def calibrate(self, sensitivity, budget, calibration, share):
-        multiplier = gaussian_noise_multiplier(budget, calibration) / math.sqrt(share)
+        multiplier = gaussian_noise_multiplier(budget, cast(Calibration, calibration)) / math.sqrt(share)
         epsilon = budget.epsilon if share == 1 else gaussian_epsilon(multiplier, budget.delta)
         return Calibrated(sensitivity * multiplier, calibration, epsilon)
 
@@ -57,13 +64,14 @@ class GaussianNoise(Noise):
     def check(self, mechanism, budget, share):
         m = mechanism
         if m.grid is not None:
-            require(m.calibration == "zcdp" and m.rho is not None, "this is no discrete Gaussian noise")
+            if m.calibration != "zcdp" or m.rho is None:
+                raise ValueError("this is no discrete Gaussian noise")
             check_follows("ρ", m.rho, share * zcdp_rho(budget))
             check_follows("scale", m.scale, m.sensitivity / math.sqrt(2 * m.rho))
             own = zcdp_epsilon(m.rho, budget.delta)
         else:
             require(m.calibration in ("analytic", "classical") and m.rho is None, "this is no Gaussian noise")
-            multiplier = gaussian_noise_multiplier(budget, m.calibration) / math.sqrt(share)
+            multiplier = gaussian_noise_multiplier(budget, cast(Calibration, m.calibration)) / math.sqrt(share)
             check_follows("scale", m.scale, m.sensitivity * multiplier)
             own = gaussian_epsilon(multiplier, budget.delta)
         check_follows("ε", m.epsilon, budget.epsilon if share == 1 else own)

@@ -9,22 +9,18 @@ from __future__ import annotations
 import abc
 import dataclasses
 import re
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
-from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import secure as secure_noise
 from kme_jax.privacy.budget import PrivacyBudget
 
 Diameter = Literal["proved", "published"]
-
-
-def _static():
-    return dataclasses.field(metadata={"static": True})
 
 
 class Calibrated(NamedTuple):
@@ -181,13 +177,13 @@ class Mechanism:
       failure_probability: the part of δ that is for a sensitivity that may fail, over public randomness.
     """
 
-    noise: str = _static()
+    noise: str = dataclasses.field(metadata={"static": True})
     scale: float
     sensitivity: float
     epsilon: float
     delta: float
-    calibration: str = _static()
-    num_rows: int = _static()
+    calibration: str = dataclasses.field(metadata={"static": True})
+    num_rows: int = dataclasses.field(metadata={"static": True})
     secure: bool = dataclasses.field(default=False, metadata={"static": True})
     noise_source: str = dataclasses.field(default="simulated (jax.random)", metadata={"static": True})
     rho: float | None = None
@@ -229,7 +225,41 @@ class NoisyEmbedding:
     mechanism: Mechanism
 
 
-def proved_diameter(measured: FeatureMap | IntegerMap, delta: float) -> tuple[float, float]:
+class HasDiameter(Protocol):
+    """What noise is calibrated to: a feature map, an integer map, or bounds that hold for several.
+
+    Attributes:
+      diameter: a proved upper bound of the L2 distance between the vectors of two rows.
+      certain_diameter: one that cannot fail.
+      failure_probability: the probability that ``diameter`` is too small.
+    """
+
+    @property
+    def diameter(self) -> float: ...
+
+    @property
+    def certain_diameter(self) -> float: ...
+
+    @property
+    def failure_probability(self) -> float: ...
+
+
+class HasIntegers(HasDiameter, Protocol):
+    """What secure noise is calibrated to: an integer map, or bounds that hold for several.
+
+    Attributes:
+      units: s, integers per 1 of ψ.
+      num_features: F, the number of released integers, or an upper bound.
+    """
+
+    @property
+    def units(self) -> float: ...
+
+    @property
+    def num_features(self) -> int: ...
+
+
+def proved_diameter(measured: HasDiameter, delta: float) -> tuple[float, float]:
     """The diameter to calibrate to, and the δ that is left: where the diameter may fail, that probability is taken off.
     A δ below ten times as much takes a diameter that is certain."""
     failure = measured.failure_probability

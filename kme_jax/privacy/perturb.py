@@ -8,7 +8,7 @@ adds integer noise from a cryptographic generator to exact integer sums.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,13 @@ import numpy as np
 
 from kme_jax._numerics.precision import in_float64
 from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
-from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: a new one is one line here
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
 from kme_jax.privacy.calibration import Calibration, zcdp_rho
 from kme_jax.privacy.mechanisms import (
     Diameter,
+    HasIntegers,
     Mechanism,
     NoisyEmbedding,
     check_diameter,
@@ -151,12 +152,12 @@ def perturb(
 
 
 def secure_mechanism(
-    integer_map: IntegerMap, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
+    integer_map: HasIntegers, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
 ) -> Mechanism:
     """The mechanism of :func:`perturb_securely`, without any rows. Units are those of ψ.
 
     Args:
-      integer_map: q.
+      integer_map: q, or bounds that hold for several.
       num_rows: N.
       budget: (ε, δ), of all measurements of a sequence.
       share: the part of the budget's ρ that this one has; its own ε is then smaller.
@@ -218,9 +219,9 @@ def perturb_securely(
     _check_integers(embedding)
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise)
-    add = noise_of(mechanism.noise).add_securely
-    noisy = add(integers.released(embedding.total), mechanism.scale / mechanism.grid)
-    return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * mechanism.grid, mechanism)
+    add, grid = noise_of(mechanism.noise).add_securely, cast(float, mechanism.grid)
+    noisy = add(integers.released(embedding.total), mechanism.scale / grid)
+    return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * grid, mechanism)
 
 
 def perturb_integers(
@@ -245,8 +246,9 @@ def perturb_integers(
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
     mechanism = dataclasses.replace(mechanism, secure=False, noise_source=Mechanism.noise_source)
     released = integers.released(embedding.total)
-    noise = np.rint(mechanism.scale / mechanism.grid * _standard_normal(key, len(released)))
-    return NoisyEmbedding(integers.feature_map, (released + noise) * mechanism.grid, mechanism)
+    grid = cast(float, mechanism.grid)
+    noise = np.rint(mechanism.scale / grid * _standard_normal(key, len(released)))
+    return NoisyEmbedding(integers.feature_map, (released + noise) * grid, mechanism)
 
 
 def _check_integers(embedding: Any) -> None:

@@ -53,12 +53,12 @@ def describe_total(total: Mapping[str, Any]) -> str:
 
 def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
-    if rows == 1 or (mechanism.rho is None and mechanism.mu is None):
-        return rows * mechanism.epsilon
     delta = mechanism.delta - mechanism.failure_probability
-    if mechanism.rho is not None:
+    if rows != 1 and mechanism.rho is not None:
         return zcdp_epsilon(rows**2 * mechanism.rho, delta)
-    return gaussian_epsilon(1 / (rows * mechanism.mu), delta)
+    if rows != 1 and (mu := mechanism.mu) is not None:
+        return gaussian_epsilon(1 / (rows * mu), delta)
+    return rows * mechanism.epsilon
 
 
 def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:

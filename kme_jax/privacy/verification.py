@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,13 @@ from kme_jax._numerics.validation import TOLERANCE, are_close, check_array, chec
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import statement as statements
 from kme_jax.privacy.budget import MAX_EPSILON, PrivacyBudget
-from kme_jax.privacy.calibration import gaussian_epsilon, gaussian_noise_multiplier, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.calibration import (
+    Calibration,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    zcdp_epsilon,
+    zcdp_rho,
+)
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter
@@ -118,7 +124,8 @@ def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
     if mechanism.rho is not None:
         share = mechanism.rho / zcdp_rho(left)
     else:
-        share = (mechanism.sensitivity / mechanism.scale * gaussian_noise_multiplier(left, mechanism.calibration)) ** 2
+        calibration = cast(Calibration, mechanism.calibration)
+        share = (mechanism.sensitivity / mechanism.scale * gaussian_noise_multiplier(left, calibration)) ** 2
     return 1.0 if are_close(share, 1.0) else share
 
 

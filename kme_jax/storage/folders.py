@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -175,12 +175,16 @@ def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[
     if tree is not None:
         document = json.dumps(tree, allow_nan=False).encode()
         arrays = arrays | {_TREE: np.frombuffer(document, np.uint8)}
-    return lambda path: np.savez(path, **arrays)
+    return lambda path: np.savez(path, **cast(Any, arrays))
 
 
 def json_writer(value: Any) -> Callable[[pathlib.Path], None]:
     """A function that writes a value to an indented .json file."""
-    return lambda path: path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    def write(path: pathlib.Path) -> None:
+        path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    return write
 
 
 def flush(path: pathlib.Path) -> None:

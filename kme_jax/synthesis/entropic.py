@@ -104,7 +104,7 @@ def _prepare(features: Array, prior: Array, *, rotate: bool) -> tuple[_Problem, 
 
 
 @reproducible_jit
-def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array) -> Array:
+def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array | np.ndarray) -> Array:
     """(I + C/τ)⁻¹ for the weights [P, M] of every active target, [P, F, F]; zeros for other targets."""
     identity = jnp.eye(problem.features.shape[1], dtype=problem.features.dtype)
 
@@ -309,7 +309,7 @@ class EntropicBatch:
       invert: whether to use inverses from the start, see the top of this module.
     """
 
-    def __init__(self, features: Array, targets: np.ndarray, prior: np.ndarray, *, invert: bool = False):
+    def __init__(self, features: np.ndarray | Array, targets: np.ndarray, prior: np.ndarray, *, invert: bool = False):
         self._num_weights, (num_targets, num_features) = len(prior), targets.shape
         sizes = padded_sizes(self._num_weights, num_features)
         if features.shape != sizes:
@@ -329,9 +329,9 @@ class EntropicBatch:
     def _inwards(self, vectors: np.ndarray) -> Array:
         """Vectors [n, F] in the padded and rotated coordinates of the solver."""
         width = self._problem.features.shape[1]
-        vectors = np.pad(np.asarray(vectors), [(0, 0), (0, width - np.shape(vectors)[1])])
-        vectors = jnp.asarray(vectors, self._problem.features.dtype)
-        return vectors if self._rotation is None else vectors @ self._rotation
+        padded = np.pad(np.asarray(vectors), [(0, 0), (0, width - np.shape(vectors)[1])])
+        inwards = jnp.asarray(padded, self._problem.features.dtype)
+        return inwards if self._rotation is None else inwards @ self._rotation
 
     def residuals(self, fit: BatchFit) -> np.ndarray:
         """The dual variables in the coordinates of the features, [P, F]."""
@@ -347,7 +347,7 @@ class EntropicBatch:
         penalty: float,
         tolerances: np.ndarray,
         *,
-        start: BatchFit | np.ndarray | None = None,
+        start: BatchFit | None = None,
         active: np.ndarray | None = None,
         max_steps: int = _MAX_NEWTON_STEPS,
     ) -> BatchFit:
@@ -430,7 +430,7 @@ class EntropicLeastSquares:
       ValueError: shapes mismatch, or the prior is not a positive probability vector.
     """
 
-    def __init__(self, features: Array, target: np.ndarray, prior: np.ndarray | None = None):
+    def __init__(self, features: np.ndarray | Array, target: np.ndarray, prior: np.ndarray | None = None):
         features = np.asarray(features)
         if features.ndim != 2 or np.shape(target) != features.shape[1:]:
             shapes = f"{list(features.shape)} and target {list(np.shape(target))}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -154,7 +155,7 @@ class _LeastSquares:
 
     def __init__(self, features: np.ndarray | jax.Array, target: np.ndarray):
         on_accelerator = isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu"
-        self._rows = _DeviceRows(features) if on_accelerator else _HostRows(np.asarray(features))
+        self._rows = _DeviceRows(cast(jax.Array, features)) if on_accelerator else _HostRows(np.asarray(features))
         self.target, self.dtype, self.num_weights = np.asarray(target, np.float64), features.dtype, len(features)
         if features.ndim != 2 or self.target.shape != features.shape[1:]:
             shapes = f"{list(features.shape)} and target {list(self.target.shape)}"
@@ -331,7 +332,7 @@ def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> t
         largest, l1_norm = float(np.abs(correlation).max()), float(np.abs(weights).sum())
         return lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)[1]
 
-    gap = gap_of(weights, gradient(weights))
+    gap, lipschitz = gap_of(weights, gradient(weights)), math.inf
     if gap > allowed:
         probe = 1.5 + np.cos(np.arange(len(gram)))
         lipschitz = 1.05 * _largest_eigenvalue(lambda vector: gram @ vector, probe, 20)[1]
@@ -372,7 +373,7 @@ def lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm) -> tu
 
 def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds):
     """The Lasso for the first ``count`` weights, from ``weights`` [M], to a duality gap of ``allowed``."""
-    weights, trace, steps = weights.copy(), [], 0
+    weights, trace, gap, steps = weights.copy(), [], math.inf, 0
     working = np.flatnonzero(weights)
     for round_ in range(max_rounds + 1):
         correlation, residual = problem.correlation(weights, count)

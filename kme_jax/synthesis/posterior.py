@@ -39,6 +39,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -183,10 +184,10 @@ class _Plan:
       choosing: 1 if chains are resampled after the round, otherwise 0.
     """
 
-    temperature: Array
-    learning: Array
-    gain: Array
-    choosing: Array
+    temperature: np.ndarray | Array
+    learning: np.ndarray | Array
+    gain: np.ndarray | Array
+    choosing: np.ndarray | Array
 
 
 @functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
@@ -416,8 +417,8 @@ def posterior_mean(
     num_widths = math.gcd(num_atoms, _NUM_WIDTHS)
     num_features, length = feature_map.num_features, feature_map.length_scale
 
-    def single(value):
-        return np.asarray(value, np.float32)
+    def single(value) -> Array:
+        return cast(Array, np.asarray(value, np.float32))
 
     model = _Model(
         waves=feature_map.waves(proposal.mean, length),

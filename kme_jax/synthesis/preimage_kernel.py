@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,12 @@ def polynomial(coefficients: tuple[float, ...], y: Array) -> Array:
     return value
 
 
-def is_supported(device: jax.Device, num_frequencies: int, dim: int, dtype: Any) -> bool:
+def is_supported(
+    device: jax.Device,  # pyright: ignore[reportInvalidTypeForm]  # JAX has no stub for it
+    num_frequencies: int,
+    dim: int,
+    dtype: Any,
+) -> bool:
     """Whether the kernel can run on a device for this number of frequencies J/2, of columns d and this dtype."""
     fits = (dim + 2) * 4 * _padded(num_frequencies) <= _SHARED_BYTES
     return fits and dtype == jnp.float32 and fused.is_supported(device)
@@ -65,7 +70,9 @@ def greedy_points(
       The residuals after b points, [embeddings, 2, J/2], and the points, [embeddings, b, d].
     """
     from jax.experimental import pallas as pl
-    from jax.experimental.pallas import mosaic_gpu as plgpu
+    from jax.experimental.pallas import mosaic_gpu
+
+    plgpu = cast(Any, mosaic_gpu)  # its functions have other arguments before the least JAX of ``fused``
 
     num_embeddings, num_frequencies, dim = turns.shape
     padding = (0, 0), (0, 0), (0, _padded(num_frequencies) - num_frequencies)  # the residual is 0 there
@@ -98,7 +105,7 @@ def greedy_points(
 
         def step(_, state):
             point, mean, square, power1, power2 = state
-            totals = None
+            totals: Any = None
             for chunk in chunks:
                 turns, (c, s), (cosine, sine) = waves(point, chunk)
                 slope = s * cosine - c * sine
@@ -120,7 +127,7 @@ def greedy_points(
             start, zero, one = tuple(starts_ref[m, d] for d in range(dim)), jnp.float32(0), jnp.float32(1)
             state = (start, (zero,) * dim, (zero,) * dim, one, one)
             point, *_ = jax.lax.fori_loop(jnp.int32(0), jnp.int32(num_steps), step, state)
-            total = None
+            total: Any = None
             for chunk in chunks:
                 _, (c, s), (cosine, sine) = waves(point, chunk)
                 product = c * cosine + s * sine

@@ -11,7 +11,7 @@ import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -320,7 +320,7 @@ def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *,
         gradient = {"points": length * by_points, "weights": weight_unit * by_weights}
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, state = method.update(gradient, state, parameters)
-            parameters = optax.apply_updates(parameters, updates)
+            parameters = cast(dict[str, Array], optax.apply_updates(parameters, updates))
             projected = optax.projections.projection_l1_ball(parameters["weights"], radius / weight_unit)
         return (parameters | {"weights": projected}, state), value
 

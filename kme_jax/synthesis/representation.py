@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_ste
         value, gradient = jax.value_and_grad(objective)(parameters)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, state = method.update(gradient, state, parameters)
-            parameters = optax.apply_updates(parameters, updates)
+            parameters = cast(dict[str, Array], optax.apply_updates(parameters, updates))
         points = jnp.clip(parameters["points"], box[0][None, :], box[1][None, :])
         return (parameters | {"points": points}, state), value
 

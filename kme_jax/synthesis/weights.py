@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares
 from kme_jax.synthesis.sample import WeightedSample
@@ -305,7 +305,7 @@ def adaptive_weights_batch(
 
 
 @reproducible_jit
-def _moments(features: Array, num_points: Array) -> tuple[Array, Array]:
+def _moments(features: Array, num_points: Array | np.int32) -> tuple[Array, Array]:
     """Σ a / M and Σ ‖a‖² / M of the first M points' features."""
     counted = jnp.arange(len(features), dtype=jnp.int32) < num_points
     share = counted.astype(features.dtype) / num_points.astype(features.dtype)
@@ -332,7 +332,7 @@ def _aggregate(
       signed: see :func:`adaptive_weights`.
       expand: from coordinates to signed weights.
     """
-    beta, variance = noisy, start.mechanism.variance
+    beta, variance = noisy, cast(Mechanism, start.mechanism).variance
     noise, dof = len(beta) * variance, max(len(beta) - 2, 0)
     if signed:
         away = float(np.sum(np.square(beta - mean)))

@@ -32,11 +32,11 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from kme_jax._numerics.cells import (
     FIRST_SECOND,
@@ -77,6 +77,9 @@ MAX_STEPS = 2**50
 
 
 _MAX_NUMBER = 1e300  # so that differences are finite
+
+
+pc: Any = pyarrow.compute  # most of its functions are created on import
 
 
 SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
@@ -128,6 +131,7 @@ class Column(abc.ABC):
         the middle of the bounds, or the first category.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # of subclasses, which are dataclasses
     kind: ClassVar[str]
     ordered: ClassVar[bool] = True
     name: str
@@ -427,7 +431,8 @@ class Numeric(Column):
         """Decimal places of values on the grid. Without a step: as many as are needed to tell them apart."""
         if self.step is None:
             return max(0, math.ceil(-math.log10(self._step)))
-        return max(0, *(-Decimal(repr(number)).normalize().as_tuple().exponent for number in (self.lower, self.step)))
+        exponents = [Decimal(repr(number)).normalize().as_tuple().exponent for number in (self.lower, self.step)]
+        return max(0, *(-cast(int, exponent) for exponent in exponents))
 
     @property
     def num_values(self) -> int:
@@ -623,7 +628,8 @@ class Categorical(Column):
         number = parse_number(cell)
         if number is not None:
             return self._of_number(number, marks)
-        code = self._keys.get(_key(cell)) if self._keys else None
+        key = _key(cell) if self._keys else None
+        code = None if key is None else self._keys.get(key)
         return marks.unreadable if code is None else code
 
     def _encode_text(self, cells, marks):
@@ -691,11 +697,11 @@ class Datetime(Column):
 
     @property
     def _first(self) -> int:
-        return self._units(self.lower)
+        return cast(int, self._units(self.lower))
 
     @property
     def _last(self) -> int:
-        return self._units(self.upper)
+        return cast(int, self._units(self.upper))
 
     @property
     def num_values(self) -> int:
@@ -750,13 +756,14 @@ class Datetime(Column):
         at, after = self.below(text) if self._units(text) is not None else (0, 0)
         return at if at < after else None
 
-    def below(self, text):
+    def below(self, text: str) -> tuple[int, int]:
         seconds = parse_time(text.strip().encode(errors="replace"))
         if seconds is None:
             raise self._error(f"{said(text)} is no date or time, as in {self.lower}")
         unit = SECONDS[self.resolution]
         ends = (-(-seconds // unit), seconds // unit + 1)
-        return tuple(min(max(end - self._first, 0), self.num_values) for end in ends)
+        below, not_above = (min(max(end - self._first, 0), self.num_values) for end in ends)
+        return below, not_above
 
     @property
     def _values_in_words(self):

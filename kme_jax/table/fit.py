@@ -14,6 +14,7 @@ from kme_jax.table.plan import (
     Layout,
     Plan,
     Singles,
+    map_of,
     sigma,
 )
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
@@ -23,7 +24,7 @@ def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, fl
     """The blocks of a measurement, their noisy marginals, and the standard deviations of the noise."""
     if noisy is None:
         return []
-    feature_map = noisy.feature_map
+    feature_map = map_of(noisy)
     marginals = feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
     return [(b, marginal, sigma(noisy, b)) for b, marginal in zip(feature_map.blocks, marginals, strict=True)]
 
@@ -66,7 +67,7 @@ def observe(
     unions[
         np.arange(offsets[-1]), np.concatenate([u + o for u, o in zip(plan.unions, union_offsets, strict=False)])
     ] = 1
-    counts = [
+    counts: list[np.ndarray] = [
         np.stack([np.bincount(bins, row) for row in of_classes])
         for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
     ]
@@ -203,6 +204,8 @@ def synthesise(
       progress: called with (work done, total work).
     """
     first, coarse, pairs = measured
+    if first is None:
+        raise ValueError("measured: the first measurement always exists")
     num_rows = first.mechanism.num_rows
     singles = Singles.read(layout, first)
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)

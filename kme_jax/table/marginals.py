@@ -45,7 +45,7 @@ def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dic
     (first, sizes), (second, _) = _cells(schema, ours), _cells(schema, theirs)
 
     def joint(cells: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
-        return np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns])
+        return np.asarray(np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns]))
 
     def apart(columns: tuple[int, ...]) -> float:
         both, size = [joint(first, columns), joint(second, columns)], math.prod(sizes[j] for j in columns)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -128,7 +128,7 @@ def measure_table(
         raise ValueError("source: it was opened with another schema")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
-    layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, planned.rho)
+    layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, cast(float, planned.rho))
     shares, singles_map = plans.shares(layout), plans.singles_map(layout)
     _check_room(layout, shares, num_rows, budget)
     draft = _draft(singles_map, num_rows, budget, shares[0], planned, schema, target)
@@ -203,12 +203,14 @@ def _measure_table(
     schema, budget, num_rows = session.source.schema, session.budget, session.source.num_rows
     measured = {NAMES[0]: session.perturb(0, first, shares[0])}
     singles = plans.Singles.read(layout, measured[NAMES[0]])
-    plan = plans.Plan.create(layout, singles, num_rows, planned.rho)
+    rho = cast(float, planned.rho)
+    plan = plans.Plan.create(layout, singles, num_rows, rho)
     chosen: list[int] = []
-    if layout.pairs():
-        measured[NAMES[1]] = session.measure(1, plans.coarse_map(layout, plan), shares[1])
+    coarse = plans.coarse_map(layout, plan)
+    if coarse is not None:
+        measured[NAMES[1]] = session.measure(1, coarse, shares[1])
         associated = plans.association(layout, plan, singles, measured[NAMES[1]])
-        chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * planned.rho)
+        chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
     last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles))
     if last is not None:
         measured[NAMES[2]] = session.measure(2, last, shares[2])

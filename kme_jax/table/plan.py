@@ -138,10 +138,21 @@ def _num_bins(factor: float, num_rows: int, noise: float) -> float:
     return max(2.0, factor * (num_rows / noise) ** (1 / 3))
 
 
+def map_of(noisy: NoisyEmbedding) -> TableMap:
+    """The map of a measurement of a table.
+
+    Raises:
+      ValueError: it is another map.
+    """
+    if not isinstance(noisy.feature_map, TableMap):
+        raise ValueError(f"expected a TableMap, got a {type(noisy.feature_map).__name__}")
+    return noisy.feature_map
+
+
 def sigma(noisy: NoisyEmbedding, block: Block) -> float:
     """The standard deviation of the noise of a block's counts."""
     mechanism = noisy.mechanism
-    return mechanism.scale * mechanism.num_rows * noisy.feature_map.norm / block.weight
+    return mechanism.scale * mechanism.num_rows * map_of(noisy).norm / block.weight
 
 
 def singles_map(layout: Layout) -> TableMap:
@@ -178,8 +189,8 @@ class Singles:
     @classmethod
     def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
         """The counts of the first measurement, from its noisy embedding."""
-        num_rows, blocks = noisy.mechanism.num_rows, noisy.feature_map.blocks
-        marginals = noisy.feature_map.marginals(noisy.coordinates, num_rows)
+        num_rows, feature_map = noisy.mechanism.num_rows, map_of(noisy)
+        blocks, marginals = feature_map.blocks, feature_map.marginals(noisy.coordinates, num_rows)
         noises, size = [sigma(noisy, block) for block in blocks], len(layout.columns)
         counts, sigmas = [marginal.reshape(layout.num_classes, -1) for marginal in marginals[:size]], noises[:size]
         totals, totals_sigmas = (list(marginals[size:]), noises[size:]) if layout.has_totals else (None, [])
@@ -307,13 +318,13 @@ def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedd
 
     It is computed from the second measurement. The expected contribution of its noise is subtracted.
     """
-    num_rows, distances = noisy.mechanism.num_rows, []
+    num_rows, feature_map, distances = noisy.mechanism.num_rows, map_of(noisy), []
     merged = [
         np.stack([np.bincount(union, row) for row in counts])
         for union, counts in zip(plan.merged, singles.smoothed, strict=True)
     ]
-    marginals = noisy.feature_map.marginals(noisy.coordinates, num_rows)
-    for (a, b), block, marginal in zip(layout.pairs(), noisy.feature_map.blocks, marginals, strict=True):
+    marginals = feature_map.marginals(noisy.coordinates, num_rows)
+    for (a, b), block, marginal in zip(layout.pairs(), feature_map.blocks, marginals, strict=True):
         first, second = merged[a], merged[b]
         independent = first[:, :, None] * second[:, None, :] / np.maximum(first.sum(1), 1)[:, None, None]
         excess = np.mean(np.square(marginal.reshape(independent.shape) - independent)) - sigma(noisy, block) ** 2
@@ -405,7 +416,7 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     columns = [
         tuple(places.get(j, -1) for j in block.columns[len(own) :]) for block in maps[2].blocks if not block.zoom
     ]
-    pairs = {pair: i for i, pair in enumerate(layout.pairs())}
+    pairs: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(layout.pairs())}
     chosen = [pairs[positions] for positions in columns if positions in pairs]
     zooms = [block for block in maps[2].blocks if block.zoom]
     for block in zooms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class Observed:
     unions: np.ndarray
 
 
-def _probabilities(logits: jax.Array, offsets: tuple[int, ...]) -> jax.Array:
+def _probabilities(logits: jax.Array | np.ndarray, offsets: tuple[int, ...]) -> jax.Array:
     columns = [jax.nn.softmax(logits[..., i:j], axis=-1) for i, j in itertools.pairwise(offsets)]
     return jnp.concatenate(columns, axis=-1)
 
@@ -81,10 +81,10 @@ def _steps(state, data, first, num_steps, *, offsets):
     def loss(parameters):
         probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
-        exact = {"precision": jax.lax.Precision.HIGHEST}  # not TF32
-        pairs = jnp.einsum("tka,tk,tkb->tab", probabilities, weights, probabilities, **exact)
-        singles = jnp.einsum("tk,tka->ta", weights, probabilities, **exact)
-        coarse = jnp.einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"], **exact)
+        einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
+        pairs = einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
+        singles = einsum("tk,tka->ta", weights, probabilities)
+        coarse = einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"])
         misfit = (
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
             + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
@@ -102,7 +102,8 @@ def _steps(state, data, first, num_steps, *, offsets):
         return jax.tree.map(lambda p, u: p - rate * u, parameters, updates), moments
 
     def body(state, step):
-        return jax.vmap(one, in_axes=(0, 0, None))(*state, step), None
+        parameters, moments = state
+        return jax.vmap(one, in_axes=(0, 0, None))(parameters, moments, step), None
 
     return jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))[0]
 
@@ -291,7 +292,7 @@ class RelaxedRows:
         """Indices of all columns except ``split``."""
         return [j for j in range(self.dim) if j != self.split]
 
-    def conditioned(self, ranges: dict[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
+    def conditioned(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
         """The conditional distribution of rows whose codes are within ranges.
 
         Args:

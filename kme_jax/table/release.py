@@ -195,7 +195,7 @@ def _checked_statement(
     layout = plans.Layout.of_plan(binnings, index, plan)
     plan.check(layout)
     require(set(measured) <= set(NAMES), "a measurement has an unknown name")
-    plans.check_maps(layout, plan, [m and m.feature_map for m in map(measured.get, NAMES)])
+    plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
     for name, share in zip(NAMES, plans.shares(layout), strict=True):
         if name in measured:
             check_embedding(measured[name], budget, share)

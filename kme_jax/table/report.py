@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from kme_jax.privacy.statement import describe_total, rounded_up
-from kme_jax.table.columns import Column
+from kme_jax.table.columns import Column, Datetime, Numeric
 from kme_jax.table.schema import Schema
 
 _MAX_ROWS = 40_000  # rows from which the report is computed
@@ -111,7 +111,7 @@ def _percent(share: float) -> str:
 
 def _label(column: Column, code: int) -> str:
     """The value of a code that does not stand for missing cells, as text that is not yet HTML."""
-    if column.kind != "numeric":
+    if not isinstance(column, Numeric):
         return column.labels(np.array([code]))[0]
     value = column.decode(np.array([code]))[0].as_py()
     if column.step is None and not column.integer:
@@ -163,7 +163,7 @@ def _bin(column: Column, codes: np.ndarray, most: int) -> _Bins:
         place = np.empty(len(values), int)
         kept = num_known if num_known <= most else most - 1
         place[order] = np.minimum(np.arange(len(values)), kept)
-        labels = [_label(column, values[i]) for i in order[:kept]]
+        labels = [_label(column, int(values[i])) for i in order[:kept]]
         if kept < num_known:
             labels.append(f"{num_known - kept} others")
             place[~known] = len(labels)
@@ -374,9 +374,9 @@ def _kind(column: Column) -> str:
         "ordinal": "ordered categories",
         "datetime": "dates",
     }[column.kind]
-    if column.kind == "numeric":
+    if isinstance(column, Numeric):
         kind = "whole " * column.integer + kind + (f", {_text(column.unit)}" if column.unit else "")
-    return kind + (f" by {column.resolution}" if column.kind == "datetime" else "")
+    return kind + (f" by {column.resolution}" if isinstance(column, Datetime) else "")
 
 
 def _columns(columns: Sequence[tuple[Column, np.ndarray]]) -> str:
@@ -543,6 +543,7 @@ def _axis(column: Column, first: int, last: int) -> list[tuple[float, str]]:
 
 def _dates(low: np.datetime64, high: np.datetime64) -> np.ndarray:
     """Round dates or times from low to high, two to five if there are."""
+    ticks = np.empty(0, "datetime64[s]")
     years, minutes = (100, 50, 20, 10, 5, 2, 1), (720, 360, 60, 15, 5, 1)
     for unit, steps in {"Y": years, "M": (6, 3, 1), "D": (14, 7, 2, 1), "m": minutes, "s": (15, 1)}.items():
         first, last = (end.astype(f"datetime64[{unit}]").astype(int) for end in (low, high))
