@@ -117,7 +117,7 @@ def improved(
     proposition 2.1).
 
     Args:
-      key: a JAX random key, used once. The noise, the frequencies and the sampler have keys of their own, split from it.
+      key: a JAX random key, used once. It is split into keys for the noise, the frequencies and the sampler.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal.
       public: points z, [M, d], or a proposal: chosen independently of the rows that are to be protected.
@@ -155,7 +155,7 @@ def public_feature_map(
     tolerance: float = DEFAULT_TOLERANCE,
     box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> FeatureMap:
-    """The feature map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal.
+    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal.
 
     Args:
       key: a JAX random key for the frequencies, used for a proposal only.
@@ -227,7 +227,7 @@ def algorithm2(
     ‖ψ(x)‖² = κ exactly), in exact arithmetic; the noise is simulated, see ``kme_jax.privacy.mechanisms``.
 
     Args:
-      key: a JAX random key, used once. The frequencies, the noise and the solver have keys of their own, split from it.
+      key: a JAX random key, used once. It is split into keys for the frequencies, the noise and the solver.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, shift-invariant, with a bandwidth that does not come from the private rows.
       candidates: public points, [C, d], C ≥ M, drawn without looking at the rows: where the reduced set starts.

@@ -209,8 +209,8 @@ class FourierMap(SpectralMap):
 
     @property
     def row_bound(self) -> float:
-        """:attr:`radius` (about 6000 / d of the kernel's lengths), or a quarter of the size at which ωᵀx could overflow,
-        if that is smaller."""
+        """:attr:`radius` (about 6000 / d of the kernel's lengths), or a quarter of the size at which ωᵀx could
+        overflow, if that is smaller."""
         largest = float(np.abs(np.asarray(self.turns)).max())
         return min(self.radius, float(np.finfo(self.turns.dtype).max) / (4 * self.dim * max(largest, 1.0)))
 
