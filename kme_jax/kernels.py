@@ -77,7 +77,7 @@ def _set_positive(kernel: object, name: str) -> None:
         return
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "fiu" or not (np.isfinite(array) and array > 0):
-        raise ValueError(f"{type(kernel).__name__}: {name} must be a positive and finite scalar, got {value!r}")
+        raise ValueError(f"{type(kernel).__name__}: {name} must be positive, finite and a scalar, got {value!r}")
     object.__setattr__(kernel, name, float(array))
 
 

@@ -209,7 +209,7 @@ class _Planned:
 def test_numbers_that_no_release_has_are_no_entry(tmp_path, change):
     path = tmp_path / "ledger"
     path.write_text(json.dumps(vars(_gaussian(1.0, 1e-6)) | change) + "\n")
-    with pytest.raises(LedgerError, match="line 1 is not a ledger's"):
+    with pytest.raises(LedgerError, match="line 1 is not a line of a ledger"):
         Ledger(path).spent("rows")
 
 
