@@ -441,7 +441,7 @@ def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, 
         assert "another try needs --again" in line
         return
     assert "kme-jax synthesise out.measured --output=out" in line
-    assert "spends nothing" in line
+    assert "spends no budget" in line
     assert "--again" not in line
     assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
     assert load("out").statement["private"]

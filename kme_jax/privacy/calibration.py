@@ -11,8 +11,8 @@ from kme_jax.privacy.budget import PrivacyBudget
 Calibration = Literal["analytic", "classical"]
 
 _ENLARGEMENT = 1e-9  # relative: far above the error of the root finder, and too small to matter
-# The relative enlargement of σ for each unit of a noise multiplier. Let t = ε/μ, at most 37 for δ ≥ 1e-300. For
-# large t, δ is the share 1 − e^(−x) of Φ(−t), with x about μ/t. Logarithms of Φ, up to t²/2 + 5, are rounded to a few
+# The relative enlargement of σ for each unit of a noise multiplier. Let t = ε/μ, at most 37 for δ ≥ 1e-300. For large
+# t, δ is the share 1 − e^(−x) of Φ(−t), with x about μ/t. Logarithms of Φ, up to t²/2 + 5, are rounded to a few
 # 2^-53 of their size. This is a relative error of δ of about 2^-52 t³/μ. δ is about proportional to σ^(−t²). So 4e-14
 # covers 2^-52 · 37 four times. For multipliers below 25 000, the enlargement of 1e-9 is the larger one.
 _CANCELLATION = 4e-14

@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument or a file is not valid.
-      OSError: a file cannot be read or written.
+      ValueError: if an argument or a file is not valid.
+      OSError: if a file cannot be read or written.
     """
     from kme_jax.storage.files import check_new_file
 
