@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
 
 
 def flush_output() -> None:
-    """Writes out what was printed.
+    """Writes the printed text to standard output.
 
     Raises:
       BrokenPipeError: if the reader of the output has ended.

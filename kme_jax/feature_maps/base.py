@@ -170,7 +170,7 @@ class FeatureMap(abc.ABC):
 
 
 class IntegerMap(abc.ABC):
-    """q: rows -> integers, with the diameter of the sum Σ_n q(x_n) as it is released. All fields are public.
+    """q: rows -> integers, with the diameter of the released sum Σ_n q(x_n). All fields are public.
 
     Attributes:
       feature_map: ψ.

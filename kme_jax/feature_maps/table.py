@@ -43,7 +43,7 @@ class Binning:
     width: int = dataclasses.field(metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses invalid fields of a binning that was read from a file.
+        """Checks the fields of a binning that was read from a file.
 
         Raises:
           ValueError: if the binning has no values, or its cells have no codes or more codes than the column.
@@ -107,7 +107,7 @@ class Block:
     zoom: int = dataclasses.field(default=0, metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses invalid fields of a block that was read from a file.
+        """Checks the fields of a block that was read from a file.
 
         Raises:
           ValueError: if a field is invalid, or fields contradict each other.

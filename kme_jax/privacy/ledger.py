@@ -67,7 +67,7 @@ _TOLERANCE = 1e-6  # relative: a total is computed again, and another version of
 
 
 def total(spendings: list[Entry]) -> dict[str, Any]:
-    """The budget of several releases of the same rows, as it is in the privacy statement.
+    """The budget of several releases of the same rows, in the form of the privacy statement.
 
     Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and they also are for
     the ε and δ of ``at_delta``. ρ adds up (Bun & Steinke 2016, lemma 1.7); a pure ε has ρ = ε²/2 (proposition 1.4).
@@ -119,7 +119,7 @@ def composed_epsilon(
 ) -> float:
     """ε of several releases of the same rows at a δ, rounded up; inf if no finite ε is valid.
 
-    Formal guarantee: the result is the least of these ε, as far as they are valid. A release with δ = 0 is *pure*.
+    Formal guarantee: the result is the least ε of this list that is valid. A release with δ = 0 is *pure*.
 
     * Σ ε of the pure releases, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
     * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12).

@@ -266,7 +266,8 @@ def _release_points(args: argparse.Namespace) -> None:
     bounds = kme_jax.Bounds.create(args.lower, args.upper, args.columns)
     if args.header and args.columns and all(map(_is_number, args.columns)):
         raise InputError(
-            "--columns has numbers, and it is published as names: if the file has no header line, give --no-header"
+            "--columns expects names, which are published, and got numbers: if the file has no header line, give "
+            "--no-header"
         )
     budget = sizes.budget(args.epsilon, args.delta)
     num_features = model.num_features(args)
@@ -312,7 +313,7 @@ def _public_points(args: argparse.Namespace, bounds: kme_jax.Bounds, points: np.
     """The public points [M, d] in float64.
 
     Raises:
-      InputError: they have missing cells.
+      InputError: if the points have missing cells.
     """
     import numpy as np
 
