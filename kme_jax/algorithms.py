@@ -230,7 +230,8 @@ def algorithm2(
       key: a JAX random key, used once. It is split into keys for the frequencies, the noise and the solver.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, shift-invariant, with a bandwidth that does not come from the private rows.
-      candidates: public points, [C, d], C ≥ M, drawn without looking at the rows: where the reduced set starts.
+      candidates: public points, [C, d], C ≥ M, drawn without looking at the rows. The search for the reduced set
+        starts at such points.
       num_points: M.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.
       num_features: J, even.

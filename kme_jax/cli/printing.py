@@ -74,7 +74,7 @@ def flush_output() -> None:
       BrokenPipeError: if the reader of the output has ended.
       OutputError: if it cannot be written, for instance because the disk is full.
     """
-    if sys.stdout is not None:  # None where standard output is closed
+    if sys.stdout is not None:  # it is None if standard output is closed
         with _writing():
             sys.stdout.flush()
 

@@ -181,7 +181,7 @@ def describe(statement: dict[str, Any]) -> str:
             f"{printable(measurement['name'].capitalize())}: {'discrete ' * measurement['discrete']}"
             f"{printable(measurement['noise'])} noise "
             f"of scale {measurement['scale']:.4g} for each of {measurement['feature_map']['num_features']} features"
-            + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each cell of a table)" if cells else "")
+            + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each count of a marginal)" if cells else "")
             + f", {printable(measurement['norm'])} sensitivity {measurement['sensitivity']:.4g}; "
             + f"{printable(measurement['source'])}."
         )

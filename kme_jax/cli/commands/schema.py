@@ -7,8 +7,8 @@ import argparse
 from kme_jax.cli.printing import print_line, report_of
 
 SUMMARY = "Write a draft of a table's schema, for you to fill in."
-DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the columns' names, and their types where the
-file has types.
+DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the columns' names, and their types if the file
+has types.
 
 Fill in bounds and categories from public knowledge. The kinds of columns are
   numeric      lower, upper, and integer or a step
