@@ -153,7 +153,7 @@ def test_show(released, capsys):
 def test_points_beyond_the_bounds_are_told(place, capsys):
     _write_csv(place / "points.csv", [[0, -3, 0.5], [1, 0.5, 0.5], [2, 0.5, 1.5]])
     assert cli.main(_command()) == 0
-    assert "warning: points.csv: 2 of 3 rows are beyond a bound, moved" in capsys.readouterr().err
+    assert "warning: points.csv: 2 of 3 rows were beyond a bound, and were moved to it" in capsys.readouterr().err
     np.testing.assert_allclose(load("out").sample.points, [[0.5, -1], [0.5, 0.5], [1, 0.5]])
 
 
@@ -421,7 +421,7 @@ BAD = {
     "no such file": (_command(file="none.csv"), "no such file"),
     "wrong suffix": (_command(file="rows.txt"), r"expected a \.csv"),
     "a folder for a file": (_command(file="f.csv"), "no such file", lambda place: (place / "f.csv").mkdir()),
-    "no names of columns": (_command(columns=None), "name the columns"),
+    "no names of columns": (_command(columns=None), "give the names of columns"),
     "unknown column": (_command(columns="a,c"), "no column 'c'"),
     "column twice in file": (
         _command(),
@@ -478,7 +478,7 @@ BAD = {
     "no such points": (_command(points="none.csv"), "no such file"),
     "points missing a number": (
         _command(),
-        "points.csv: row 1 has no number",
+        "points.csv: row 1 does not have a number in every column",
         lambda place: (place / "points.csv").write_text("a,b\n,1\n"),
     ),
     "points of other columns": (
