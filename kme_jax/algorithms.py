@@ -1,4 +1,4 @@
-"""The papers' algorithms, line by line, and what improves on them."""
+"""The algorithms of the papers, line by line, and an improved algorithm."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def algorithm1(
     sample, report = l1_ball_weights(beta)
     if not report.converged:
         warnings.warn(
-            f"the L1-constrained weights are within {report.gap:.2g} of the least ½‖μ̃ − Σ w k(z, ·)‖² only "
-            f"(it is {report.objective[-1]:.2g} now); call l1_ball with a larger max_solves",
+            f"the L1-ball weights have not converged: ½‖μ̃ − Σ w k(z, ·)‖² is {report.objective[-1]:.2g}, and exceeds "
+            f"its minimum by up to {report.gap:.2g}; call l1_ball_weights with a larger max_solves",
             stacklevel=2,
         )
     return sample
@@ -99,38 +99,40 @@ def improved(
     tolerance: float = DEFAULT_TOLERANCE,
     progress: Progress | None = None,
 ) -> WeightedSample:
-    """A release by one noisy mean embedding with tight noise and the better post-processing: what to use by default.
+    """A weighted sample from one noisy embedding, with less noise and more accurate weights than [B]: the default.
 
-    σ is from the exact condition for the Gaussian mechanism (Balle & Wang 2018). What is public decides the rest,
-    before anything private is looked at:
+    σ is from the exact condition for the Gaussian mechanism (Balle & Wang 2018). The public input decides the method,
+    before any private row is read:
 
-    * points like the rows ([B] figure 1): coordinates in the span of k(z_m, ·), of sensitivity √2/N rather than 2/N for
-      k ≥ 0, and weights of least estimated risk on these points, ``kme_jax.synthesis.adaptive_weights``;
-    * a proposal only ([B] figure 2): Fourier features (``kme_jax.spectral_map``), of sensitivity √2/N on a lattice
-      (``LatticeMap``: a Gaussian kernel and few columns) and about 1.5/N at random (``FourierMap``), the posterior mean
-      given the noisy ones (``kme_jax.synthesis.posterior_mean``), and points whose embedding is close to it
-      (``kme_jax.synthesis.represent``): a probability measure.
+    * Public points like the rows ([B] figure 1): the features are coordinates in the span of k(z_m, ·), of sensitivity
+      √2/N rather than 2/N for k ≥ 0. The weights on these points have the least estimated risk,
+      ``kme_jax.synthesis.adaptive_weights``.
+    * A proposal only ([B] figure 2): the features are Fourier features (``kme_jax.spectral_map``), of sensitivity √2/N
+      on a lattice (``LatticeMap``: a Gaussian kernel and few columns) and about 1.5/N at random (``FourierMap``).
+      ``kme_jax.synthesis.posterior_mean`` computes the posterior mean given the noisy embedding.
+      ``kme_jax.synthesis.represent`` finds points whose embedding is close to it. The result is a probability measure.
 
-    Formal guarantee: (ε, δ)-differential privacy as for :func:`algorithm1` and :func:`algorithm2`; what follows looks
-    at the noisy embedding and public quantities alone (post-processing: Dwork & Roth 2014, proposition 2.1).
+    Formal guarantee: (ε, δ)-differential privacy as for :func:`algorithm1` and :func:`algorithm2`. All later
+    computations use the noisy embedding and public quantities alone (post-processing: Dwork & Roth 2014,
+    proposition 2.1).
 
     Args:
-      key: a JAX random key, used once: for noise, and for frequencies and the sampler, which get keys of their own.
+      key: a JAX random key, used once. It is split into keys for the noise, the frequencies and the sampler.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal.
       public: points z, [M, d], or a proposal: chosen independently of the rows that are to be protected.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.
-      num_points: M, for a proposal. (Points that are given are all used.)
-      num_features: J, even, for a proposal; at most, on a lattice.
-      tolerance: see ``SubspaceMap.from_points``, for points.
-      progress: called with (work done, work at most).
+      num_points: M, for a proposal. (With public points, all of them are used.)
+      num_features: J, even, for a proposal. A lattice may have fewer features.
+      tolerance: for public points, see ``SubspaceMap.from_points``.
+      progress: called with (work done, most work possible).
 
     Returns:
       The weighted synthetic database.
 
     Raises:
-      ValueError: if shapes mismatch, or the budget or an option is invalid; if a proposal is so far from the origin
-        that features of rows there are inaccurate.
+      ValueError: if shapes mismatch, or the budget or an option is invalid, or a proposal is so far from the origin
+        that the features of its rows are inaccurate.
     """
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
@@ -153,8 +155,16 @@ def public_feature_map(
     tolerance: float = DEFAULT_TOLERANCE,
     box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> FeatureMap:
-    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal (and a
-    box, see ``spectral_map``)."""
+    """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal.
+
+    Args:
+      key: a JAX random key for the frequencies, used for a proposal only.
+      kernel: k.
+      public: points z, [M, d], or a proposal.
+      num_features: J, even, for a proposal.
+      tolerance: for points, see ``SubspaceMap.from_points``.
+      box: for a proposal, see ``spectral_map``.
+    """
     if isinstance(public, NormalProposal):
         return spectral_map(key, kernel, public, num_features, box=box)
     return SubspaceMap.from_points(kernel, public, tolerance=tolerance)
@@ -170,24 +180,28 @@ def synthesise(
     signed: bool = True,
     progress: Progress | None = None,
 ) -> WeightedSample:
-    """Step 3 of :func:`improved`: post-processing, as often as one likes.
+    """Step 3 of :func:`improved`. It is post-processing: it spends no budget, and may be repeated.
 
     Args:
       key: a JAX random key for the sampler.
       noisy: μ̃.
-      public: points [M, d] to be weighted, or a proposal; None for the points that the map was made from.
+      public: points [M, d] to be weighted, or a proposal. If None, the points of the feature map are weighted.
       num_points: M, for a proposal.
-      box: where points may be, for a proposal; see ``represent``.
-      signed: whether weights of public points may be signed; see ``adaptive_weights``.
-      progress: called with (work done, work at most).
+      box: for a proposal, the lower and upper limits of the points, see ``represent``.
+      signed: whether weights of public points may be signed, see ``adaptive_weights``.
+      progress: called with (work done, most work possible).
+
+    Returns:
+      The weighted sample.
     """
     if not isinstance(public, NormalProposal):
         return adaptive_weights(noisy, public, signed=signed, progress=progress)[0]
     mean, report = posterior_mean(key, noisy, public, progress=progress)
     if not report.converged:
         warnings.warn(
-            "the sampler found no mixture that explains the noisy embedding to within its noise, and keeps some of it "
-            "as it is: the rows have finer structure than that (nothing is wrong with the privacy of the result)",
+            "the sampler found no mixture that explains the noisy embedding to within its noise, so the result keeps a "
+            "share of the noisy embedding: the rows have finer structure than the mixtures have (the privacy of the "
+            "result is unaffected)",
             stacklevel=2,
         )
     return represent(mean, num_points, box=box)[0]
@@ -213,17 +227,18 @@ def algorithm2(
     ‖ψ(x)‖² = κ exactly), in exact arithmetic; the noise is simulated, see ``kme_jax.privacy.mechanisms``.
 
     Args:
-      key: a JAX random key for frequencies, noise and solver, which get keys of their own.
+      key: a JAX random key, used once. It is split into keys for the frequencies, the noise and the solver.
       rows: the private database x, [N, d], as in :func:`algorithm1`.
       kernel: k, shift-invariant, with a bandwidth that does not come from the private rows.
-      candidates: public points, [C, d], C ≥ M, drawn without looking at the rows: where the reduced set starts.
+      candidates: public points, [C, d], C ≥ M, drawn without looking at the rows. The search for the reduced set
+        starts at such points.
       num_points: M.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.
       num_features: J, even.
-      orthogonal: orthogonal rather than independent frequencies.
+      orthogonal: whether the frequencies are orthogonal rather than independent.
       reduced_set: "joint" (locations and weights together, Σ|w| ≤ 1) or "greedy" (the published code's procedure).
       calibration: "analytic", or "classical" as published.
-      progress: called with (work done, work in all) by the reduced set method.
+      progress: called with (work done, total work) by the reduced set method.
 
     Returns:
       The weighted synthetic database.
@@ -238,7 +253,7 @@ def algorithm2(
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
         raise ValueError(
-            f"num_points must be between 1 and the {len(candidates)} candidates there are, got {num_points}"
+            f"num_points must be between 1 and the number of candidates, {len(candidates)}, got {num_points}"
         )
     feature_key, noise_key, solver_key = jax.random.split(key, 3)
     fourier = FourierMap.from_kernel(
@@ -253,14 +268,14 @@ def algorithm2(
 
 
 def check_shapes(rows, public) -> None:
-    """Refuses private rows and public points of shapes that do not fit together, before anything is computed.
+    """Checks that the shapes of private rows and public points match, before anything is computed.
 
     Args:
       rows: private rows, [N, d].
       public: points [M, d], or a proposal.
 
     Raises:
-      ValueError: other shapes.
+      ValueError: if the shapes mismatch.
     """
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
     row_shape, point_shape = np.shape(rows), np.shape(points)

@@ -1,4 +1,4 @@
-"""Step 1: the mean of ψ over the private rows. The only module that turns private rows into something else."""
+"""Step 1: the mean of ψ over the private rows. No other module computes an embedding of private rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kme_jax.feature_maps.base import FeatureMap, IntegerMap
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanEmbedding:
-    """μ̂ = (1/N) Σ_n ψ(x_n). SENSITIVE: it must go through a mechanism of ``kme_jax.privacy`` before anyone sees it.
+    """μ̂ = (1/N) Σ_n ψ(x_n). SENSITIVE: a mechanism of ``kme_jax.privacy`` must add noise before anyone sees it.
 
     Attributes:
       feature_map: ψ, public.
@@ -43,31 +43,31 @@ class MeanEmbedding:
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
 
 
-_BATCH = 1 << 20  # rows that are scaled at once
+_BATCH = 1 << 20  # the number of rows that are scaled at once
 
 
 def private_array(rows: Any) -> np.ndarray:
-    """Rows as an array; of objects for lists, which NumPy would turn into what their cells suggest.
+    """The rows as an array. Lists become an array of objects: NumPy would choose the type by the values of the cells.
 
     Raises:
-      ValueError: lists of different length, or rows that are none.
+      ValueError: if rows are lists of different lengths, or an element of a list of rows is not a row.
     """
-    if isinstance(rows, np.ma.MaskedArray):  # whose cells may be missing, and whose mask np.asarray forgets
+    if isinstance(rows, np.ma.MaskedArray):  # masked cells are missing, and np.asarray would drop the mask
         return points_of(rows)
     if hasattr(rows, "__array__"):
         return np.asarray(rows)
     if not isinstance(rows, list | tuple):
         return np.asarray(rows, object)
-    # NumPy would look into cells, and find more dimensions where all of them are lists.
+    # NumPy would look into the cells, and add dimensions if all of them are lists.
     if not all(_is_row(row) for row in rows):
         raise ValueError("rows: expected lists of numbers, one for each row")
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise ValueError(f"rows: expected rows of one length, got {lengths[0]} and {lengths[-1]}")
     array = np.empty((len(rows), *lengths), object)
-    for place, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         for column, cell in enumerate(np.asarray(row) if hasattr(row, "__array__") else row):
-            array[place, column] = cell
+            array[row_index, column] = cell
     return array
 
 
@@ -76,13 +76,13 @@ def _is_row(row: Any) -> bool:
 
 
 def private_points(rows: Any) -> np.ndarray:
-    """Rows as a floating-point array [n, d], refused for their shape alone: a cell that is no number is NaN.
+    """The rows as a floating-point array [n, d]. A cell that is not a number becomes NaN.
 
-    Each cell becomes a number by itself, see ``kme_jax._numerics.cells``. The type of the array does not count,
-    because one row can decide it.
+    Each cell becomes a number independently of the others, see ``kme_jax._numerics.cells``. The type of the given array
+    has no influence, because one row can decide it. Only the shape of the rows can cause an error.
 
     Raises:
-      ValueError: not two-dimensional.
+      ValueError: if the rows are not two-dimensional.
     """
     array = private_array(rows)
     if array.ndim != 2 or not array.shape[1]:
@@ -91,15 +91,17 @@ def private_points(rows: Any) -> np.ndarray:
 
 
 def _exact_points(rows: Any) -> np.ndarray:
-    """The same in float64. Comparisons in float32 round bounds, so that a row at a bound of the map would count in an
-    array of one type alone."""
+    """The points of :func:`private_points` in float64.
+
+    Comparisons in float32 round the bounds of a map. A row at a bound would then count in float64 and not in float32,
+    or the other way round."""
     return private_points(rows).astype(np.float64, copy=False)
 
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerEmbedding:
-    """Σ_n q(x_n), in integers. SENSITIVE: it must go through ``kme_jax.privacy.perturb_securely``.
+    """Σ_n q(x_n), in integers. SENSITIVE: ``kme_jax.privacy.perturb_securely`` must add noise before anyone sees it.
 
     Attributes:
       integer_map: q, public.
@@ -118,14 +120,16 @@ class IntegerEmbedding:
 
 @jax.jit
 def _safe_on_device(rows, usable):
-    """What ``_usable`` makes of rows on the host; and their weights."""
+    """The same as ``_usable`` for rows on an accelerator: safe rows [n, d], and their weights [n], 0 or 1."""
     return jnp.where(usable[:, None], rows, 0), usable.astype(rows.dtype)
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
 def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [n, d] of which those that are not usable, [n], are replaced by a public constant, so that they raise no
-    error and take no other route. Their weight is to be 0."""
+    """Safe rows [n, d], and which rows are usable, [n].
+
+    A row that is not usable is replaced by a public constant. It then raises no error, and is computed in the same way
+    as the others. Its weight must be 0."""
     rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
     if bounds is not None:
@@ -136,27 +140,28 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
 
 @np.errstate(all="ignore")  # no warning may depend on values
 def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
-    """The labels of rows [N, d] of a ``LabelledMap`` as they are to be counted, [N, 1]: −1, which is none, for a row
-    that the map does not cover and that so has no part in the embedding. SENSITIVE.
+    """The labels of rows [N, d] of a ``LabelledMap``, for counting, [N, 1]. SENSITIVE.
 
-    Formal guarantee: each depends on its own row alone, so that replacing one row changes one count by 1 at most, and
-    another one.
+    A row that the map does not cover contributes nothing to the embedding. Its label is −1, which is not a class.
+
+    Formal guarantee: each label depends on its own row alone. So replacing one row changes two counts at most, each by
+    1 at most.
 
     Raises:
-      ValueError: rows that are not an [N, d] array.
+      ValueError: if rows are not an [N, d] array.
     """
     rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
-    found = np.full((len(rows), 1), -1.0)
+    labels = np.full((len(rows), 1), -1.0)
     for start in range(0, len(rows), _BATCH):
         batch = _exact_points(rows[start : start + _BATCH])
-        found[start : start + _BATCH, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
-    return found
+        labels[start : start + _BATCH, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
+    return labels
 
 
 @np.errstate(all="ignore")
 def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
-    with precision_of(rows):  # an array of float64 that is on an accelerator exists within it only
+    with precision_of(rows):  # a float64 array on an accelerator can be used only within this context
         if is_on_accelerator(rows) and rows.ndim == 2 and rows.dtype in (np.float32, np.float64) and len(rows):
             check_columns(rows, feature_map.dim, "rows")
             safe, weights = _safe_on_device(rows, feature_map.covers(rows))
@@ -170,7 +175,7 @@ def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tup
 
 def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
     if not num_rows:
-        raise ValueError("rows: there are none")
+        raise ValueError("rows: expected at least one row, got none")
     return MeanEmbedding(feature_map, total / num_rows, num_rows)
 
 
@@ -180,28 +185,29 @@ def mean_embedding(
     """μ̂ = (1/N) Σ_n ψ(x_n).
 
     Formal guarantee: replacing one row moves μ̂ by at most ``feature_map.diameter / N`` in L2, because the sums
-    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. (In exact arithmetic: sums
-    of floats, those of float32 features above all, add rounding errors that this does not cover.) A row that the
-    map does not cover (``FeatureMap.covers``: an entry that is NaN, infinite, too large, or outside of a box)
-    contributes the zero vector and still counts in N, so that neither an error nor the divisor depends on values.
+    differ in one term and the diameter bounds ‖ψ(x) − ψ(x′)‖ with the zero vector included. This holds in exact
+    arithmetic: sums of floats add rounding errors that the guarantee does not cover, above all sums of float32
+    features. A row that the map does not cover contributes the zero vector and still counts in N. So neither an error
+    nor the divisor depends on values. (``FeatureMap.covers``: an entry of such a row is NaN, infinite, too large, or
+    outside of a box.)
 
     Args:
       feature_map: ψ, chosen without looking at the rows.
-      rows: private rows x, [N, d]; an array that is on an accelerator already is used where it is.
+      rows: private rows x, [N, d]. An array that is on an accelerator stays there.
       devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (work done, work in all).
+      progress: called with (work done, total work).
 
     Raises:
-      ValueError: rows that are not an [N, d] array, N ≥ 1.
+      ValueError: if rows are not an [N, d] array with N ≥ 1.
     """
     return _mean(feature_map, *_sum_of(feature_map, rows, devices, progress))
 
 
 def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndarray], *, devices=None) -> MeanEmbedding:
-    """:func:`mean_embedding` of rows that arrive in batches [n_i, d], of which one at a time is in memory.
+    """:func:`mean_embedding` of rows that arrive in batches [n_i, d]. One batch at a time is in memory.
 
     Raises:
-      ValueError: no rows at all, or a batch of a wrong shape.
+      ValueError: if there are no rows, or a batch has a wrong shape.
     """
     total, num_rows = np.zeros(feature_map.num_features), 0
     for batch in batches:
@@ -218,22 +224,23 @@ def integer_embedding(
     devices=None,
     progress: Progress | None = None,
 ) -> IntegerEmbedding:
-    """Σ_n q(x_n) of ``IntegerMap``, for secure noise.
+    """Σ_n q(x_n) for the integer features q of a map (``feature_map.integers(N)``), for secure noise.
 
-    Formal guarantee: replacing one row moves what is released of the sum by at most ``integer_map.diameter`` in L2,
-    with all rounding included, since sums of integers have none. Rows that the map does not cover count as in
-    :func:`mean_embedding`. ``Bounds.to_unit`` maps every row by itself, so it changes nothing of that. A row has the
-    same integers in an array of any type that holds its numbers, see :func:`private_points`.
+    Formal guarantee: replacing one row moves the value that is released of the sum by at most ``integer_map.diameter``
+    in L2, with all rounding included, since sums of integers have no rounding. Rows that the map does not cover count
+    as in :func:`mean_embedding`. ``Bounds.to_unit`` maps each row independently of the others, so the guarantee holds
+    with bounds too. A row has the same integers in an array of any type that holds its numbers, see
+    :func:`private_points`.
 
     Args:
       feature_map: ψ, chosen without looking at the rows.
       rows: private rows x, [N, d].
-      bounds: public; the map's rows are then those in [0, 1]^d.
+      bounds: public bounds. If given, the rows are scaled to [0, 1]^d, and ψ is a map of that cube.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: called with (rows done, N).
 
     Raises:
-      ValueError: rows that are not an [N, d] array, N ≥ 1; as ``integer_map``.
+      ValueError: if rows are not an [N, d] array with N ≥ 1, or the map has no integer version for N rows.
     """
     rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0
@@ -243,8 +250,17 @@ def integer_embedding(
     )
 
 
-def _part(progress: Progress, before: int, size: int, num_rows: int, done: int, total: int) -> None:
-    """Progress with one batch as progress with all rows."""
+def _report_batch(progress: Progress, before: int, size: int, num_rows: int, done: int, total: int) -> None:
+    """Reports progress with one batch as progress with all rows.
+
+    Args:
+      progress: called with (rows done, N).
+      before: the number of rows in the batches before.
+      size: the number of rows in this batch.
+      num_rows: N.
+      done: work done in this batch.
+      total: work in this batch.
+    """
     progress(before + size * done // total, num_rows)
 
 
@@ -258,24 +274,26 @@ def integer_embedding_of_batches(
     devices=None,
     progress: Progress | None = None,
 ) -> IntegerEmbedding:
-    """:func:`integer_embedding` of N rows that arrive in batches [n_i, d]: bit for bit the same, however they are cut.
+    """:func:`integer_embedding` of N rows that arrive in batches [n_i, d].
+
+    The result is bit for bit the same for all sizes of batches.
 
     Raises:
-      ValueError: as :func:`integer_embedding`; another number of rows.
+      ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total.
     """
     integers: IntegerMap | None = None
     total: np.ndarray | None = None
-    found = 0
+    rows_read = 0
     for batch in batches:
         safe, usable = _usable(feature_map, _exact_points(batch), bounds)
         integers = integers or feature_map.integers(num_rows)
-        found += len(safe)
+        rows_before, rows_read = rows_read, rows_read + len(safe)
         if len(safe):
-            inner = progress and functools.partial(_part, progress, found - len(safe), len(safe), num_rows)
-            some = integers.sum(safe, usable, devices=devices, progress=inner)
-            total = some if total is None else total + some
+            batch_progress = progress and functools.partial(_report_batch, progress, rows_before, len(safe), num_rows)
+            batch_total = integers.sum(safe, usable, devices=devices, progress=batch_progress)
+            total = batch_total if total is None else total + batch_total
     if integers is None or total is None:
-        raise ValueError("rows: there are none")
-    if found != num_rows:
-        raise ValueError(f"rows: expected {num_rows}, got {found}")
+        raise ValueError("rows: expected at least one row, got none")
+    if rows_read != num_rows:
+        raise ValueError(f"rows: expected {num_rows}, got {rows_read}")
     return IntegerEmbedding(integers, total, num_rows)

@@ -1,20 +1,20 @@
 """Positive-definite kernels k(x, y) on R^d, as small frozen dataclasses that are JAX pytrees.
 
-The two-point form ``kernel(x, y)`` is the definition; :meth:`Kernel.pairwise` is the same function for all
-pairs of two sets of points, and everything else in the library is tested against the two-point form.
-Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes. A kernel of your own
-is a frozen dataclass that derives from :class:`Kernel`, under ``kme_jax.pytree_dataclass`` and, to be saved in a
-release, ``kme_jax.storage.storable``.
+The two-point form ``kernel(x, y)`` is the definition. :meth:`Kernel.pairwise` is the same function for all
+pairs of two sets of points. Everything else in the library is tested against the two-point form.
+Parameters are pytree leaves, so a jitted function is not compiled again when a bandwidth changes. To add a kernel,
+derive a frozen dataclass from :class:`Kernel` and decorate it with ``kme_jax.pytree_dataclass``. A release can save it
+if it is decorated with ``kme_jax.storage.storable`` too.
 
-Each kernel states what the privacy proofs need to know about it:
+Each kernel states the properties that the privacy proofs use:
 
-* ``diagonal_bound``: κ = sup k(x, x), so ‖k(x, ·)‖² ≤ κ in the RKHS;
-* ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y, so ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ;
-* ``evaluation_error``: how far a value computed in float64 may be from k(x, y);
-* ``decreases_along_rays``: whether k depends on x − y alone, and 0 ≤ k(2δ) ≤ k(δ): Fourier features then have nearly
+* ``diagonal_bound``: κ = sup k(x, x), so ‖k(x, ·)‖² ≤ κ in the RKHS.
+* ``is_nonnegative``: whether k(x, y) ≥ 0 for all x, y. Then ‖k(x, ·) − k(y, ·)‖² ≤ 2κ rather than 4κ.
+* ``evaluation_error``: how far a value computed in float64 may be from k(x, y).
+* ``decreases_along_rays``: whether k depends on x − y alone, and 0 ≤ k(2δ) ≤ k(δ). Then Fourier features have nearly
   the same bound.
 
-Parameters may be Python, NumPy or JAX scalars; they are checked where they are concrete numbers.
+Parameters may be Python, NumPy or JAX scalars. Concrete numbers are checked; traced values are not.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from kme_jax._numerics.validation import require
 Array = jax.Array
 NormalSampler = Callable[..., Array]
 
-# Up to this many columns differences are written out one by one (they fuse); beyond it they are looped over.
+# Up to this many columns, the differences are written out one by one, so that they fuse. With more, a loop adds them.
 UNROLLED_COLUMNS = 16
-# Up to this many, direct differences are as fast as an expanded form, whose matrix product has to be stored first.
+# Up to this many columns, direct differences are as fast as the expanded form, which has to store a matrix product.
 _DIRECT_COLUMNS = 8
-# exp(−s) is 0 in float64 from here on; without a limit a polynomial times it would be ∞ · 0.
+# exp(−s) is 0 in float64 from this s on. Without a limit, a polynomial times exp(−s) would be ∞ · 0.
 _FAR = 1e4
 
 
@@ -52,10 +52,10 @@ class Columnwise(NamedTuple):
     """A kernel in terms of single columns of two sets of points.
 
     Attributes:
-      x: columns to be used, [n, p].
-      y: columns to be used, [m, p].
-      value: (kernel, columns of x, columns of y, exp2) -> k, for columns that broadcast against each other, and what
-        computes 2^e for e ≤ 0.
+      x: the columns of the first set, [n, p].
+      y: the columns of the second set, [m, p].
+      value: (kernel, columns of x, columns of y, exp2) -> k. The columns broadcast against each other. exp2 is a
+        function that computes 2^e for e ≤ 0.
     """
 
     x: Array
@@ -64,24 +64,24 @@ class Columnwise(NamedTuple):
 
 
 def _set_positive(kernel: object, name: str) -> None:
-    """Checks a parameter that is a concrete number and makes it a Python float, whose type adapts to the points'.
+    """Checks a parameter that is a concrete number, and makes it a Python float: its type adapts to that of points.
 
     Tracers, and the placeholders that JAX puts into pytrees, pass unchecked.
 
     Raises:
-      ValueError: not a positive, finite scalar.
+      ValueError: if the number is not a positive, finite scalar.
     """
     value = getattr(kernel, name)
     if isinstance(value, Tracer) or not isinstance(value, (int, float, str, np.generic, np.ndarray, jax.Array)):
         return
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "fiu" or not (np.isfinite(array) and array > 0):
-        raise ValueError(f"{type(kernel).__name__}: {name} must be positive and finite, a scalar, got {value!r}")
+        raise ValueError(f"{type(kernel).__name__}: {name} must be positive, finite and a scalar, got {value!r}")
     object.__setattr__(kernel, name, float(array))
 
 
 def _floating(*points: Array) -> list[Array]:
-    """Points in floating point: unsigned differences and integer squares would wrap around."""
+    """The points as floating-point arrays, because unsigned differences and integer squares would wrap around."""
     arrays = [jnp.asarray(x) for x in points]
     return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float)) for x in arrays]
 
@@ -95,8 +95,8 @@ def _no_spectral_measure(kernel: Kernel) -> ValueError:
 
 def _no_evaluation_error(kernel: Kernel) -> ValueError:
     return ValueError(
-        f"{type(kernel).__name__}: how exactly it is computed is not stated (Kernel.evaluation_error), so secure noise "
-        "on a subspace is not possible"
+        f"{type(kernel).__name__}: the kernel states no bound of its rounding error (Kernel.evaluation_error), so "
+        "secure noise on a subspace is not possible"
     )
 
 
@@ -104,10 +104,11 @@ def _formula_error(kernel: Kernel, dim: int) -> float:
     """``Kernel.evaluation_error`` of a Gaussian, Laplacian or Matérn kernel: 4 (d + 8) u, with u = 2^-53.
 
     Differences are exact to u, a squared distance to (d + 2) u, and its root to half of that. x e^-x ≤ 1/e turns this
-    into an absolute error of the exponential, which is itself good to a few u. A Matérn kernel has two more products.
+    into an absolute error of the exponential. The exponential itself is accurate to a few u. A Matérn kernel has two
+    more products.
 
     Raises:
-      ValueError: a subclass, which may compute something else.
+      ValueError: if the kernel is of a subclass, which may compute something else.
     """
     if "evaluation_error" not in vars(type(kernel)):
         raise _no_evaluation_error(kernel)
@@ -172,12 +173,16 @@ class Kernel(abc.ABC):
     def pairwise(self, x: Array, y: Array, *, expand: bool = False) -> Array:
         """k(x_n, y_m) for all pairs: x [n, d], y [m, d] -> [n, m].
 
-        ``expand`` allows, where :meth:`expands`, a faster form that is accurate relative to distances from the origin
-        rather than between the points: shift the points to a common centre first.
+        Args:
+          x: [n, d].
+          y: [m, d].
+          expand: allows a faster form, if the kernel has one (:meth:`expands`). Its error is relative to the distances
+            of the points from the origin, not to the distances between them. So shift the points to a common centre
+            first.
         """
 
     def columnwise(self, x: Array, y: Array, *, expand: bool = False) -> Columnwise | None:
-        """The kernel for a loop that holds single coordinates in registers, or None where there is no such form.
+        """The kernel for a loop that holds single columns in registers, or None if it has no such form.
 
         Args:
           x: [n, d].
@@ -188,10 +193,10 @@ class Kernel(abc.ABC):
         return None
 
     def validate(self) -> None:
-        """Refuses parameters of a kernel that was read from a file.
+        """Checks the parameters of a kernel that was read from a file.
 
         Raises:
-          ValueError: a number that is not positive and finite.
+          ValueError: if a number is not positive and finite.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -215,22 +220,22 @@ class Kernel(abc.ABC):
         """Whether k(x, y) ≥ 0 everywhere."""
 
     def evaluation_error(self, dim: int) -> float:
-        """A proved bound of |k(x, y) as computed in float64 − k(x, y)| on R^d: what sums of integers need to know.
+        """A proved bound of |k(x, y) as computed in float64 − k(x, y)| on R^d.
 
-        A kernel of your own needs one for secure noise on a subspace. It is not inherited from a class whose
-        formula may differ: a subclass states its own.
+        Secure noise on a subspace needs this bound, because the kernel values are rounded to integers there.
+        A subclass does not inherit the bound, because its formula may differ. It states its own.
 
         Args:
           dim: d.
 
         Raises:
-          ValueError: no bound is stated for this class.
+          ValueError: if this class states no bound.
         """
         del dim
         raise _no_evaluation_error(self)
 
     def expands(self, dim: int) -> bool:
-        """Whether ``pairwise`` has a faster form to ``expand`` to, a matrix product, for this many columns."""
+        """Whether ``pairwise`` has a faster form (``expand``), by a matrix product, for d = ``dim`` columns."""
         del dim
         return False
 
@@ -242,8 +247,8 @@ class Kernel(abc.ABC):
     @property
     def decreases_along_rays(self) -> bool:
         """Whether k(x, y) = k(δ), δ = x − y, with 0 ≤ k(2δ) ≤ k(δ) for all δ, and the frequencies of
-        :meth:`spectral_sample` are independent (in blocks of d, for :func:`orthogonal_normal`). A proof of privacy
-        relies on it."""
+        :meth:`spectral_sample` are independent (in blocks of d, for :func:`orthogonal_normal`). The proof of a
+        diameter relies on this property."""
         return False
 
     def spectral_sample(
@@ -256,11 +261,11 @@ class Kernel(abc.ABC):
           num_frequencies: how many to draw.
           dim: d.
           dtype: floating-point type; JAX's default if None.
-          normal: what draws standard normal rows, as (key, shape, dtype) -> array; :func:`orthogonal_normal` makes
-            the frequencies of a block orthogonal (Gaussian, Matérn) or coupled in the same way (Laplacian).
+          normal: (key, shape, dtype) -> array, a function that draws standard normal rows. :func:`orthogonal_normal`
+            makes the frequencies of a block orthogonal (Gaussian, Matérn) or coupled in the same way (Laplacian).
 
         Raises:
-          ValueError: the kernel is not shift-invariant.
+          ValueError: if the kernel is not shift-invariant.
         """
         raise _no_spectral_measure(self)
 
@@ -297,7 +302,7 @@ class _OfDistance(_UnitShiftInvariant):
     @staticmethod
     @abc.abstractmethod
     def _term(difference: Array) -> Array:
-        """What a column adds to the distance."""
+        """The contribution of one column to the distance."""
 
     @abc.abstractmethod
     def _at(self, distance: Array, exp2: Callable[[Array], Array]) -> Array:
@@ -368,9 +373,9 @@ class Gaussian(_OfDistance):
         return Columnwise(*self._exponent_columns(*_floating(x, y)), _of_products)
 
     def _exponent_columns(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """d + 2 columns for each set whose inner products are the exponent 2γ xᵀy − γ‖x‖² − γ‖y‖² of 2, which leaves
-        nothing but the exponential to do for each pair. Its absolute error is a few units in the last place of
-        γ(‖x‖² + ‖y‖²)."""
+        """d + 2 columns for each set. The inner product of two rows is the exponent of 2, that is
+        (2γ xᵀy − γ‖x‖² − γ‖y‖²) / log 2. Only the exponential is then left to compute for each pair. The absolute error
+        of the exponent is a few units in the last place of γ(‖x‖² + ‖y‖²)."""
         x_norm, y_norm = (jnp.sum(jnp.square(points), axis=1, keepdims=True) for points in (x, y))
         x_columns = jnp.concatenate([2 * x, -x_norm, -jnp.ones_like(x_norm)], axis=1) * (self.gamma / math.log(2))
         return x_columns, jnp.concatenate([y, jnp.ones_like(y_norm), y_norm], axis=1)
@@ -384,13 +389,14 @@ class Gaussian(_OfDistance):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianSum(_UnitShiftInvariant):
-    """k(x, y) = Σ_t a_t exp(−Σ_c γ_tc (x_c − y_c)²): a convex combination of Gaussian kernels, each with length scales
-    of its own for every column. With γ_tc = 0 for columns that a term does not look at, it is an ANOVA kernel (sums of
-    products of kernels of few columns); with multiples of one γ it has several length scales.
+    """k(x, y) = Σ_t a_t exp(−Σ_c γ_tc (x_c − y_c)²): a convex combination of Gaussian kernels.
+
+    Each term has its own length scale for every column. A term ignores the columns with γ_tc = 0: with such terms, k is
+    an ANOVA kernel (a sum of products of kernels of few columns). With multiples of one γ, k has several length scales.
 
     Attributes:
-      gammas: γ ≥ 0, [T, d], in 1 / (unit of x)²; each term has one above 0.
-      weights: a > 0, [T]; they sum to 1. Default: equal ones.
+      gammas: γ ≥ 0, [T, d], in 1 / (unit of x)². At least one γ of every term is above 0.
+      weights: a > 0, [T], scaled to the sum 1. Equal weights if None.
     """
 
     gammas: Array
@@ -404,7 +410,9 @@ class GaussianSum(_UnitShiftInvariant):
         if gammas.ndim != 2 or not gammas.size:
             raise ValueError(f"GaussianSum: gammas must be of shape [terms, columns], got {list(gammas.shape)}")
         if not (np.isfinite(gammas).all() and (gammas >= 0).all() and gammas.any(axis=1).all()):
-            raise ValueError("GaussianSum: gammas must be finite and not negative, and in every term one above 0")
+            raise ValueError(
+                "GaussianSum: gammas must be finite and not negative, and every term must have one above 0"
+            )
         weights = np.ones(len(gammas)) if self.weights is None else np.asarray(self.weights, np.float64)
         if weights.shape != (len(gammas),) or not (np.isfinite(weights).all() and (weights > 0).all()):
             raise ValueError(f"GaussianSum: weights must be positive, one for each of {len(gammas)} terms")
@@ -435,7 +443,7 @@ class GaussianSum(_UnitShiftInvariant):
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         if dim != self.gammas.shape[1]:
-            raise ValueError(f"GaussianSum: of {self.gammas.shape[1]} columns, not {dim}")
+            raise ValueError(f"GaussianSum: the kernel is for {self.gammas.shape[1]} columns, got {dim}")
         term_key, normal_key = jax.random.split(key)
         draws = normal(normal_key, (num_frequencies, dim), dtype)
         weights = jnp.asarray(self.weights)
@@ -474,7 +482,7 @@ class Laplacian(_OfDistance):
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         draws = normal(key, (num_frequencies, dim), dtype)
-        # Normal to Cauchy by quantiles: tan(π(Φ(g) − ½)), with the tail taken where it is accurate.
+        # Normal to Cauchy by quantiles: tan(π(Φ(g) − ½)). The lower tail is used, because it is the accurate one.
         tail = jnp.maximum(jax.scipy.stats.norm.cdf(-jnp.abs(draws)), jnp.finfo(draws.dtype).tiny)
         return jnp.asarray(self.gamma, draws.dtype) * jnp.sign(draws) / jnp.tan(math.pi * tail)
 
@@ -500,7 +508,7 @@ class _Matern(_OfDistance):
     @staticmethod
     @abc.abstractmethod
     def _polynomial(s: Array) -> Array:
-        """What exp(−s) is multiplied by."""
+        """The polynomial factor of exp(−s)."""
 
     def _at(self, distance, exp2):
         s = jnp.minimum(math.sqrt(self._two_nu) * _safe_sqrt(distance) / self.length_scale, _FAR)
@@ -570,21 +578,21 @@ class _Pair(Kernel):
         return self.left.expands(dim) or self.right.expands(dim)
 
     def columnwise(self, x, y, *, expand=False):
-        del expand  # by differences, which both kernels can share
-        first, second = self.left.columnwise(x, y), self.right.columnwise(x, y)
-        if first is None or second is None:
+        del expand  # both kernels use differences, so that they can share columns
+        left, right = self.left.columnwise(x, y), self.right.columnwise(x, y)
+        if left is None or right is None:
             return None
-        left, right = first.value, second.value
+        left_value, right_value = left.value, right.value
 
         def value(kernel, x, y, exp2):
-            return kernel._combined(left(kernel.left, x, y, exp2), right(kernel.right, x, y, exp2))
+            return kernel._combined(left_value(kernel.left, x, y, exp2), right_value(kernel.right, x, y, exp2))
 
         return Columnwise(x, y, value)
 
     @staticmethod
     @abc.abstractmethod
     def _combined(left: Array, right: Array) -> Array:
-        """k from the two kernels' values."""
+        """k from the values of the two kernels."""
 
     @property
     def is_shift_invariant(self) -> bool:
@@ -654,7 +662,7 @@ class Product(_Pair):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matching(Kernel):
-    """k(x, y) = the share of the columns in which x and y are equal: 1[x = y] for a single one."""
+    """k(x, y) = the share of the columns in which x and y are equal. With a single column this is 1[x = y]."""
 
     def __call__(self, x, y):
         x, y = _floating(x, y)
@@ -682,7 +690,7 @@ class OnColumns(Kernel):
     Attributes:
       kernel: a kernel on R^(stop − start).
       start: the first column.
-      stop: after the last column.
+      stop: the index after the last column.
     """
 
     kernel: Kernel

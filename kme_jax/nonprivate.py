@@ -23,7 +23,8 @@ WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
 
 @functools.partial(reproducible_jit, static_argnames="num_rows")
 def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
-    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r], for ``num_rows`` values of i from ``start``."""
+    """Σ_ij c_i k(z_i, z_j) c_j for each column c of ``columns`` [M, r]. The sum is over ``num_rows`` values of i from
+    ``start`` on, and over all j."""
     points_i, columns_i = [jax.lax.dynamic_slice_in_dim(array, start, num_rows) for array in (points, columns)]
     block = gram.gram(kernel, points_i, points)
     return jnp.sum(columns_i * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
@@ -31,7 +32,7 @@ def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """The exact mean embedding μ̂_X of private rows, for the distance of a release to it. SENSITIVE.
+    """The exact mean embedding μ̂_X of private rows, as the reference of distances to releases. SENSITIVE.
 
     Attributes:
       kernel: k.
@@ -48,7 +49,7 @@ class Reference:
 
     @classmethod
     def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | None = None) -> Reference:
-        """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, by N²/2 kernel evaluations."""
+        """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, with N²/2 kernel evaluations."""
         rows = check_points(rows, "rows").astype(np.float64)
         return cls(kernel, rows, gram.double_mean(kernel, rows, progress=progress))
 
@@ -65,7 +66,7 @@ class Reference:
           kernel_mean: :meth:`kernel_mean` of the points, [M]; computed if None.
 
         Raises:
-          ValueError: the computed Δ² is negative by more than the rounding of sums of this size.
+          ValueError: if the computed Δ² is negative by more than the rounding of sums of this size.
         """
         return float(self.distances(points, np.asarray(weights)[None, :], kernel_mean)[0])
 
@@ -77,16 +78,16 @@ class Reference:
         points, weights = points[used], weights[:, used]
         if not len(points):
             return np.full(len(weights), np.sqrt(self.squared_norm))
-        cross = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
-        own = np.zeros(len(weights))
+        cross_terms = weights @ (self.kernel_mean(points) if kernel_mean is None else kernel_mean[used])
+        squared_norms = np.zeros(len(weights))
         # Points of weight zero are appended, so that few shapes are compiled.
         size = len(points)
         size = max(64, 1 << (size - 1).bit_length()) if size <= 1024 else -(-size // 1024) * 1024
         points = np.pad(points, [(0, size - len(points)), (0, 0)], mode="edge")
         columns = np.pad(weights.T, [(0, size - weights.shape[1]), (0, 0)])
         for start in range(0, size, 1024):
-            own += np.asarray(_quadratic_form(self.kernel, points, columns, start, num_rows=min(1024, size)))
-        squared = self.squared_norm - 2 * cross + own
+            squared_norms += np.asarray(_quadratic_form(self.kernel, points, columns, start, num_rows=min(1024, size)))
+        squared = self.squared_norm - 2 * cross_terms + squared_norms
         rounding = 1e-13 * self.kernel.diagonal_bound * np.square(1 + np.abs(weights).sum(axis=1))
         if np.any(squared < -rounding):
             worst = int(np.argmin(squared + rounding))

@@ -338,8 +338,8 @@ def _stretched(feature_map, by, lambda_max):
         ("measurement of frequencies", _smaller_cosines, "least_cosine"),
         ("measurement on a lattice", _repeated_indices, "indices"),
         ("measurement on a lattice", _negative_indices, "indices"),
-        ("release", _longer_basis, "the basis is not one of these points"),
-        ("release", _slightly_longer_basis, "the basis is not one of these points"),
+        ("release", _longer_basis, "basis: it is not an orthonormal basis for these points"),
+        ("release", _slightly_longer_basis, "basis: it is not an orthonormal basis for these points"),
     ],
 )
 def test_a_map_cannot_claim_a_smaller_diameter(folder_of, tmp_path, name, forge, error):

@@ -88,7 +88,7 @@ def test_a_box_is_what_the_lattice_is_for():
     assert narrow.covers(np.array([[0.0], [1.0]])).all()
     assert not narrow.covers(np.array([[1.1]])).any()
     assert narrow.num_features < 60
-    with pytest.raises(ValueError, match="the box reaches beyond: use a kernel of more length"):
+    with pytest.raises(ValueError, match="the box reaches beyond it: use a kernel with a larger length"):
         spectral_map(jax.random.key(0), Laplacian(1e6), proposal, 400, box=(np.zeros(1), np.ones(1)))
 
 

@@ -153,7 +153,7 @@ def test_show(released, capsys):
 def test_points_beyond_the_bounds_are_told(place, capsys):
     _write_csv(place / "points.csv", [[0, -3, 0.5], [1, 0.5, 0.5], [2, 0.5, 1.5]])
     assert cli.main(_command()) == 0
-    assert "warning: points.csv: 2 of 3 rows are beyond a bound, moved" in capsys.readouterr().err
+    assert "warning: points.csv: 2 of 3 rows were beyond a bound, and were moved to it" in capsys.readouterr().err
     np.testing.assert_allclose(load("out").sample.points, [[0.5, -1], [0.5, 0.5], [1, 0.5]])
 
 
@@ -421,7 +421,7 @@ BAD = {
     "no such file": (_command(file="none.csv"), "no such file"),
     "wrong suffix": (_command(file="rows.txt"), r"expected a \.csv"),
     "a folder for a file": (_command(file="f.csv"), "no such file", lambda place: (place / "f.csv").mkdir()),
-    "no names of columns": (_command(columns=None), "name the columns"),
+    "no names of columns": (_command(columns=None), "give the names of columns"),
     "unknown column": (_command(columns="a,c"), "no column 'c'"),
     "column twice in file": (
         _command(),
@@ -462,9 +462,9 @@ BAD = {
         lambda place: (place / "out.measured").mkdir(),
     ),
     "ledger is a folder": (_command(ledger="old"), "is not a file"),
-    "ledger where the release goes": (_command(ledger="./out"), "is where the release goes"),
-    "ledger where the measurement goes": (_command(ledger="out.measured"), "is where the release goes"),
-    "ledger is another file": (_command(ledger="rows.csv"), "line 1 is not a ledger's"),
+    "ledger where the release goes": (_command(ledger="./out"), "this is a folder of the release"),
+    "ledger where the measurement goes": (_command(ledger="out.measured"), "this is a folder of the release"),
+    "ledger is another file": (_command(ledger="rows.csv"), "line 1 is not a line of a ledger"),
     "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
     "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
     "no name in the ledger": (_command(database=""), "needs a name"),
@@ -478,7 +478,7 @@ BAD = {
     "no such points": (_command(points="none.csv"), "no such file"),
     "points missing a number": (
         _command(),
-        "points.csv: row 1 has no number",
+        "points.csv: row 1 does not have a number in every column",
         lambda place: (place / "points.csv").write_text("a,b\n,1\n"),
     ),
     "points of other columns": (

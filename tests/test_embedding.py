@@ -85,9 +85,9 @@ def test_bad_rows_are_refused_by_structure_alone(subspace):
         mean_embedding(subspace, np.ones((4, 3)))
     with pytest.raises(ValueError, match=r"rows: expected numbers of shape \[rows, columns\], got shape \[4\]"):
         mean_embedding(subspace, np.ones(4))
-    with pytest.raises(ValueError, match="rows: there are none"):
+    with pytest.raises(ValueError, match="rows: expected at least one row"):
         mean_embedding(subspace, np.ones((0, 2)))
-    with pytest.raises(ValueError, match="rows: there are none"):
+    with pytest.raises(ValueError, match="rows: expected at least one row"):
         mean_embedding_of_batches(subspace, [])
     batches = mean_embedding_of_batches(subspace, [np.ones((0, 2)), np.ones((3, 2))])
     assert batches.num_rows == 3

@@ -246,7 +246,7 @@ def test_a_batch_is_each_by_itself(rng):
         np.testing.assert_allclose(sample.weights, other.weights, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match="expected one or more"):
         adaptive_weights_batch([])
-    with pytest.raises(ValueError, match="expected one feature map"):
+    with pytest.raises(ValueError, match="expected the same feature map"):
         adaptive_weights_batch([noisy[0], _private(rows[:5], rows, 0, 1.0)[1]])
 
 

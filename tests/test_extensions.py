@@ -191,7 +191,7 @@ def test_a_kernel(tmp_path):
     points = np.random.default_rng(1).uniform(size=(60, 2))
     loaded = _carried(measure(_rows(), Cauchy(0.3), points, budget=BUDGET, bounds=BOUNDS), tmp_path / "measured")
     assert loaded.noisy.feature_map.kernel == Cauchy(0.3)
-    with pytest.raises(ValueError, match=r"^Unstated: how exactly it is computed is not stated"):
+    with pytest.raises(ValueError, match=r"^Unstated: the kernel states no bound of its rounding error"):
         measure(_rows(), Unstated(0.3), points, budget=BUDGET, bounds=BOUNDS)
 
 

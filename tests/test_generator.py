@@ -593,7 +593,7 @@ class TestPrivacy:
         assert gaussian_delta(1 / mu, 2.0) == pytest.approx(1e-5, rel=1e-4)
         assert parts[1].mu ** 2 / mu**2 == pytest.approx(0.1, rel=1e-3)
         assert all(part.epsilon < 2.0 for part in parts)
-        with pytest.raises(ValueError, match="spend more"):
+        with pytest.raises(ValueError, match=r"spend more than \(ε, δ\)"):
             Composition.of([*parts, parts[1]], BUDGET)
         secure = measure_generator(rows, features, budget=PrivacyBudget(1.0, 1e-5))
         with pytest.raises(ValueError, match="one kind"):

@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(ValueError, match="categories"):
             MixedMap(FOURIER, categories)
     subspace = SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(0).normal(size=(5, 2)))
-    with pytest.raises(ValueError, match="no integer features"):
+    with pytest.raises(ValueError, match="a LabelledMap of a SubspaceMap has no integer version"):
         LabelledMap(subspace, 2).integers(10)
 
 

@@ -175,7 +175,7 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
     first = ledger.spend("people", mechanism)
     assert first["releases"] == 1
     assert first["epsilon"] == 1
-    with pytest.raises(LedgerError, match=r'"people" was released before, with \(ε, δ\) = \(1, 1e-06\) in all'):
+    with pytest.raises(LedgerError, match=r'"people" was released before, with \(ε, δ\) = \(1, 1e-06\) in total'):
         ledger.spend("people", mechanism)
     assert len(ledger.spent("people")) == 1
     second = ledger.spend("people", mechanism, allow_repeat=True)
@@ -243,7 +243,7 @@ def test_a_record_without_its_line_break_counts(mechanism, tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"not a ledger\n", "line 1 is not a ledger's"),
+        (b"not a ledger\n", "line 1 is not a line of a ledger"),
         (b"[]\n", "line 1"),
         (b'{"database": "people"}\n', "line 1"),
         (

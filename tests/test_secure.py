@@ -213,7 +213,7 @@ def test_shares_that_add_up_to_one_spend_the_budget_and_never_more(epsilon, delt
     for shares in [(0.5, 0.15, 0.35), (0.9, 0.1), (1.0,), (0.1,) * 10, (1 / 3,) * 3]:
         whole = Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in shares], budget)
         assert whole.rho == pytest.approx(zcdp_rho(budget), rel=1e-6)
-    with pytest.raises(ValueError, match="spend more"):
+    with pytest.raises(ValueError, match=r"spend more than \(ε, δ\)"):
         Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in (0.5, 0.6)], budget)
 
 

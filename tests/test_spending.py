@@ -209,7 +209,7 @@ class _Planned:
 def test_numbers_that_no_release_has_are_no_entry(tmp_path, change):
     path = tmp_path / "ledger"
     path.write_text(json.dumps(vars(_gaussian(1.0, 1e-6)) | change) + "\n")
-    with pytest.raises(LedgerError, match="line 1 is not a ledger's"):
+    with pytest.raises(LedgerError, match="line 1 is not a line of a ledger"):
         Ledger(path).spent("rows")
 
 
@@ -441,7 +441,7 @@ def test_what_is_measured_is_kept_wherever_it_stops(step, error, place, capsys, 
         assert "another try needs --again" in line
         return
     assert "kme-jax synthesise out.measured --output=out" in line
-    assert "spends nothing" in line
+    assert "spends no budget" in line
     assert "--again" not in line
     assert cli.main(["synthesise", "out.measured", "--output=out"]) == 0
     assert load("out").statement["private"]

@@ -151,7 +151,7 @@ def test_the_diameter_covers_a_basis_that_is_not_orthonormal(rng):
 
 def test_a_basis_that_lost_orthogonality_is_refused(rng):
     with pytest.raises(
-        ValueError, match=r"tolerance 1e-11 is too small for these points in float64.* use a larger one"
+        ValueError, match=r"tolerance 1e-11 is too small for these points in float64.* use a larger tolerance"
     ):
         SubspaceMap.from_points(Gaussian(0.5), rng.normal(size=(200, 1)), tolerance=1e-11)
 

@@ -147,7 +147,7 @@ def test_shares_of_a_budget_compose(rng):
     assert parts[0].epsilon < whole.epsilon == 1.0
     composition = Composition.of(parts, budget)
     assert (composition.epsilon, composition.delta, composition.secure) == (1.0, 1e-6, True)
-    with pytest.raises(ValueError, match="spend more"):
+    with pytest.raises(ValueError, match=r"spend more than \(ε, δ\)"):
         Composition.of([*parts, parts[1]], budget)
     with pytest.raises(ValueError, match="one measurement"):
         perturb_securely(embedding, PrivacyBudget(1.0, 0.0), share=0.5)

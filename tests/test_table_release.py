@@ -168,7 +168,7 @@ def test_the_statement_adds_up(made):
         assert measured["cell_noise"] == [min(noise), max(noise)]
     words = statement.describe(said)
     assert "(3, 1e-06)-differential privacy" in words
-    assert words.count("rows for each cell of a table") == 3
+    assert words.count("rows for each count of a marginal") == 3
 
 
 def test_counts_are_those_of_the_table_and_the_noise(made):

@@ -16,7 +16,7 @@ GENERATOR = "generator"
 
 
 def real_path(path: str | os.PathLike) -> pathlib.Path:
-    """The path without links. A circle of links is left as it is: opening it raises the error."""
+    """The path without links. A circle of links stays in the path: opening it raises the error."""
     return pathlib.Path(os.path.realpath(path))
 
 
@@ -39,8 +39,8 @@ def synthesise_and_save(measurement: Any, sizes: Mapping[str, int | None], seed:
     Returns:
       The release.
     """
-    given = {name: size for name, size in sizes.items() if size is not None}
+    chosen_sizes = {name: size for name, size in sizes.items() if size is not None}
     with progress_bar("synthesis") as progress:
-        release = measurement.synthesise(**given, seed=seed, progress=progress)
+        release = measurement.synthesise(**chosen_sizes, seed=seed, progress=progress)
     release.save(output)
     return release

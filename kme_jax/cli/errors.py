@@ -1,4 +1,4 @@
-"""From exceptions to one line on standard error and an exit status."""
+"""Turns exceptions into one line on standard error and an exit status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from absl import flags
 from kme_jax._numerics.text import printable
 from kme_jax.cli.printing import discard_output, flush_output
 
-_MAX_CHARACTERS = 1000  # of an error, which may repeat an argument
+_MAX_CHARACTERS = 1000  # the largest length of an error, which may repeat an argument
 
 
 class InputError(ValueError):
-    """A mistake that the user can put right. The command prints its text in one line and ends with exit status 2."""
+    """A mistake that the user can correct. The command prints its text in one line and ends with exit status 2."""
 
 
 def guarded(work: Callable[[], None], debug: bool = False) -> int:
@@ -59,10 +59,10 @@ def guarded(work: Callable[[], None], debug: bool = False) -> int:
 
 
 def check_devices() -> None:
-    """Refuses to start where JAX has no device to compute on.
+    """Checks that JAX has a device to compute on.
 
     Raises:
-      InputError: JAX_PLATFORMS, for instance, names a kind of device that is not there.
+      InputError: if it has none, for instance because JAX_PLATFORMS names a kind of device that does not exist here.
     """
     import jax  # noqa: F401  # device_problem looks for it
 
@@ -71,7 +71,7 @@ def check_devices() -> None:
 
 
 def device_problem() -> str | None:
-    """Why JAX cannot use any device, or None if it can, or if JAX has not been imported."""
+    """The reason why JAX cannot use any device. None if JAX can use one, or has not been imported."""
     jax = sys.modules.get("jax")
     if jax is None:
         return None

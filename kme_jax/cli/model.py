@@ -22,7 +22,7 @@ KERNELS: dict[str, Callable[[float], kme_jax.Kernel]] = {
 }
 """From the name of a kernel to a function of its length."""
 
-_MAX_ASKED = 1000  # public points whose distance to their neighbour is computed
+_MAX_SAMPLED = 1000  # public points whose distance to their nearest neighbour is computed
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +68,8 @@ def default_length(points: np.ndarray) -> float:
     points = np.unique(points, axis=0)
     if len(points) < 2:
         return 0.0
-    asked = points[np.random.default_rng(0).permutation(len(points))[:_MAX_ASKED]]
-    length = 2 * float(np.median(KDTree(points).query(asked, 2)[0][:, 1]))
+    sampled = points[np.random.default_rng(0).permutation(len(points))[:_MAX_SAMPLED]]
+    length = 2 * float(np.median(KDTree(points).query(sampled, 2)[0][:, 1]))
     return min(length, math.sqrt(points.shape[1] / 6) / 2)
 
 
@@ -90,7 +90,7 @@ def kernel(args: argparse.Namespace, length: float) -> kme_jax.Kernel:
     """The kernel of this length.
 
     Raises:
-      InputError: the length is too small or too large.
+      InputError: if the length is too small or too large.
     """
     if not 1e-4 <= length <= 100:
         raise InputError(f"--length must be between 0.0001 and 100 times the columns' ranges, got {length:g}")
@@ -101,7 +101,7 @@ def num_features(args: argparse.Namespace) -> int:
     """The largest number of Fourier features.
 
     Raises:
-      InputError: it is odd, too small or too large.
+      InputError: if the number is odd, too small or too large.
     """
     count = 10_000 if args.num_features is None else args.num_features
     if not 2 <= count <= 10**6 or count % 2:

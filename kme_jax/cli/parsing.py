@@ -1,4 +1,4 @@
-"""From the words of the command line to the arguments of a command."""
+"""Parses the words of the command line into the arguments of a command."""
 
 from __future__ import annotations
 
@@ -87,18 +87,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
       arguments: the words that follow the program's name.
 
     Raises:
-      InputError: they are not valid.
+      InputError: if the arguments are not valid.
     """
-    if any("\0" in word for word in arguments):  # no system passes a null byte on, and no file has one in its name
+    if any("\0" in word for word in arguments):  # no file name can have a null byte
         raise InputError("an argument has a null byte")
     for word in _before_dashes(arguments):
         if word.startswith("--") and word.endswith("=--"):  # argparse would read it as a flag without a value
-            raise InputError(f"{word}: -- is no value")
+            raise InputError(f"{word}: -- is not a value")
     return make_parser().parse_args(list(arguments))
 
 
 def wants_trace(arguments: Sequence[str]) -> bool:
-    """Whether --debug is among the words, which may not be valid otherwise."""
+    """Whether --debug is among the words. The other words may be invalid."""
     return "--debug" in _before_dashes(arguments)
 
 

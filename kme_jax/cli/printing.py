@@ -1,4 +1,4 @@
-"""What commands print on standard output: text that a terminal shows as it is, JSON, and progress bars."""
+"""Prints text without control characters, JSON and progress bars on behalf of commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OutputError(OSError):
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Raises OutputError for an error of writing, except BrokenPipeError: it means that nobody reads on."""
+    """Turns errors of writing into OutputError, except BrokenPipeError, which means that the reader has ended."""
     try:
         yield
     except BrokenPipeError:
@@ -38,10 +38,10 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on a terminal, and nothing elsewhere.
 
     Args:
-      name: what the bar shows the progress of.
+      name: the name of the work, which the bar shows.
 
     Yields:
-      A function to call with (pieces done, pieces).
+      A function to call with (work done, total work).
     """
     with tqdm(desc=name, total=1, bar_format="{l_bar}{bar:24}| {elapsed}<{remaining}", disable=None) as bar:
 
@@ -68,29 +68,29 @@ def print_json(value: object) -> None:
 
 
 def flush_output() -> None:
-    """Writes out what was printed.
+    """Writes the printed text to standard output.
 
     Raises:
-      BrokenPipeError: nobody reads it.
-      OutputError: it cannot be written, to a full disk for instance.
+      BrokenPipeError: if the reader of the output has ended.
+      OutputError: if it cannot be written, for instance because the disk is full.
     """
-    if sys.stdout is not None:  # None where standard output is closed
+    if sys.stdout is not None:  # it is None if standard output is closed
         with _writing():
             sys.stdout.flush()
 
 
 def discard_output() -> None:
-    """Discards what was printed and could not be written, so that Python does not try again when it ends."""
+    """Discards text that was printed but could not be written, so that Python does not try again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def report_of(result: str) -> Iterator[None]:
-    """For what is printed about finished work: an error of printing says that the work is finished.
+    """A context for printing about finished work. An error of printing then says that the work is finished.
 
     Args:
-      result: what is finished, and where it is. For example "the release is complete: out".
+      result: the finished work and its place, for example "the release is complete: out".
     """
     try:
         yield

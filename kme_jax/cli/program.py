@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
       arguments: the words that follow the program's name.
 
     Returns:
-      The exit status: 0; or 2 after one line that says what to put right; or 130 after an interruption.
+      The exit status: 0; or 2 after an error, which is one line; or 130 after an interruption.
     """
 
     def work() -> None:

@@ -18,15 +18,15 @@ def add_file_flags(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="For a .csv file without a header line: its first line is a row.",
     )
-    parser.add_argument("--array", metavar="NAME", help="Which array to read of a .npz file that has several.")
+    parser.add_argument("--array", metavar="NAME", help="The array to read from a .npz file with more than one.")
 
 
 def budget(epsilon: float, delta: float) -> kme_jax.PrivacyBudget:
     """(ε, δ) for Gaussian noise.
 
     Raises:
-      ValueError: ε or δ is out of range.
-      InputError: δ is 0.
+      ValueError: if ε or δ is out of range.
+      InputError: if δ is 0.
     """
     checked = kme_jax.PrivacyBudget(epsilon, delta)
     if delta == 0:
@@ -42,22 +42,22 @@ def num_points(args: argparse.Namespace, points_are_public: bool) -> int:
       points_are_public: whether public points were given, which are all used.
 
     Raises:
-      InputError: it is out of range, or does not apply.
+      InputError: if the number is out of range, or does not apply.
     """
     if args.num_points is None:
         return DEFAULT_NUM_POINTS
     if points_are_public:
-        raise InputError("--num_points does not apply where points were given: all of them are used")
+        raise InputError("--num_points does not apply with public points: all of them are used")
     if not 1 <= args.num_points <= 10**6:
         raise InputError(f"--num_points must be from 1 to a million, got {args.num_points}")
     return args.num_points
 
 
 def check_num_rows(num_rows: int | None) -> None:
-    """Refuses a number of synthetic rows that is out of range. None is the default, and valid.
+    """Checks a number of synthetic rows. None is the default, and valid.
 
     Raises:
-      InputError: it is out of range.
+      InputError: if the number is out of range.
     """
     if num_rows is not None and not 1 <= num_rows <= 10**9:
         raise InputError(f"--num_rows must be from 1 to a billion, got {num_rows}")

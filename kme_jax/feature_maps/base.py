@@ -1,9 +1,9 @@
-"""What a feature map ψ: R^d → R^F has to provide, and its version in integers, which secure noise is added to.
+"""The interface of a feature map ψ: R^d → R^F, and of its integer version, which secure noise is added to.
 
 Sums of floats depend on the order of the rows, and can differ between neighbours by more than the terms do
-(Casacuberta, Shoemate, Vadhan & Wagaman 2022). Noise added in floats leaks (Mironov 2012). So for a release every row
-becomes a vector of integers q(x) ≈ s ψ(x), by itself. Integers are summed without rounding, and the sum gets integer
-noise. A map and its integer version stand in one module.
+(Casacuberta, Shoemate, Vadhan & Wagaman 2022). Noise added in floats leaks (Mironov 2012). So a release turns each row,
+independently of the others, into a vector of integers q(x) ≈ s ψ(x). Integers are summed without rounding, and integer
+noise is added to the sum. A map and its integer version are in one module.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from kme_jax._numerics.precision import Progress
 from kme_jax.kernels import Kernel
 
-MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61: noise has room in an int64
+MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61, so that an int64 has room for the noise
 
 
 def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:
-    """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, of the same shape; NaN is none."""
+    """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, in the same shape. NaN is not a code."""
     return (values >= 0) & (values < num_codes) & (values == np.floor(values))
 
 
@@ -34,10 +34,10 @@ def _within(rows, bound):
 class FeatureMap(abc.ABC):
     """A finite-dimensional feature map with a proved diameter.
 
-    Subclasses are frozen dataclasses registered as pytrees, and hold nothing that is not public.
+    Subclasses are frozen dataclasses registered as pytrees. All their fields are public.
 
     Attributes:
-      kernel: the kernel k that ⟨ψ(x), ψ(y)⟩ stands for.
+      kernel: the kernel k that ⟨ψ(x), ψ(y)⟩ equals or approximates.
     """
 
     kernel: Kernel
@@ -55,26 +55,27 @@ class FeatureMap(abc.ABC):
     @property
     @abc.abstractmethod
     def diameter(self) -> float:
-        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, the zero vector included (see
-        :meth:`covers`). The L2 sensitivity of the mean of ψ over N rows under replace-one is
-        diameter / N."""
+        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₂ over all pairs of rows, with the zero vector included (see
+        :meth:`covers`). The L2 sensitivity of the mean of ψ over N rows under replace-one is diameter / N."""
 
     @property
     def failure_probability(self) -> float:
-        """Probability, over public random choices made for this map, that :attr:`diameter` is too small.
+        """The probability that :attr:`diameter` is too small, over the public random choices made for this map.
 
-        A mechanism takes it off δ. Maps drawn until one pleases have the sum of theirs.
+        A mechanism subtracts it from δ. If a map is chosen from several draws, its failure probability is the sum of
+        theirs.
         """
         return 0.0
 
     @property
     def certain_diameter(self) -> float:
-        """An upper bound that cannot fail, for mechanisms whose δ leaves no room for one that can."""
+        """An upper bound like :attr:`diameter` that cannot fail, for mechanisms with δ ≤ failure probability."""
         return self.diameter
 
     @property
     def norm_bound(self) -> float:
-        """An upper bound of ‖ψ(x)‖₂ that cannot fail: here the diameter, as the zero vector is within it."""
+        """An upper bound of ‖ψ(x)‖₂ that cannot fail. By default :attr:`certain_diameter`, which includes the zero
+        vector."""
         return self.certain_diameter
 
     @property
@@ -85,58 +86,60 @@ class FeatureMap(abc.ABC):
     @property
     @abc.abstractmethod
     def row_bound(self) -> float:
-        """Entries up to this size give finite features."""
+        """Rows whose entries have at most this absolute value have finite features."""
 
     @property
     def public_inputs(self) -> tuple[str, ...]:
-        """What the map was made from, all of it public: names for the privacy statement."""
+        """The public inputs that the map was made from, by the names that the privacy statement uses."""
         return ("kernel",)
 
     @property
     def public_points(self) -> np.ndarray | None:
-        """Points [M, d] that the map was made from, and that step 3 puts weights on; None if there are none."""
+        """The points [M, d] that the map was made from, which step 3 weights. None if the map was made from none."""
         return None
 
     def integers(self, num_rows: int) -> IntegerMap:
-        """The map in integers, for sums over N rows. N and the map are all it depends on.
+        """The map in integers, for sums over N rows. It depends on N and the map alone.
 
         Raises:
-          ValueError: the map has no integer version; N is too large.
+          ValueError: if the map has no integer version, or N is too large.
         """
         raise ValueError(f"{type(self).__name__} has no integer version, and secure noise needs one")
 
     @property
     def proof(self) -> str:
-        """Where the proof of :attr:`diameter` is, for the privacy statement."""
+        """The place of the proof of :attr:`diameter`, for the privacy statement."""
         return f"kme_jax.{type(self).__name__}.diameter"
 
     def cell_noise(self, scale: float, num_rows: int) -> tuple[float, float] | None:
-        """The smallest and the largest noise of a count, in rows, where features are counts of rows; else None.
+        """The smallest and the largest noise scale of a count, in rows. None if features are not counts of rows.
 
         Args:
-          scale: of the noise, per coordinate of the mean.
+          scale: the noise scale of each coordinate of the mean.
           num_rows: N.
         """
         del scale, num_rows
 
     def check_box(self, lower: np.ndarray, upper: np.ndarray) -> None:  # noqa: B027
-        """Refuses a map that is not made for rows between these bounds, [d] each.
+        """Checks that the map is made for rows between these bounds, [d] each.
 
         Raises:
-          ValueError: it is made for others.
+          ValueError: if it is made for other rows.
         """
 
     def validate(self) -> None:  # noqa: B027
-        """Refuses fields of a map that was read from a file.
+        """Checks the fields of a map that was read from a file.
 
         Raises:
-          ValueError: they do not fit together.
+          ValueError: if a field is invalid, or fields contradict each other.
         """
 
     def covers(self, rows: np.ndarray) -> np.ndarray:
-        """Which rows [n, d] have features, [n]: here those without an entry that is missing or beyond
-        :attr:`row_bound`. Any other counts as the zero vector in every mean: a fixed rule for each row by itself, so
-        nothing fails because of what a private row holds."""
+        """Which rows [n, d] have features, [n].
+
+        By default a row is covered if none of its entries is missing or beyond :attr:`row_bound`. A row that is not
+        covered counts as the zero vector in every mean. This fixed rule looks at one row at a time, so nothing fails
+        because of the values of a private row."""
         bound = min(self.row_bound, float(np.finfo(rows.dtype).max))
         return _within(rows, bound) if isinstance(rows, jax.Array) else np.all(np.abs(rows) <= bound, axis=1)
 
@@ -154,28 +157,29 @@ class FeatureMap(abc.ABC):
         devices=None,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Σ_n a_n ψ(x_n): [F] in float64. The one place where rows are summed.
+        """Σ_n a_n ψ(x_n): [F] in float64. All sums of features over rows are computed here.
 
         Args:
-          rows: x, [N, d], that the map :meth:`covers`.
+          rows: x, [N, d], which the map :meth:`covers`.
           weights: a, [N].
-          rows_planned: how many rows compiled programs are made for, N if None: a public number where N is private.
+          rows_planned: the number of rows that programs are compiled for; N if None. It must be public, so it is given
+            if N is private.
           devices: JAX devices to spread the rows over; all local devices if None.
-          progress: called with (work done, work in all).
+          progress: called with (work done, total work).
         """
 
 
 class IntegerMap(abc.ABC):
-    """q: rows -> integers, and what follows from Σ_n q(x_n). Holds nothing that is not public.
+    """q: rows -> integers, with the diameter of the released sum Σ_n q(x_n). All fields are public.
 
     Attributes:
       feature_map: ψ.
-      units: s, integers per 1 of ψ.
+      units: s, the integer that represents 1 of ψ.
     """
 
     feature_map: FeatureMap
     units: float
-    is_of_rows: ClassVar[bool] = True  # whether ``released`` gives back the sum as it is
+    is_of_rows: ClassVar[bool] = True  # whether ``released`` returns the sum unchanged
 
     @property
     @abc.abstractmethod
@@ -185,7 +189,7 @@ class IntegerMap(abc.ABC):
     @property
     @abc.abstractmethod
     def certain_diameter(self) -> float:
-        """One that cannot fail; see ``FeatureMap.certain_diameter``."""
+        """An upper bound like :attr:`diameter` that cannot fail, see ``FeatureMap.certain_diameter``."""
 
     @property
     def num_features(self) -> int:
@@ -194,7 +198,7 @@ class IntegerMap(abc.ABC):
 
     @property
     def proof(self) -> str:
-        """Where the proof of :attr:`diameter` is, for the privacy statement."""
+        """The place of the proof of :attr:`diameter`, for the privacy statement."""
         return f"{type(self).__module__} ({type(self).__name__}.diameter)"
 
     @property
@@ -217,16 +221,20 @@ class IntegerMap(abc.ABC):
         devices=None,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Σ_n q(x_n) over the usable rows [N], int64: the same for any order, batches and number of devices of one
-        kind. SENSITIVE.
+        """Σ_n q(x_n) over the usable rows, int64. SENSITIVE.
+
+        The sum is the same for any order of the rows, any batches, and any number of devices of one kind.
 
         Args:
           rows: [N, d], with finite entries that the map covers.
-          usable: which of them count, [N].
-          rows_planned: a public number to be used instead of N, where N is private, for whatever decides how a row's
-            integers are computed; see ``tiles.pair_sums``.
+          usable: which rows count, [N].
+          rows_planned: a public number that replaces N, if N is private, wherever the number of rows decides how the
+            integers of a row are computed; see ``tiles.pair_sums``.
+          devices: JAX devices to spread the rows over; all local devices if None.
+          progress: called with (work done, total work).
         """
 
     @abc.abstractmethod
     def released(self, total: np.ndarray) -> np.ndarray:
-        """The integers [F], int64, close to s Σ_n ψ(x_n), that noise is added to, from ``sum`` over all rows."""
+        """The integers [F], int64, that noise is added to. They are computed from ``sum`` over all rows, and are close
+        to s Σ_n ψ(x_n)."""

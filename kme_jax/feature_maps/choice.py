@@ -1,4 +1,4 @@
-"""Which Fourier features to use where no row is public: decided by the kernel and the proposal alone."""
+"""The choice of Fourier features if there are no public points. The kernel and the proposal alone decide it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Gaussian, Kernel
 
-_REACH = 6.0  # standard deviations of the proposal; further out there are 2e-9 of its draws
+_REACH = 6.0  # standard deviations of the proposal: a share of 2e-9 of its draws is further out
 
 
 def spectral_map(
@@ -22,19 +22,19 @@ def spectral_map(
     *,
     box: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> SpectralMap:
-    """A LatticeMap where it fits: a Gaussian kernel, and a box that num_features cover. Otherwise a FourierMap.
+    """A LatticeMap if the kernel is Gaussian and a lattice of at most J features covers the box. Else a FourierMap.
 
     Args:
-      key: a JAX random key for the frequencies, if they are random.
+      key: a JAX random key for the frequencies of a FourierMap.
       kernel: k, shift-invariant.
-      proposal: public.
-      num_features: J, even; for a LatticeMap at most.
-      box: public lower and upper bounds of all rows, [d] each; six standard deviations of the proposal to all sides if
-        None.
+      proposal: a public proposal.
+      num_features: J, even. A LatticeMap may have fewer features.
+      box: public lower and upper bounds of all rows, [d] each. If None, six standard deviations of the proposal to all
+        sides.
 
     Raises:
-      ValueError: num_features odd or below 2; a kernel that is not shift-invariant; a box so far from the origin
-        that random features of rows there would count as zero.
+      ValueError: if num_features is odd or below 2, or the kernel is not shift-invariant, or the box is so far from the
+        origin that rows in it would count as zero in random features.
     """
     reach = _REACH * proposal.scale
     lower, upper = box or (proposal.mean - reach, proposal.mean + reach)
@@ -42,9 +42,10 @@ def spectral_map(
         return LatticeMap.from_box(kernel, lower, upper, num_features)
     fourier = FourierMap.from_kernel(key, kernel, num_features, proposal.dim)
     if not (np.maximum(np.abs(lower), np.abs(upper)) <= fourier.row_bound).all():
-        what = "proposal" if box is None else "box"
+        region = "proposal" if box is None else "box"
         remedy = "subtract a public centre from the columns, or use a kernel" if box is None else "use a kernel"
         raise ValueError(
-            f"rows beyond {fourier.row_bound:.3g} count as zero, and the {what} reaches beyond: {remedy} of more length"
+            f"rows beyond {fourier.row_bound:.3g} count as zero, and the {region} reaches beyond it: {remedy} with a "
+            "larger length"
         )
     return fourier

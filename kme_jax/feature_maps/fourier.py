@@ -20,15 +20,15 @@ from kme_jax.kernels import Kernel, orthogonal_normal
 
 Array = jax.Array
 
-# A lower bound of all inner products is proved on a grid of 2^20 points per axis: see _least_cosine.
+# A lower bound of all inner products is proved on grids of 2^20 points per axis, see _least_cosine.
 _GRID_BITS = 20
 _FAILURE_PROBABILITY = 1e-10
-_NUM_EXPONENTS = 2100  # of float64
+_NUM_EXPONENTS = 2100  # at least the number of exponents of float64
 _SLACK = 0.01
 
 
 def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple[float, float]:
-    """A lower bound of f(δ) = mean_j cos ω_jᵀδ for all |δ_i| ≤ 2r, and r: (−1, ∞) where no better one is proved.
+    """A lower bound of f(δ) = mean_j cos ω_jᵀδ for all |δ_i| ≤ 2r, and r. It is (−1, ∞) if no better one is proved.
 
     Proof. Let ω be a draw of the spectral measure and m = k(δ)/κ = E cos ωᵀδ ≥ 0. As cos²u = (1 + cos 2u)/2,
     E cos² ωᵀδ = (1 + k(2δ)/κ)/2 ≤ (1 + m)/2, because 0 ≤ k(2δ) ≤ k(δ) (``Kernel.decreases_along_rays``). Since
@@ -37,18 +37,22 @@ def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple
         E exp(−λ cos ωᵀδ) ≤ 1 − λm + (1 + m) g(λ)/2 ≤ exp(g(λ)/2)   where g(λ) ≤ 2λ,
 
     and with n independent frequencies, P(f(δ) ≤ −t) ≤ exp(n (g(λ)/2 − λt)) (Bennett 1962). λ = log(1 + 2t), for which
-    g(λ) ≤ 2λ as t ≤ 1, gives the exponent −n h(2t)/2 with h(u) = (1 + u) log(1 + u) − u. Where
-    ``block`` consecutive frequencies are independent of the others (orthogonal ones), Hölder's inequality within a
-    block gives the same for n / block; a last block that is cut short counts in proportion (log E exp is convex).
-    By the union bound it holds at all points of the 2100 grids of 2^20 points per axis and spacings 2^e in float64,
-    except with probability 1e-10 over the frequencies. From a point of the grid f changes by no more than
-    mean_j min(2, ‖ω_j‖₁ · spacing/2). Frequencies are drawn in float64; rounding them once to float32, and angles in
-    float32, move f by no more than mean_j min(2, (d + 2) u ‖ω_j‖₁ · 2r) with u the unit roundoff.
+    g(λ) ≤ 2λ as t ≤ 1, gives the exponent −n h(2t)/2 with h(u) = (1 + u) log(1 + u) − u. If the frequencies come in
+    blocks of ``block``, and only those within a block depend on each other (orthogonal frequencies), Hölder's
+    inequality within a block gives the same for n / block. A last block that is cut short counts in proportion
+    (log E exp is convex). By the union bound, f(δ) > −t holds at all points of the 2100 grids of 2^20 points per axis
+    and spacings 2^e in float64, except with probability 1e-10 over the frequencies. Between a point of the grid and the
+    points closest to it, f changes by no more than mean_j min(2, ‖ω_j‖₁ · spacing/2). Frequencies are drawn in float64.
+    They are rounded once to float32, and angles are computed in float32. Both together move f by no more than
+    mean_j min(2, (d + 2) u ‖ω_j‖₁ · 2r) with u the unit roundoff.
 
     Args:
       frequencies: ω, [n, d]: independent draws of the spectral measure, or of blocks of them.
       block: how many consecutive frequencies may depend on each other.
       roundoff: u.
+
+    Returns:
+      The lower bound, and r.
     """
     num_frequencies, dim = frequencies.shape
     sizes = np.sum(np.abs(frequencies), axis=1)
@@ -60,7 +64,7 @@ def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple
     slack = float(np.mean(np.minimum(2, sizes * (spacing / 2 + (dim + 2) * roundoff * half_width))))
     log_events = dim * _GRID_BITS * math.log(2) + math.log(_NUM_EXPONENTS / _FAILURE_PROBABILITY)
     target = 2 * log_events * block / num_frequencies
-    if 3 * math.log(3) - 2 <= target:  # h(2): nothing below t = 1 is proved
+    if 3 * math.log(3) - 2 <= target:  # h(2): no t below 1 is proved
         return -1.0, math.inf
     low, high = 0.0, 2.0
     for _ in range(60):
@@ -81,9 +85,9 @@ class FourierMap(SpectralMap):
 
     Attributes:
       kernel: k.
-      turns: ω / 2π, [J/2, d], on the host; its dtype is the one that features are computed in.
-      least_cosine: lower bound of ⟨ψ(x), ψ(x′)⟩/κ for rows within ``radius``; −1 holds for any frequencies.
-      radius: up to which a row's entries are in use; a row with a larger one counts as the zero vector.
+      turns: ω / 2π, [J/2, d], on the host. Features are computed in its dtype.
+      least_cosine: lower bound of ⟨ψ(x), ψ(x′)⟩/κ for rows within ``radius``. −1 holds for any frequencies.
+      radius: the largest absolute value of an entry. A row with a larger entry counts as the zero vector.
     """
 
     kernel: Kernel
@@ -102,19 +106,20 @@ class FourierMap(SpectralMap):
         orthogonal: bool = False,
         dtype=np.float32,
     ) -> FourierMap:
-        """Draws frequencies.
+        """Draws the frequencies of a map.
 
         Args:
           key: a JAX random key. The frequencies are public, and independent of the rows and of the noise.
           kernel: k, shift-invariant.
           num_features: J, even: one cosine and one sine for each of J/2 frequencies.
           dim: d.
-          orthogonal: orthogonal frequencies (Yu et al. 2016), of smaller variance; see ``Kernel.spectral_sample``.
+          orthogonal: whether the frequencies are orthogonal (Yu et al. 2016). The variance is then smaller; see
+            ``Kernel.spectral_sample``.
           dtype: float32 or float64.
 
         Raises:
-          ValueError: J odd or below 2; d < 1; another dtype; a kernel that is not shift-invariant, or one whose
-            frequencies overflow the dtype.
+          ValueError: if J is odd or below 2, or d < 1, or the dtype is another one, or the kernel is not
+            shift-invariant, or its frequencies overflow the dtype.
         """
         num_features, dim, dtype = operator.index(num_features), operator.index(dim), np.dtype(dtype)
         if dtype not in (np.float32, np.float64):
@@ -129,7 +134,7 @@ class FourierMap(SpectralMap):
         with np.errstate(over="ignore", under="ignore"):
             turns = (frequencies / (2 * math.pi)).astype(dtype)
         if not (np.isfinite(turns).all() and turns.any()):
-            raise ValueError(f"{kernel}: its frequencies are beyond the range of {dtype}; scale the columns")
+            raise ValueError(f"{kernel}: its frequencies are outside the range of {dtype}; scale the columns")
         if not kernel.decreases_along_rays:
             return cls(kernel, turns)
         roundoff = float(np.finfo(dtype).eps) / 2
@@ -140,17 +145,17 @@ class FourierMap(SpectralMap):
         require(bool(np.any(self.turns)), "turns: all are zero")
         require(-1 <= self.least_cosine < 1, "least_cosine: expected a number from -1 to 1")
         require(self.radius > 0, "radius: expected a positive number")
-        if self.least_cosine > -1:  # what is proved for these frequencies, one by one or in orthogonal blocks
+        if self.least_cosine > -1:  # compare with the bounds proved for independent and for orthogonal frequencies
             frequencies = 2 * math.pi * np.asarray(self.turns, np.float64)
             roundoff = float(np.finfo(self.turns.dtype).eps) / 2
-            proved = [_least_cosine(frequencies, block, roundoff) for block in (1, self.dim)]
-            known = any(
+            bounds = [_least_cosine(frequencies, block, roundoff) for block in (1, self.dim)]
+            is_proved = any(
                 self.least_cosine <= cosine + 1e-5 * abs(cosine) and self.radius <= radius * (1 + 1e-5)
-                for cosine, radius in proved
+                for cosine, radius in bounds
             )
-            require(self.kernel.decreases_along_rays and known, "least_cosine: more than is proved")
-            different = len(np.unique(self.turns, axis=0)) == len(self.turns)
-            require(different, "turns: independent draws are different")
+            require(self.kernel.decreases_along_rays and is_proved, "least_cosine: larger than the proved bound")
+            all_differ = len(np.unique(self.turns, axis=0)) == len(self.turns)
+            require(all_differ, "turns: two frequencies are equal, so they are not independent draws")
 
     @property
     def num_features(self) -> int:
@@ -162,7 +167,7 @@ class FourierMap(SpectralMap):
 
     @property
     def scale(self) -> float:
-        """√(2κ/J), what every cosine and sine is multiplied by."""
+        """√(2κ/J), the factor of every cosine and sine."""
         return math.sqrt(self.kernel.diagonal_bound / self.turns.shape[0])
 
     @property
@@ -175,15 +180,15 @@ class FourierMap(SpectralMap):
         """√(2κ(1 − c)) with c = :attr:`least_cosine`: 2√κ for any frequencies, and close to √(2κ) for many.
 
         Formal guarantee: cos² + sin² = 1 gives ‖ψ(x)‖² = (J/2)(2κ/J) = κ for every x, so ‖ψ(x) − ψ(x′)‖² =
-        2κ − 2⟨ψ(x), ψ(x′)⟩ ≤ 2κ(1 − c), and c ≥ −1 always ([B] proposition 9). Inner products do get negative although
-        k ≥ 0, so √(2κ) would be wrong; how negative is bounded in ``_least_cosine``, except with
-        :attr:`failure_probability`. Against the zero vector the distance is √κ.
+        2κ − 2⟨ψ(x), ψ(x′)⟩ ≤ 2κ(1 − c), and c ≥ −1 always ([B] proposition 9). Inner products can be negative although
+        k ≥ 0, so √(2κ) would be wrong. ``_least_cosine`` bounds them from below, except with
+        :attr:`failure_probability`. The distance from the zero vector is √κ.
         """
         return math.sqrt(2 * self.kernel.diagonal_bound * (1 - self.least_cosine))
 
     @property
     def failure_probability(self) -> float:
-        """1e-10, or 0 where :attr:`diameter` is 2√κ: over the draw of this map's frequencies."""
+        """1e-10 over the draw of the frequencies of this map, or 0 if :attr:`diameter` is 2√κ."""
         return _FAILURE_PROBABILITY if self.least_cosine > -1 else 0.0
 
     @property
@@ -198,21 +203,22 @@ class FourierMap(SpectralMap):
 
     @property
     def published_diameter(self) -> float:
-        """2√κ ([B] proposition 9). (Too small for the published code's cos(ωᵀx + b) features, whose norm is up to
-        √2.)"""
+        """2√κ ([B] proposition 9). (It is too small for the features cos(ωᵀx + b) of the published code, whose norm is
+        up to √2.)"""
         return 2 * math.sqrt(self.kernel.diagonal_bound)
 
     @property
     def row_bound(self) -> float:
-        """:attr:`radius` (about 6000 / d of the kernel's lengths), or a quarter of what could overflow ωᵀx."""
+        """:attr:`radius` (about 6000 / d of the kernel's lengths), or a quarter of the size at which ωᵀx could
+        overflow, if that is smaller."""
         largest = float(np.abs(np.asarray(self.turns)).max())
         return min(self.radius, float(np.finfo(self.turns.dtype).max) / (4 * self.dim * max(largest, 1.0)))
 
     def __call__(self, x: Array) -> Array:
-        """ψ(x_n) in the map's precision: [n, d] -> [n, J]. A float64 map must be called within ``numerics.float64()``.
+        """ψ(x_n) in the precision of the map: [n, d] -> [n, J].
 
         Raises:
-          ValueError: a float64 map outside of it.
+          ValueError: if a float64 map is called outside of ``kme_jax._numerics.precision.float64()``.
         """
         if jnp.asarray(self.turns).dtype != self.turns.dtype:
             raise ValueError("a float64 FourierMap must be called within kme_jax._numerics.precision.float64()")

@@ -1,4 +1,4 @@
-"""Feature maps of rows with categories and a label ([H] sections 4.1 and 4.3): ψ of a product or a sum of kernels."""
+"""Feature maps of rows with categories or a label ([H] sections 4.1 and 4.3), for a sum or a product of kernels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ Array = jax.Array
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedMap(FeatureMap):
-    """ψ(x, c) = [φ(x), e_{c_1}/√m, ..., e_{c_m}/√m]: Fourier features of numbers, and m categorical columns one-hot
-    ([H] equation 19). Its kernel is the sum of φ's kernel and of the share of categories that two rows have in common.
+    """ψ(x, c) = [φ(x), e_{c_1}/√m, ..., e_{c_m}/√m]: Fourier features of the numbers, and one-hot vectors of m
+    categorical columns ([H] equation 19). Its kernel is the sum of two kernels: that of φ, and the share of categories
+    that two rows have in common.
 
-    Rows are numbers x [d] and then codes c [m]. Codes as they are, in the place of one-hot vectors, would have no
-    bounded norm: the published code's ε = 1 on Adult is 6.7 or more.
+    A row has numbers x [d] and then category codes c [m]. Category codes instead of one-hot vectors would have no
+    bounded norm: because of them, the ε = 1 of the published code on Adult is in fact 6.7 or more.
 
     Attributes:
-      numeric: φ, of the numbers.
-      categories: how many codes each categorical column has, m of them.
+      numeric: φ, the feature map of the numbers.
+      categories: the number of category codes of each categorical column, m numbers.
     """
 
     numeric: SpectralMap
@@ -66,9 +67,9 @@ class MixedMap(FeatureMap):
     def diameter(self) -> float:
         """√(diameter(φ)² + 2).
 
-        Formal guarantee: the two parts are in coordinates of their own, so squared distances add up; of the second
-        part, every categorical column adds 0 or 2/m. Against the zero vector it is ‖φ‖² + 1. (With 2 for either part,
-        [H] supplement G has 2√2.)
+        Formal guarantee: numbers and categories have separate coordinates, so their squared distances add up. Every
+        categorical column adds 0 or 2/m. The squared distance from the zero vector is ‖φ‖² + 1. ([H] supplement G has
+        2√2, from 2 for the numbers and 2 for the categories.)
         """
         return math.hypot(self.numeric.diameter, math.sqrt(2)) * (1 + 1e-15)
 
@@ -101,17 +102,18 @@ class MixedMap(FeatureMap):
 
     @property
     def relaxed_dim(self) -> int:
-        """Columns of a relaxed row: numbers, and for every categorical column a probability of each of its codes."""
+        """The number of columns of a relaxed row: one for each number, and one for each code of a categorical column,
+        which has the probability of that code."""
         return self.numeric.dim + sum(self.categories)
 
     def relaxed(self, rows: Array) -> Array:
-        """E ψ of relaxed rows [n, relaxed_dim], whose categories are drawn with these probabilities: [n, F]."""
+        """E ψ of relaxed rows [n, relaxed_dim], with categories drawn with their probabilities: [n, F]."""
         numbers = self.numeric.dim
         shares = rows[:, numbers:] / math.sqrt(len(self.categories))
         return jnp.concatenate([self.numeric(rows[:, :numbers]), shares], axis=1)
 
     def relax(self, rows: Array) -> Array:
-        """Rows [n, d + m] as relaxed ones that are certain of their categories."""
+        """Rows [n, d + m] as relaxed rows, [n, relaxed_dim], in which each category has probability 1."""
         numbers, columns = self.numeric.dim, [rows[:, : self.numeric.dim]]
         for j, size in enumerate(self.categories):
             columns.append(jax.nn.one_hot(rows[:, numbers + j].astype(int), size, dtype=rows.dtype))
@@ -122,31 +124,36 @@ class MixedMap(FeatureMap):
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         numbers = np.ascontiguousarray(rows[:, : self.numeric.dim])
-        first = self.numeric.weighted_sum(
+        numeric_sum = self.numeric.weighted_sum(
             numbers, weights, rows_planned=rows_planned, devices=devices, progress=progress
         )
         counts = self.weighted_counts(rows, np.asarray(weights, np.float64))
-        return np.concatenate([first, counts / math.sqrt(len(self.categories))])
+        return np.concatenate([numeric_sum, counts / math.sqrt(len(self.categories))])
 
     def weighted_counts(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """How many rows [n, d + m], by weight [n], have each code of each categorical column, [Σ categories]."""
+        """The marginals of the categorical columns: how many rows have each category code, [Σ categories].
+
+        Args:
+          rows: [n, d + m].
+          weights: [n]; None for a weight of 1 each.
+        """
         codes = rows[:, self.numeric.dim :].astype(np.int64).T
         pairs = zip(codes, self.categories, strict=True)
         return np.concatenate([np.bincount(column, weights, size) for column, size in pairs])
 
 
-_PARTS_OF_A_CLASS = 8  # of a class of average size
+_PADDING_SHARE = 8  # programs are compiled for this fraction (1/8) of the rows of a class of average size
 
 
 @storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledMap(FeatureMap):
-    """ψ(x, y) = φ(x) ⊗ e_y ([H] equation 13): the mean of φ in each class, times the class's share.
+    """ψ(x, y) = φ(x) ⊗ e_y ([H] equation 13). Its mean has, for each class, the mean of φ times the share of the class.
 
-    Rows are those of φ with one more column, the label, a whole number from 0 to ``num_labels`` − 1. A row with
-    another label counts as the zero vector, as one that φ does not cover. Coordinates are those of class 0, of class 1,
-    and so on.
+    Rows are rows of φ with the label as an additional last column: a whole number from 0 to ``num_labels`` − 1. A row
+    with another label counts as the zero vector, like a row that φ does not cover. The coordinates of class 0 are
+    first, then those of class 1, and so on.
 
     Attributes:
       features: φ.
@@ -188,8 +195,8 @@ class LabelledMap(FeatureMap):
     def diameter(self) -> float:
         """max(diameter(φ), √2 sup ‖φ‖).
 
-        Formal guarantee: rows of one class differ by no more than φ does; those of two classes are orthogonal, so
-        ‖ψ − ψ′‖² = ‖φ(x)‖² + ‖φ(x′)‖². Against the zero vector it is ‖φ(x)‖.
+        Formal guarantee: the features of two rows of one class differ by at most diameter(φ). Those of rows of two
+        classes are orthogonal, so ‖ψ − ψ′‖² = ‖φ(x)‖² + ‖φ(x′)‖². The distance from the zero vector is ‖φ(x)‖.
         """
         return self._with_labels(self.features.diameter)
 
@@ -208,7 +215,7 @@ class LabelledMap(FeatureMap):
 
     @property
     def published_diameter(self) -> float:
-        """φ's: 2 ([H] section 4.1), or 2√2 for mixed rows (section 4.3)."""
+        """The published diameter of φ: 2 ([H] section 4.1), or 2√2 for mixed rows (section 4.3)."""
         return self.features.published_diameter
 
     @property
@@ -225,43 +232,51 @@ class LabelledMap(FeatureMap):
         return (labels[:, :, None] * features[:, None, :]).reshape(len(x), self.num_features)
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
-        # How many rows a class has is private: all classes are seen by one program, for so few rows that little is
-        # filled up with zeros.
-        planned = -(-(len(rows) if rows_planned is None else rows_planned) // (_PARTS_OF_A_CLASS * self.num_labels))
+        # The number of rows of a class is private, so one program sums all classes. It is compiled for few rows, so
+        # that few rows of zeros are added.
+        planned = -(-(len(rows) if rows_planned is None else rows_planned) // (_PADDING_SHARE * self.num_labels))
         return np.concatenate(
             [
-                self.features.weighted_sum(some, some_weights, rows_planned=planned, devices=devices, progress=report)
-                if len(some)
+                self.features.weighted_sum(
+                    of_class, class_weights, rows_planned=planned, devices=devices, progress=report
+                )
+                if len(of_class)
                 else np.zeros(self.features.num_features)
-                for some, some_weights, report in self.classes(rows, weights, progress)
+                for of_class, class_weights, report in self.classes(rows, weights, progress)
             ]
         )
 
     def classes(self, rows: np.ndarray, weights: np.ndarray, progress: Progress | None = None):
-        """For every class its rows without their label, their weights, and a progress function: of the rows [n, d + 1]
-        with weights [n], which may be few or none. Rows of weight 0 are left out.
+        """Yields, for every class, its rows without their label, their weights, and a progress function.
+
+        A class may have no rows. Rows of weight 0 are left out.
+
+        Args:
+          rows: [n, d + 1].
+          weights: [n].
+          progress: called with (rows done, n), as if all classes had the same size.
         """
         labels = rows[:, -1]
         for label in range(self.num_labels):
-            chosen = np.flatnonzero((labels == label) & (weights != 0))
-            part = _Part(progress, label, self.num_labels, len(rows))
-            yield np.ascontiguousarray(rows[chosen, :-1]), weights[chosen], part
-            part(1, 1)
+            indices = np.flatnonzero((labels == label) & (weights != 0))
+            class_progress = _ClassProgress(progress, label, self.num_labels, len(rows))
+            yield np.ascontiguousarray(rows[indices, :-1]), weights[indices], class_progress
+            class_progress(1, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    """Progress with one class as progress with all rows, as if all classes were of one size: how large they are is
-    private."""
+class _ClassProgress:
+    """Reports progress with one class as progress with all rows. It assumes that all classes have the same size,
+    because their sizes are private."""
 
-    whole: Progress | None
+    progress: Progress | None
     label: int
     num_labels: int
     num_rows: int
 
     def __call__(self, done: int, total: int) -> None:
-        if self.whole:
-            self.whole(self.num_rows * (self.label * total + done) // (self.num_labels * total), self.num_rows)
+        if self.progress:
+            self.progress(self.num_rows * (self.label * total + done) // (self.num_labels * total), self.num_rows)
 
 
 # -- in integers
@@ -273,7 +288,7 @@ class MixedIntegers(IntegerMap):
 
     Attributes:
       feature_map: a MixedMap.
-      units: s, of φ.
+      units: s, the units of q_φ.
       numeric: q_φ.
       level: l.
     """
@@ -297,7 +312,7 @@ class MixedIntegers(IntegerMap):
 
     @property
     def diameter(self) -> float:
-        """√(diameter(q_φ)² + 2 m l²): see ``MixedMap.diameter``; it holds for these integers as they are."""
+        """√(diameter(q_φ)² + 2 m l²). The proof of ``MixedMap.diameter`` holds for these integers too."""
         return self._with_categories(self.numeric.diameter, 2)
 
     @property
@@ -310,9 +325,9 @@ class MixedIntegers(IntegerMap):
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         numbers = np.ascontiguousarray(rows[:, : self.feature_map.numeric.dim])
-        first = self.numeric.sum(numbers, usable, rows_planned=rows_planned, devices=devices, progress=progress)
+        numeric_sum = self.numeric.sum(numbers, usable, rows_planned=rows_planned, devices=devices, progress=progress)
         counts = self.feature_map.weighted_counts(rows[np.asarray(usable, bool)]).astype(np.int64)
-        return np.concatenate([first, counts * self.level])
+        return np.concatenate([numeric_sum, counts * self.level])
 
     def released(self, total):
         return total
@@ -324,7 +339,7 @@ class LabelledIntegers(IntegerMap):
 
     Attributes:
       feature_map: a LabelledMap.
-      units: s, of φ.
+      units: s, the units of q_φ.
       features: q_φ.
     """
 
@@ -336,17 +351,18 @@ class LabelledIntegers(IntegerMap):
     def create(cls, feature_map: LabelledMap, num_rows: int) -> LabelledIntegers:
         """See ``FeatureMap.integers``."""
         features = feature_map.features.integers(num_rows)
-        if not features.is_of_rows:  # sums of classes are released as they are
-            raise ValueError(f"there are no integer features for labels with a {type(feature_map.features).__name__}")
+        if not features.is_of_rows:  # the sums of classes must be released unchanged
+            raise ValueError(f"a LabelledMap of a {type(feature_map.features).__name__} has no integer version")
         return cls(feature_map, features.units, features)
 
     def _with_labels(self, distance: float) -> float:
-        several = self.feature_map.num_labels > 1
-        return max(distance, math.sqrt(2) * self.features.norm_bound * (1 + 1e-15)) if several else distance
+        if self.feature_map.num_labels == 1:
+            return distance
+        return max(distance, math.sqrt(2) * self.features.norm_bound * (1 + 1e-15))
 
     @property
     def diameter(self) -> float:
-        """max(diameter(q_φ), √2 sup ‖q_φ‖): see ``LabelledMap.diameter``; it holds for these integers as they are."""
+        """max(diameter(q_φ), √2 sup ‖q_φ‖). The proof of ``LabelledMap.diameter`` holds for these integers too."""
         return self._with_labels(self.features.diameter)
 
     @property
@@ -358,7 +374,7 @@ class LabelledIntegers(IntegerMap):
         return self.features.norm_bound
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
-        # How many rows a class has is private, and must not decide by which compiled program they are seen.
+        # The number of rows of a class is private, and must not decide which compiled program sums them.
         planned = -(-(len(rows) if rows_planned is None else rows_planned) // self.feature_map.num_labels)
         return np.concatenate(
             [

@@ -1,4 +1,4 @@
-"""ψ(x): Fourier features on a lattice of frequencies, for a Gaussian kernel and few columns: no random error."""
+"""ψ(x): Fourier features on a lattice of frequencies, for a Gaussian kernel and few columns, without random error."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kme_jax.kernels import Gaussian
 
 Array = jax.Array
 
-_MARGIN = 6.0  # lengths added to the box, so that a row at one face has nothing of a row at the other: exp(−18)
-_ENOUGH = 1e-6  # of the kernel's spectral mass may be left out,
-_TOO_MUCH = 1e-4  # but not as much as this
-_REACH = 8.0  # frequencies, in 1/ℓ, beyond which there is less than 1e-14 of a column's mass
-_MAX_TABLE = 2**22  # frequencies looked at
-_EDGE = 1e-6  # what a box is wider by, relative to its entries: decimals and float32 miss a bound by less
-_IMAGES = 3  # periods, of at least _MARGIN lengths each, after which the kernel is below 1e-70
+_MARGIN = 6.0  # lengths ℓ added to the box, so that the periodic kernel of opposite faces is small: exp(−18)
+_TARGET_LOSS = 1e-6  # the share of the kernel's spectral mass to leave out, if the number of features allows it
+_MAX_LOSS = 1e-4  # the largest share that may be left out
+_REACH = 8.0  # frequency, in 1/ℓ: a share of less than 1e-14 of a column's mass is beyond it
+_MAX_TABLE = 2**22  # the largest number of frequencies that are compared
+_EDGE = 1e-6  # the box is widened by this share of its entries, because decimals and float32 miss a bound by less
+_IMAGES = 3  # after so many periods, of at least _MARGIN lengths each, the kernel is below 1e-70
 
 
 def _check(kernel: Gaussian, num_features: int) -> None:
@@ -40,31 +40,40 @@ def _check(kernel: Gaussian, num_features: int) -> None:
 def _heaviest(
     kernel: Gaussian, widths: np.ndarray, num_features: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, float] | None]:
-    """Periods L [d] for a box; and the indices n of the heaviest frequencies, their masses a_n² and P(0), or None where
-    so few leave out too much."""
+    """Periods and the heaviest frequencies for a box.
+
+    Args:
+      kernel: k.
+      widths: the widths of the box, [d].
+      num_features: J, twice the largest number of frequencies.
+
+    Returns:
+      periods: L, [d].
+      heaviest: (indices n, [n, d]; their masses a_n², [n]; P(0)), or None if these frequencies leave out too much mass.
+    """
     length = 1 / math.sqrt(2 * kernel.gamma)
     periods = widths + _MARGIN * length
     lengths = periods / length
     reach = np.ceil(_REACH * lengths / (2 * math.pi))
     if np.sum(np.log(2 * reach + 1)) > math.log(_MAX_TABLE):
         return periods, None
-    # A column's p_n is √(2π)/L exp(−(2πn/L)²/2) in units of ℓ. Masses of several columns multiply, and so do their P.
+    # For one column, p_n is √(2π)/L exp(−(2πn/L)²/2) in units of ℓ. For d columns, p_n and P are products over columns.
     columns = [np.arange(-size, size + 1) for size in reach]
     factors = [
         math.sqrt(2 * math.pi) / period * np.exp(-0.5 * np.square(2 * math.pi * column / period))
         for column, period in zip(columns, lengths, strict=True)
     ]
     total = _total_mass(lengths)
-    # Of n and −n the one that comes later in lexicographic order, the grid's own; 0 is in the middle.
+    # Keep the one of n and −n that is later in the lexicographic order of the grid. The middle of the grid is 0.
     grid = np.stack(np.meshgrid(*columns, indexing="ij"), axis=-1).reshape(-1, len(columns))
     half = slice(len(grid) // 2, None)
     grid, masses = grid[half], 2 * functools.reduce(np.multiply.outer, factors).reshape(-1)[half]
     masses[0] /= 2
     order = np.argsort(-masses, kind="stable")[: num_features // 2]
     left_out = total - np.cumsum(masses[order])
-    if left_out[-1] > _TOO_MUCH * total:
+    if left_out[-1] > _MAX_LOSS * total:
         return periods, None
-    used = order[: 1 + int(np.argmax(left_out <= max(_ENOUGH * total, left_out[-1])))]
+    used = order[: 1 + int(np.argmax(left_out <= max(_TARGET_LOSS * total, left_out[-1])))]
     return periods, (grid[used].astype(np.int32), masses[used], total)
 
 
@@ -82,21 +91,21 @@ class LatticeMap(SpectralMap):
 
     By Poisson's summation formula the Fourier series of the kernel made periodic, P(δ) = Σ_n k(δ + n L), has the
     coefficients p_n = (Π 1/L_i) k̂(n/L) > 0, where k̂ is the kernel's Fourier transform. With a_n² = 2 p_n (n and −n
-    share their features) and a_0² = p_0, ⟨ψ(x), ψ(y)⟩ is P(x − y) but for the mass left out, at most 1e-4 and mostly
-    1e-6; and P is k up to about 2d exp(−18) for x and y in the box. Such regular Fourier features have been used for
+    share their features) and a_0² = p_0, ⟨ψ(x), ψ(y)⟩ is P(x − y) without the mass left out, which is at most 1e-4 and
+    mostly 1e-6. P is k up to about 2d exp(−18) for x and y in the box. Such regular Fourier features have been used for
     Gaussian processes (Hensman, Durrande & Solin 2018; Greengard, Rachh & Barnett 2022). Their number grows like
     (box / length)^d: a box of 60 lengths takes about 100 features in one column, and 10 000 in two. Build one with
     :meth:`from_box`.
 
     Attributes:
       kernel: k.
-      centre: c, of the box, [d].
-      half_widths: of the box, [d], and a millionth, so that rows on a bound are in. A row outside of it counts as the
-        zero vector.
+      centre: c, the centre of the box, [d].
+      half_widths: half of the widths of the box, and a millionth more, so that rows on a bound are inside, [d]. A row
+        outside of the box counts as the zero vector.
       periods: L, [d].
-      indices: n, one of n and −n, the heaviest first, [J/2, d]; integers.
-      amplitudes: a, [J/2]; the dtype is the one that features are computed in.
-      total_mass: P(0), all that there is: Σ p_n over the whole lattice.
+      indices: n, integers, [J/2, d]. They have one of n and −n, and the heaviest frequency is first.
+      amplitudes: a, [J/2]. Features are computed in their dtype.
+      total_mass: P(0), the mass of the whole lattice: Σ p_n.
     """
 
     kernel: Gaussian  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
@@ -117,12 +126,13 @@ class LatticeMap(SpectralMap):
           kernel: k, Gaussian.
           lower: public lower bounds of the columns, [d].
           upper: upper bounds, [d].
-          num_features: J at most, even; fewer where fewer have all but 1e-6 of the spectral mass.
+          num_features: the largest J, even. The map has fewer features if these leave out at most 1e-6 of the spectral
+            mass.
           dtype: float32 or float64.
 
         Raises:
-          ValueError: another kernel; J odd or below 2; another dtype; bounds that are not finite and in order; a box
-            so large that J features leave out 1e-4 of the mass or more.
+          ValueError: if the kernel is not Gaussian, or J is odd or below 2, or the dtype is another one, or bounds are
+            not finite and in order, or the box is so large that J features leave out more than 1e-4 of the mass.
         """
         _check(kernel, num_features)
         dtype = np.dtype(dtype)
@@ -151,7 +161,7 @@ class LatticeMap(SpectralMap):
 
     @staticmethod
     def fits(kernel: Gaussian, lower: np.ndarray, upper: np.ndarray, num_features: int = 10_000) -> bool:
-        """Whether :meth:`from_box` has enough features for a box with bounds [d] that are finite and in order."""
+        """Whether ``num_features`` are enough for :meth:`from_box` and a box with finite bounds [d] in order."""
         _check(kernel, num_features)
         widths = np.asarray(upper, np.float64) - np.asarray(lower, np.float64)
         return bool((widths > 0).all()) and _heaviest(kernel, widths, num_features)[1] is not None
@@ -160,7 +170,7 @@ class LatticeMap(SpectralMap):
         centre, half_widths = (lower + upper) / 2, (upper - lower) / 2
         near = np.abs(self.centre - centre) <= 2e-4 * half_widths
         near &= np.abs(self.half_widths - half_widths) <= 2e-4 * half_widths
-        require(bool(near.all()), "the lattice is not one of rows from 0 to 1")
+        require(bool(near.all()), "the lattice is not made for rows from 0 to 1")
 
     def validate(self):
         check_array(self.indices, "indices", "i", (None, None))
@@ -171,17 +181,17 @@ class LatticeMap(SpectralMap):
             check_positive(name, float(np.min(getattr(self, name))))
         require(bool((self.periods >= self.half_widths).all()), "periods: the box is larger than a period")
         signs = np.sign(np.take_along_axis(self.indices, np.argmax(self.indices != 0, axis=1)[:, None], axis=1))
-        different = np.unique(np.where(signs < 0, -self.indices, self.indices), axis=0)
-        require(len(different) == len(self.indices), "indices: one of them, or its negative, appears twice")
-        # The masses of the frequencies, and of all of them, as in _heaviest.
+        unique_indices = np.unique(np.where(signs < 0, -self.indices, self.indices), axis=0)
+        require(len(unique_indices) == len(self.indices), "indices: an index, or its negative, appears twice")
+        # The mass of each frequency and the total mass, as in _heaviest.
         lengths = self.periods * math.sqrt(2 * self.kernel.gamma)
         turns = np.asarray(self.indices, np.float64) * (2 * math.pi / lengths)
         masses = 2 * np.prod(math.sqrt(2 * math.pi) / lengths) * np.exp(-0.5 * np.sum(np.square(turns), axis=1))
         masses[~np.any(self.indices, axis=1)] /= 2
         close = np.allclose(np.square(self.amplitudes, dtype=np.float64), masses, rtol=1e-5, atol=0)
-        require(close, "amplitudes: they are not those of the kernel")
+        require(close, "amplitudes: they do not match the kernel")
         total = _total_mass(lengths)
-        require(math.isclose(self.total_mass, total, rel_tol=1e-9), "total_mass: it is not that of the kernel")
+        require(math.isclose(self.total_mass, total, rel_tol=1e-9), "total_mass: it does not match the kernel")
 
     @property
     def num_features(self) -> int:
@@ -198,16 +208,17 @@ class LatticeMap(SpectralMap):
 
     @property
     def diameter(self) -> float:
-        """Just above √(2 P(0)) ≈ √2: nothing random, so nothing that may fail.
+        """Just above √(2 P(0)) ≈ √2. The frequencies are not random, so the bound cannot fail.
 
         Formal guarantee, for the features of each row (sums of float32 features add errors of their own, see
         ``mean_embedding``): with θ_n = ω_nᵀ(x − x′), ‖ψ(x) − ψ(x′)‖² = Σ 2 a_n² (1 − cos θ_n) over the frequencies in
         use. No term is negative, so it is at most the same sum over the whole lattice, which is 2 P(0) − 2 P(x − x′) ≤
-        2 P(0), as P > 0 is a sum of values of k. Against the zero vector it is Σ a_n² ≤ P(0).
+        2 P(0), as P > 0 is a sum of values of k. The squared distance from the zero vector is Σ a_n² ≤ P(0).
 
-        Rounding (x − c)/L is as good as another row. Rounding a product and a sum with n, |(x − c)/L| ≤ ½, moves an
-        angle by no more than π (d + 1) u ‖n‖₁, u the unit roundoff, and an inner product by twice that, weighted.
-        Rounding of the amplitudes, and of sines and cosines, is covered by a factor 1 + 32u.
+        Rounding (x − c)/L gives the features of another row, which the bound covers. Rounding a product and a sum with
+        n, |(x − c)/L| ≤ ½, moves an angle by no more than π (d + 1) u ‖n‖₁, with u the unit roundoff. It moves an inner
+        product by twice that, weighted. A factor 1 + 32u covers the rounding of the amplitudes, and of sines and
+        cosines.
         """
         roundoff = float(np.finfo(self.amplitudes.dtype).eps) / 2
         sizes = np.sum(np.abs(np.asarray(self.indices, np.float64)), axis=1)
@@ -217,7 +228,7 @@ class LatticeMap(SpectralMap):
 
     @property
     def norm_bound(self) -> float:
-        """√P(0), as no more than the whole mass is in use, and a rounding of the amplitudes."""
+        """√P(0), because the frequencies in use have at most the whole mass, and a factor for rounded amplitudes."""
         return math.sqrt(self.total_mass) * (1 + 32 * float(np.finfo(self.amplitudes.dtype).eps))
 
     @property
@@ -227,20 +238,21 @@ class LatticeMap(SpectralMap):
 
     @property
     def row_bound(self) -> float:
-        """The largest entry that may be in the box; see also :meth:`covers`."""
+        """The largest absolute value of an entry in the box; see also :meth:`covers`."""
         return float(np.max(np.abs(self.centre) + self.half_widths))
 
     def covers(self, rows):
-        # In float64, wherever the rows are: a bound may be less than a float32 away from a row.
+        # Always in float64, because float32 may be too coarse to tell a row from a bound.
         return np.all(np.abs(np.asarray(rows, np.float64) - self.centre) <= self.half_widths, axis=1)
 
     def __call__(self, x: Array) -> Array:
-        """ψ(x_n) in the map's precision, continued periodically beyond the box: [n, d] -> [n, J]. A float64 map must be
-        called within ``numerics.float64()``. For public points: x − c is taken in the map's precision, so for float32 c
-        should not be many lengths from the origin. (:meth:`weighted_sum` takes it in float64.)
+        """ψ(x_n) in the precision of the map, for public points: [n, d] -> [n, J]. It is periodic beyond the box.
+
+        x − c is computed in the precision of the map, so for float32 c should not be many lengths from the origin.
+        (:meth:`weighted_sum` computes it in float64.)
 
         Raises:
-          ValueError: a float64 map outside of it.
+          ValueError: if a float64 map is called outside of ``kme_jax._numerics.precision.float64()``.
         """
         dtype = self.amplitudes.dtype
         if jnp.asarray(self.amplitudes).dtype != dtype:

@@ -1,10 +1,10 @@
 """ψ(x): coordinates of k(x, ·) in an orthonormal basis of span{k(z_m, ·)}, z public ([B] algorithm 1, lines 2 to 6).
 
-The basis is what sequential Gram–Schmidt gives in the order of the points, where a point whose squared residual norm
-is at most ``tolerance`` is dropped (the published rule; Gram matrices of smooth kernels have low numerical rank).
+The basis is that of sequential Gram–Schmidt in the order of the points. A point whose squared residual norm is at most
+``tolerance`` is dropped. This is the published rule; Gram matrices of smooth kernels have low numerical rank.
 In matrices: with S the kept points and K_SS = L Lᵀ (Cholesky), the basis is b_f = Σ_s B[f, s] k(z_s, ·) with
 B = L⁻¹, and ψ(x) = B k_S(x). As B is lower triangular, its leading F(M) × F(M) block is the basis of the first M
-points: one factorisation serves every prefix.
+points. So one factorisation serves every prefix of the points.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from kme_jax.kernels import Kernel
 
 Array = jax.Array
 
-DEFAULT_TOLERANCE = 1e-5  # [B], published code: a squared residual norm at or below it drops the point
-_BLOCK = 256  # points factorised at a time; the work is matrix products of this width
-_TILE = 512  # B is made of square tiles of this size, so that one program serves every M and F
+DEFAULT_TOLERANCE = 1e-5  # [B], published code: a point is dropped if its squared residual norm is at most this
+_BLOCK = 256  # points that are factorised at a time, by matrix products of this width
+_TILE = 512  # B consists of square tiles of this size, so that one program serves every M and F
 
 # Spectral norms are bounded by products with random vectors (see _norm_bound).
 _NUM_PROBES = 10
-_PROBE_FACTOR = 10.0  # failure probability _PROBE_FACTOR ** -_NUM_PROBES = 1e-10
+_PROBE_FACTOR = 10.0  # the failure probability is _PROBE_FACTOR ** -_NUM_PROBES = 1e-10
 _PROBE_SEED = 20180610
-_NUM_CHECKS = 4  # random vectors, of a map that was read from a file
-_MAX_DEVIATION = 0.01  # a basis less orthonormal than this is refused
+_NUM_CHECKS = 4  # random vectors that a map read from a file is checked with
+_MAX_DEVIATION = 0.01  # a basis B is refused if the bound of ‖B K_SS Bᵀ − I‖ is larger
 
 
 def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, Array]:
-    """Cholesky in the given order, dropping a pivot that is not above the tolerance.
+    """The Cholesky factor in the order of the points, without the points whose pivot is not above the tolerance.
 
     Args:
-      residual: Gram matrix of what earlier blocks left of these points, [b, b].
-      tolerance: squared residual norm at or below which a point is dropped.
+      residual: Gram matrix of the residuals of these points after all earlier blocks, [b, b].
+      tolerance: a point is dropped if its squared residual norm is at most this.
 
     Returns:
       factor: lower triangular with zero columns at dropped points, [b, b].
@@ -63,11 +63,11 @@ def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, 
     index = jnp.arange(size, dtype=jnp.int32)
 
     def step(j, state):
-        left, factor, kept = state
-        pivot = left[j, j]
+        residual, factor, kept = state
+        pivot = residual[j, j]
         keep = pivot > tolerance
-        column = jnp.where(keep & (index >= j), left[:, j] / jnp.sqrt(jnp.where(keep, pivot, 1)), 0)
-        return left - column[:, None] * column[None, :], factor.at[:, j].set(column), kept.at[j].set(keep)
+        column = jnp.where(keep & (index >= j), residual[:, j] / jnp.sqrt(jnp.where(keep, pivot, 1)), 0)
+        return residual - column[:, None] * column[None, :], factor.at[:, j].set(column), kept.at[j].set(keep)
 
     state = (residual, jnp.zeros_like(residual), jnp.zeros(size, bool))
     _, factor, kept = jax.lax.fori_loop(0, size, step, state)
@@ -76,7 +76,8 @@ def _rank_revealing_cholesky(residual: Array, tolerance: Array) -> tuple[Array, 
 
 @reproducible_jit
 def _to_pivots(kernel, points, pivot_points, num_pivots):
-    """k(z_n, s) of points [n, d] and the first ``num_pivots`` of a tile's pivots [t, d]; 0 for the others: [n, t]."""
+    """k(z_n, s) of points [n, d] and the first ``num_pivots`` pivots s of a tile [t, d], and 0 for the other pivots:
+    [n, t]."""
     is_pivot = jnp.arange(len(pivot_points), dtype=jnp.int32) < num_pivots
     return jnp.where(is_pivot[None, :], gram.gram(kernel, points, pivot_points), 0)
 
@@ -101,7 +102,7 @@ def _add_product_of_transposed(total, tile, right):
 
 @reproducible_jit
 def _explained(total, coordinates):
-    """The part of the Gram matrix of a block's points, [b, b], that these coordinates [b, t] add to the total."""
+    """The total [b, b] plus the share of a block's Gram matrix that its coordinates [b, t] explain."""
     return total + coordinates @ coordinates.T
 
 
@@ -110,13 +111,14 @@ def _factorise(kernel, block, num_valid, explained, tolerance):
     """Extends the basis by the points of one block.
 
     Args:
-      block: points, [b, d], of which the first ``num_valid`` count.
-      explained: what earlier points explain of their Gram matrix, [b, b].
+      block: points, [b, d]. Only the first ``num_valid`` count.
+      explained: the share of their Gram matrix that earlier points explain, [b, b].
       tolerance: see _rank_revealing_cholesky.
 
     Returns:
-      The block's own part of the new rows of B, the new points', [b, b], kept ones first; their order; kept [b] (in
-      the block's order).
+      inverse: the new rows of B in the columns of the block's points, [b, b], with the kept points first.
+      order: the indices of the block's points in this order, [b].
+      kept: which points were kept, in the order of the block, [b].
     """
     size = block.shape[0]
     residual = gram.gram(kernel, block) - explained
@@ -134,21 +136,22 @@ def _factorise(kernel, block, num_valid, explained, tolerance):
 
 @reproducible_jit
 def _reordered(inverse, order, coordinates):
-    """What the new rows of B take from the rows of one tile: − inverse · (coordinates in that order), [b, t]."""
+    """The factor of the rows of one tile in the new rows of B: − inverse · (coordinates in that order), [b, t]."""
     return -(inverse @ coordinates[order])
 
 
 @functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_rows(tile, rows, start):
-    """A tile with rows [b, ·] in the place of its own from ``start`` on, as far as they are within it."""
-    size = len(rows)  # a slice that is updated is moved to where it fits: here, into the margins
+    """The tile with its rows from ``start`` on replaced by ``rows`` [b, ·]. Rows outside of the tile are ignored."""
+    size = len(rows)  # JAX moves a slice that does not fit, so margins make room for every slice
     margins = jnp.pad(tile, ((size, size), (0, 0)))
     return jax.lax.dynamic_update_slice(margins, rows, (start + size, jnp.zeros_like(start)))[size:-size]
 
 
 @functools.partial(reproducible_jit, donate_argnames="tile")
 def _write_corner(tile, corner, row_start, column_start):
-    """A tile with a matrix [b, b] in the place of its own elements from there on, as far as it is within it."""
+    """The tile with a matrix [b, b] written from (row_start, column_start) on. Elements outside of the tile are
+    ignored."""
     size = len(corner)
     margins = jnp.pad(tile, size)
     written = jax.lax.dynamic_update_slice(margins, corner, (row_start + size, column_start + size))
@@ -156,12 +159,12 @@ def _write_corner(tile, corner, row_start, column_start):
 
 
 class _Builder:
-    """B and its pivots in tiles. Python loops over them, so that the same programs serve any number of them.
+    """B and its pivots in tiles. Python loops over the tiles, so that the same programs serve any number of them.
 
     Attributes:
-      rank: F so far.
-      pivot_points: the kept points in tiles [t, d], filled up with zeros.
-      tiles: row i of tiles of B is ``tiles[i]``, of i + 1 tiles [t, t].
+      rank: F, the number of points kept so far.
+      pivot_points: the kept points in tiles [t, d], padded with zeros.
+      tiles: ``tiles[i]`` is row i of the tiles of B. It has i + 1 tiles [t, t].
     """
 
     def __init__(self, kernel: Kernel, dim: int):
@@ -170,7 +173,7 @@ class _Builder:
         self.tiles: list[list[Array]] = []
 
     def add(self, block: np.ndarray, num_valid: int, tolerance: float) -> np.ndarray:
-        """Extends the basis by the first points of a block [b, d], and tells which were kept, [b]."""
+        """Extends the basis by the first ``num_valid`` points of a block [b, d]. Returns which were kept, [b]."""
         new_rows = [jnp.zeros((_BLOCK, _TILE)) for _ in self.tiles]
         coordinates, explained = [], jnp.zeros((_BLOCK, _BLOCK))
         to_pivots = [self._to_pivots(block, j) for j in range(len(self.tiles))]
@@ -181,8 +184,8 @@ class _Builder:
             coordinates.append(total)
             explained = _explained(explained, total)
         inverse, order, kept = _factorise(self._kernel, block, np.int32(num_valid), explained, np.float64(tolerance))
-        for row, some in zip(self.tiles, coordinates, strict=True):
-            left = _reordered(inverse, order, some)
+        for row, row_coordinates in zip(self.tiles, coordinates, strict=True):
+            left = _reordered(inverse, order, row_coordinates)
             for j, tile in enumerate(row):
                 new_rows[j] = _add_product(new_rows[j], left, tile)
         kept = np.asarray(kept)
@@ -197,13 +200,13 @@ class _Builder:
             self.tiles.append([jnp.zeros((_TILE, _TILE)) for _ in range(len(self.tiles) + 1)])
         start = self.rank - num_new
         for i in range(first, len(self.tiles)):
-            at = np.int32(start - i * _TILE)
-            self.pivot_points[i] = _write_rows(self.pivot_points[i], points, at)
+            row_start = np.int32(start - i * _TILE)
+            self.pivot_points[i] = _write_rows(self.pivot_points[i], points, row_start)
             row = self.tiles[i]
             for j, rows in enumerate(new_rows):
-                row[j] = _write_rows(row[j], rows, at)
+                row[j] = _write_rows(row[j], rows, row_start)
             for j in range(first, len(row)):
-                row[j] = _write_corner(row[j], inverse, at, np.int32(start - j * _TILE))
+                row[j] = _write_corner(row[j], inverse, row_start, np.int32(start - j * _TILE))
 
     def _to_pivots(self, points: np.ndarray | Array, j: int) -> Array:
         return _to_pivots(self._kernel, points, self.pivot_points[j], np.int32(self.rank - j * _TILE))
@@ -213,12 +216,12 @@ class _Builder:
         basis = np.zeros((self.rank, self.rank))
         for i, row in enumerate(self.tiles):
             for j, tile in enumerate(row):
-                place = basis[i * _TILE : (i + 1) * _TILE, j * _TILE : (j + 1) * _TILE]
-                place[:] = np.asarray(tile)[: place.shape[0], : place.shape[1]]
+                target = basis[i * _TILE : (i + 1) * _TILE, j * _TILE : (j + 1) * _TILE]
+                target[:] = np.asarray(tile)[: target.shape[0], : target.shape[1]]
         return basis
 
     def probes(self, key: Array) -> tuple[np.ndarray, np.ndarray]:
-        """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω, Ω Gaussian with _NUM_PROBES columns."""
+        """(B K Bᵀ − I) Ω and (BᵀB)⁴ Ω, where Ω is Gaussian with _NUM_PROBES columns."""
         probes = np.asarray(jax.random.normal(key, (len(self.tiles), _TILE, _NUM_PROBES), np.float64))
         used = np.arange(len(self.tiles) * _TILE).reshape(-1, _TILE, 1) < self.rank
         probes = list(jnp.asarray(np.where(used, probes, 0)))
@@ -226,8 +229,8 @@ class _Builder:
         products = []
         for points in self.pivot_points:
             total = jnp.zeros((_TILE, _NUM_PROBES))
-            for j, some in enumerate(vectors):
-                total = _add_product(total, self._to_pivots(points, j), some)
+            for j, tile_vectors in enumerate(vectors):
+                total = _add_product(total, self._to_pivots(points, j), tile_vectors)
             products.append(total)
         deviation = [product - probe for product, probe in zip(self._times(products), probes, strict=True)]
         power = probes
@@ -240,23 +243,23 @@ class _Builder:
         totals = []
         for row in self.tiles:
             total = jnp.zeros_like(vectors[0])
-            for tile, some in zip(row, vectors, strict=False):
-                total = _add_product(total, tile, some)
+            for tile, tile_vectors in zip(row, vectors, strict=False):
+                total = _add_product(total, tile, tile_vectors)
             totals.append(total)
         return totals
 
     def _times_transposed(self, vectors: list[Array]) -> list[Array]:
         """Bᵀ V."""
-        totals = [jnp.zeros_like(some) for some in vectors]
-        for row, some in zip(self.tiles, vectors, strict=True):
+        totals = [jnp.zeros_like(tile_vectors) for tile_vectors in vectors]
+        for row, tile_vectors in zip(self.tiles, vectors, strict=True):
             for j, tile in enumerate(row):
-                totals[j] = _add_product_of_transposed(totals[j], tile, some)
+                totals[j] = _add_product_of_transposed(totals[j], tile, tile_vectors)
         return totals
 
 
 def _norm_bound(power: int, products: np.ndarray) -> float:
-    """An upper bound of ‖A‖₂ from Y = Aᵖ Ω, Ω Gaussian with _NUM_PROBES columns: ‖A‖ᵖ ≤ 10 √(2/π) max_i ‖y_i‖, except
-    with probability 1e-10 over Ω (Dixon 1983; Halko, Martinsson & Tropp 2011, lemma 4.1)."""
+    """An upper bound of ‖A‖₂ from Y = Aᵖ Ω, where Ω is Gaussian with _NUM_PROBES columns: ‖A‖ᵖ ≤ 10 √(2/π) max_i ‖y_i‖,
+    except with probability 1e-10 over Ω (Dixon 1983; Halko, Martinsson & Tropp 2011, lemma 4.1)."""
     largest = float(np.max(np.linalg.norm(products, axis=0)))
     return (_PROBE_FACTOR * math.sqrt(2 / math.pi) * largest) ** (1 / power)
 
@@ -270,7 +273,7 @@ def _features(kernel, points, pivot_points, basis):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceMap(FeatureMap):
-    """Coordinates in an orthonormal basis of span{k(z_1, ·), ..., k(z_M, ·)}: see the module's text.
+    """Coordinates in an orthonormal basis of span{k(z_1, ·), ..., k(z_M, ·)}, see ``kme_jax.feature_maps.subspace``.
 
     Build one with :meth:`from_points`.
 
@@ -279,9 +282,9 @@ class SubspaceMap(FeatureMap):
       points: the public points z, float64 [M, d].
       pivots: indices of the F kept points, increasing, [F].
       basis: B, float64 [F, F], lower triangular, on the host.
-      lambda_max: upper bound of λmax(B K_SS Bᵀ). 1 but for the rounding in B; see :attr:`diameter`.
-      basis_norm: upper bound (within a factor of about 2) of ‖B‖₂: what an error in k_S(x) is amplified by.
-      tolerance: the drop rule's tolerance.
+      lambda_max: upper bound of λmax(B K_SS Bᵀ), which would be 1 without the rounding in B; see :attr:`diameter`.
+      basis_norm: upper bound (within a factor of about 2) of ‖B‖₂, which amplifies an error in k_S(x).
+      tolerance: the tolerance of the drop rule.
     """
 
     kernel: Kernel
@@ -306,13 +309,14 @@ class SubspaceMap(FeatureMap):
 
         Args:
           kernel: k.
-          points: z, [M, d]. They must not depend on private rows, except for rows that are public anyway; those are
-            not protected. Duplicates, and points in the span of earlier ones, are dropped from the basis.
-          tolerance: squared residual norm at or below which a point is dropped, > 0.
-          progress: called with (points done, points in all).
+          points: z, [M, d]. They must not depend on private rows. If they include rows of the database, these rows must
+            be public anyway, and are not protected. Duplicates, and points in the span of earlier ones, are dropped
+            from the basis.
+          tolerance: a point is dropped if its squared residual norm is at most this; > 0.
+          progress: called with (points done, M).
 
         Raises:
-          ValueError: points that are not a finite [M, d] array; a tolerance that is not positive, or is above every
+          ValueError: if points are not a finite [M, d] array, or the tolerance is not positive, or not below any
             k(z, z), or too small for an orthonormal basis in float64.
         """
         points = check_points(points, "points").astype(np.float64)
@@ -333,8 +337,9 @@ class SubspaceMap(FeatureMap):
         lambda_max = 1 + _norm_bound(1, deviation)
         if not lambda_max <= 1 + _MAX_DEVIATION:
             raise ValueError(
-                f"tolerance {tolerance} is too small for these points in float64: the basis is orthonormal to "
-                f"{lambda_max - 1:.2g} only; use a larger one, such as {max(100 * tolerance, DEFAULT_TOLERANCE):g}"
+                f"tolerance {tolerance} is too small for these points in float64: the basis deviates from an "
+                f"orthonormal one by {lambda_max - 1:.2g}; use a larger tolerance, such as "
+                f"{max(100 * tolerance, DEFAULT_TOLERANCE):g}"
             )
         return cls(
             kernel=kernel,
@@ -352,18 +357,18 @@ class SubspaceMap(FeatureMap):
         increasing = (
             self.pivots[0] >= 0 and self.pivots[-1] < self.num_points and bool((np.diff(self.pivots) > 0).all())
         )
-        require(increasing, "pivots: expected increasing places of points")
+        require(increasing, "pivots: expected increasing indices of points")
         check_array(self.basis, "basis", "f", (self.num_features, self.num_features))
         require(1 <= self.lambda_max <= 1 + _MAX_DEVIATION, f"lambda_max: expected 1 to {1 + _MAX_DEVIATION}")
         largest = float(np.sqrt(np.max(np.sum(np.square(self.basis), axis=1))))
-        require(largest <= self.basis_norm < math.inf, "basis_norm: a row of the basis is longer")
+        require(largest <= self.basis_norm < math.inf, "basis_norm: smaller than the norm of a row of the basis")
         check_positive("tolerance", self.tolerance)
-        # λmax − 1 is 8 times the largest of ten ‖(B K_SS Bᵀ − I) v‖ (``_norm_bound``). Nobody knows these v before.
+        # λmax − 1 is 8 times the largest of ten ‖(B K_SS Bᵀ − I) v‖ (``_norm_bound``). The v here are unpredictable.
         for vector in np.random.default_rng().normal(size=(_NUM_CHECKS, self.num_features)):
             product = self.weighted_sum(self.pivot_points, self.basis.T @ vector)
             deviation = float(np.linalg.norm(product - vector))
             most = self.lambda_max - 1 + 1e-9 * math.sqrt(self.num_features)
-            require(deviation <= most, "the basis is not one of these points")
+            require(deviation <= most, "basis: it is not an orthonormal basis for these points")
 
     @property
     def num_features(self) -> int:
@@ -382,7 +387,7 @@ class SubspaceMap(FeatureMap):
 
     @property
     def num_points(self) -> int:
-        """M, dropped points included."""
+        """M, with dropped points included."""
         return self.points.shape[0]
 
     @property
@@ -398,11 +403,11 @@ class SubspaceMap(FeatureMap):
     def diameter(self) -> float:
         """√(2 κ λmax) for a kernel k ≥ 0 with k(x, x) ≤ κ, and 2 √(κ λmax) for any other.
 
-        Formal guarantee, in exact arithmetic for the matrix B that is stored (whatever rounding went into it):
+        Formal guarantee, in exact arithmetic for the matrix B that is stored (with its rounding errors):
         ψ(x) − ψ(x′) = B Φ*(φ(x) − φ(x′)), with Φ*h = (⟨k(z_s, ·), h⟩)_s, and ‖B Φ*‖² = λmax(B K_SS Bᵀ). For k ≥ 0,
         ‖φ(x) − φ(x′)‖² = k(x, x) + k(x′, x′) − 2 k(x, x′) ≤ 2κ; in general it is at most 4κ ([B] lemma 13).
-        Against the zero vector it is at most κ. λmax is bounded by 1 + ‖B K_SS Bᵀ − I‖ by ten random probes, see
-        :attr:`failure_probability`.
+        The squared distance of φ(x) from the zero vector is at most κ. λmax is at most 1 + ‖B K_SS Bᵀ − I‖. Ten random
+        probes bound this norm, see :attr:`failure_probability`.
         """
         return self._diameter(self.lambda_max)
 
@@ -412,22 +417,24 @@ class SubspaceMap(FeatureMap):
 
     @property
     def failure_probability(self) -> float:
-        """1e-10: that the bound of ‖B K_SS Bᵀ − I‖ by ten random probes is too small (``_norm_bound``, one use of it),
-        over probes that are fixed independently of points and rows. ‖B‖ is not in the diameter of this map; that of
-        ``SubspaceIntegers`` has both, and twice the probability."""
+        """1e-10: the probability that the bound of ‖B K_SS Bᵀ − I‖ is too small (``_norm_bound``).
+
+        It is over the ten random probes, which are fixed independently of points and rows. The diameter of this map
+        uses one such bound. The diameter of ``SubspaceIntegers`` uses a bound of ‖B‖ too, and has twice the
+        probability."""
         return _PROBE_FACTOR**-_NUM_PROBES
 
     @property
     def certain_diameter(self) -> float:
-        """The same with :attr:`certain_lambda_max`."""
+        """:attr:`diameter` with :attr:`certain_lambda_max` instead of λmax."""
         return self._diameter(self.certain_lambda_max)
 
     @functools.cached_property
     def certain_lambda_max(self) -> float:
-        """λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, which cannot fail, and takes F³ operations once.
+        """λmax ≤ 1 + ‖B K_SS Bᵀ − I‖_F, a bound that cannot fail. It takes F³ operations once.
 
-        The products are rounded: each entry is off by at most γ (|B| |K_SS| |B|ᵀ), γ = n u / (1 − n u) for n = 2F + 2
-        operations in a row and the unit roundoff u (Higham 2002, section 3.5), for any order of summation.
+        The products are rounded: the error of each entry is at most γ (|B| |K_SS| |B|ᵀ), with γ = n u / (1 − n u) for
+        n = 2F + 2 operations in a row and the unit roundoff u (Higham 2002, section 3.5), for any order of summation.
         """
         with float64():
             values = np.asarray(gram.gram(self.kernel, jnp.asarray(self.pivot_points)))
@@ -444,7 +451,7 @@ class SubspaceMap(FeatureMap):
 
     @property
     def row_bound(self) -> float:
-        """1e100: squares and their sums are far from overflow."""
+        """1e100. Squares up to this size, and their sums, are far from overflow."""
         return 1e100
 
     def rank_at(self, num_points: int | np.ndarray) -> int | np.ndarray:
@@ -454,11 +461,11 @@ class SubspaceMap(FeatureMap):
     def prefix(self, num_points: int) -> SubspaceMap:
         """The map of the first M points, without a new factorisation.
 
-        λmax and ‖B‖ of a leading block of B (and of B K Bᵀ, by Cauchy's interlacing) are at most those of the whole,
-        so the bounds carry over.
+        λmax and ‖B‖ of a leading block of B (and of B K Bᵀ, by Cauchy's interlacing) are at most those of all of B.
+        So the bounds hold for the prefix too.
 
         Raises:
-          ValueError: M is not in 1, ..., :attr:`num_points`.
+          ValueError: if M is not in 1, ..., :attr:`num_points`.
         """
         if not 1 <= num_points <= self.num_points:
             raise ValueError(f"num_points must be between 1 and {self.num_points}, got {num_points}")
@@ -468,11 +475,13 @@ class SubspaceMap(FeatureMap):
         )
 
     def __call__(self, x: Array) -> Array:
-        """ψ(x_n) = B k_S(x_n): [n, d] -> [n, F] in float64. Call within ``numerics.float64()``: ‖B‖ amplifies the
-        error of a float32 kernel value far beyond the noise of a release.
+        """ψ(x_n) = B k_S(x_n): [n, d] -> [n, F] in float64.
+
+        Call this within ``kme_jax._numerics.precision.float64()``. In float32, ‖B‖ would amplify the error of a kernel
+        value far beyond the noise of a release.
 
         Raises:
-          ValueError: x is float32.
+          ValueError: if x is float32.
         """
         x, basis = jnp.asarray(x), jnp.asarray(self.basis)
         if x.dtype != jnp.float64 or basis.dtype != jnp.float64:
@@ -480,9 +489,10 @@ class SubspaceMap(FeatureMap):
         return _features(self.kernel, x, jnp.asarray(self.pivot_points), basis)
 
     def features_of_points(self, num_rows: int, num_columns: int) -> Array:
-        """ψ(z_m) of the public points, filled up to a size that is the same for many maps: [num_rows, num_columns].
+        """ψ(z_m) of the public points, padded to a size that is the same for many maps: [num_rows, num_columns].
 
-        Rows beyond M repeat the last point's, and columns beyond F are zero. Call within ``numerics.float64()``.
+        Rows after row M repeat the features of the last point. Columns after column F are zero. Call this within
+        ``kme_jax._numerics.precision.float64()``.
         """
         points = np.pad(self.points, [(0, num_rows - self.num_points), (0, 0)], mode="edge")
         missing = num_columns - self.num_features
@@ -490,7 +500,9 @@ class SubspaceMap(FeatureMap):
         return _features(self.kernel, points, pivot_points, np.pad(self.basis, (0, missing)))
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
-        """B Σ_n a_n k_S(x_n): one kernel sum, by direct differences as in the basis and the proof, then one product."""
+        """B Σ_n a_n k_S(x_n): one kernel sum, and then one product.
+
+        The kernel sum uses direct differences, as the basis and the proof do."""
         rows, weights = np.asarray(rows, np.float64), np.asarray(weights, np.float64)
         values = gram.KernelValues(self.kernel, expand=False)
         sums = tiles.pair_sums(
@@ -502,7 +514,10 @@ class SubspaceMap(FeatureMap):
         """Weights w [M] with Σ_m w_m k(z_m, ·) = Σ_f β_f b_f, zero at dropped points ([B] algorithm 1, line 8).
 
         Args:
-          coordinates: β, [F], or several, [F, r].
+          coordinates: β, [F], or r vectors β as columns, [F, r].
+
+        Returns:
+          w, [M] or [M, r].
         """
         weights = np.zeros((self.num_points, *np.shape(coordinates)[1:]))
         weights[self.pivots] = self.basis.T @ np.asarray(coordinates, np.float64)
@@ -512,8 +527,8 @@ class SubspaceMap(FeatureMap):
 # -- in integers
 
 
-_KERNEL_BITS = 38  # a chunk of 2^15 rows sums up to 2^53: exact in float64
-_BASIS_BITS = 40  # of B after the point
+_KERNEL_BITS = 38  # the sum of a chunk of 2^15 rows is at most 2^53, so it is exact in float64
+_BASIS_BITS = 40  # binary digits of B after the point
 
 
 @pytree_dataclass
@@ -542,7 +557,7 @@ class IntegerKernelValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceIntegers(IntegerMap):
-    """q(x) = round(s k_S(x)), and B applied once to the sum, exactly.
+    """q(x) = round(s k_S(x)). B is applied once, to the sum, in exact arithmetic.
 
     Attributes:
       feature_map: a SubspaceMap.
@@ -566,25 +581,26 @@ class SubspaceIntegers(IntegerMap):
 
     @property
     def diameter(self) -> float:
-        """s √(2κλ) + ‖B‖ √F (1 + 2 s e) + √F, and what rounding B to multiples of 2^-40 moves; e is the error of k in
-        float64, and λ = λmax + ‖B‖² F e.
+        """s √(2κλ) + ‖B‖ √F (1 + 2 s e) + √F, plus the effect of rounding B to multiples of 2^-40. Here e is the error
+        of k in float64, and λ = λmax + ‖B‖² F e.
 
         Formal guarantee: with q(x) = s k_S(x) + r, |r_i| ≤ ½ + s e, ‖B q(x) − B q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ +
-        2 ‖B‖ √F (½ + s e); rounding the product to integers moves each of two neighbours' coordinates by at most ½, √F
-        in all; and B′ − B, which is known, moves ‖B k_S‖ by no more than ‖B′ − B‖ times the norm of a difference of
-        k_S, at most 2κ√F. ‖ψ(x) − ψ(x′)‖² ≤ 2κλ (``SubspaceMap.diameter``), where λmax was bounded for the Gram matrix
-        as computed, whose norm is off by at most F e. Clamping to what k can be moves q towards s k_S.
+        2 ‖B‖ √F (½ + s e). Rounding the product to integers moves each coordinate of two neighbours by at most ½,
+        which is √F in total. Let B′ be B rounded to multiples of 2^-40. B′ − B is known, and moves ‖B k_S‖ by no more
+        than ‖B′ − B‖ times the norm of a difference of k_S, which is at most 2κ√F. ‖ψ(x) − ψ(x′)‖² ≤ 2κλ
+        (``SubspaceMap.diameter``), where λmax was bounded for the Gram matrix as computed. The norm of that matrix is
+        off by at most F e. Clamping q to the range of s k moves it towards s k_S.
         """
         return self._diameter(self.feature_map.lambda_max, self.feature_map.basis_norm)
 
     @property
     def failure_probability(self) -> float:
-        """2e-10: of λmax and of ‖B‖, each over ten random vectors."""
+        """2e-10: 1e-10 for the bound of λmax and 1e-10 for that of ‖B‖, each over ten random vectors."""
         return 2e-10
 
     @property
     def certain_diameter(self) -> float:
-        """The same with Frobenius norms: ‖B‖ ≤ ‖B‖_F, and ``SubspaceMap.certain_lambda_max``."""
+        """:attr:`diameter` with Frobenius norms: ‖B‖ ≤ ‖B‖_F, and ``SubspaceMap.certain_lambda_max``."""
         subspace = self.feature_map
         return self._diameter(subspace.certain_lambda_max, float(np.linalg.norm(subspace.basis)))
 
@@ -613,5 +629,5 @@ class SubspaceIntegers(IntegerMap):
 
     def released(self, total):
         product = exact_product(self.feature_map.basis, total, _BASIS_BITS)
-        # Beyond 2^61 for no row of a kernel that is computed as said; and clipping brings neighbours no further apart.
+        # No entry exceeds 2^61 if the error of the kernel is as stated. Clipping never increases distances.
         return np.clip(product, -(2**MAX_SUM_BITS), 2**MAX_SUM_BITS).astype(np.int64)

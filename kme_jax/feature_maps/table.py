@@ -43,10 +43,10 @@ class Binning:
     width: int = dataclasses.field(metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses invalid fields of a binning that was read from a file.
+        """Checks the fields of a binning that was read from a file.
 
         Raises:
-          ValueError: the binning has no values, or its cells have no codes or more codes than the column.
+          ValueError: if the binning has no values, or its cells have no codes or more codes than the column.
         """
         require(
             1 + self.missing <= self.num_codes < 2**53 and 1 <= self.width <= self.num_codes,
@@ -107,18 +107,18 @@ class Block:
     zoom: int = dataclasses.field(default=0, metadata={"static": True})
 
     def validate(self) -> None:
-        """Refuses invalid fields of a block that was read from a file.
+        """Checks the fields of a block that was read from a file.
 
         Raises:
-          ValueError: the fields do not fit together.
+          ValueError: if a field is invalid, or fields contradict each other.
         """
-        different = 0 < len(self.columns) == len(set(self.columns)) == len(self.bins)
-        require(different, "a block has no columns, or one of them twice")
+        unique_columns = 0 < len(self.columns) == len(set(self.columns)) == len(self.bins)
+        require(unique_columns, "a block has no columns, or one of them twice")
         least = -1 if len(self.columns) == 1 else 0
         for bins in self.bins:
             check_array(bins, "bins", "i", (None,))
-            require(least <= bins.min() and 0 <= bins.max() < len(bins), "bins: a number is beyond the bins")
-        require(1 <= self.weight < 2**40, "a block has no positive weight")
+            require(least <= bins.min() and 0 <= bins.max() < len(bins), "bins: a number is not the number of a bin")
+        require(1 <= self.weight < 2**40, "the weight of a block is not positive, or too large")
         require(
             0 <= self.zoom <= 2**20 * (len(self.columns) == 1), "only a block of one column may cut its bins into parts"
         )
@@ -136,12 +136,12 @@ class Block:
 
     def equals(self, other: Block) -> bool:
         """Whether two blocks have the same fields."""
-        same = (self.columns, self.weight, self.zoom) == (other.columns, other.weight, other.zoom)
-        return same and all(map(np.array_equal, self.bins, other.bins))
+        equal = (self.columns, self.weight, self.zoom) == (other.columns, other.weight, other.zoom)
+        return equal and all(map(np.array_equal, self.bins, other.bins))
 
     @property
     def may_miss(self) -> bool:
-        """Whether the block leaves the rows of at least one cell uncounted."""
+        """Whether the block does not count the rows of at least one cell."""
         return int(np.min(self.bins[0])) < 0
 
 
@@ -211,8 +211,8 @@ class TableMap(FeatureMap):
 
     def equals(self, other: TableMap) -> bool:
         """Whether two maps have the same fields."""
-        same = self.binnings == other.binnings and len(self.blocks) == len(other.blocks)
-        return same and all(mine.equals(yours) for mine, yours in zip(self.blocks, other.blocks, strict=True))
+        equal = self.binnings == other.binnings and len(self.blocks) == len(other.blocks)
+        return equal and all(block.equals(theirs) for block, theirs in zip(self.blocks, other.blocks, strict=True))
 
     @property
     def kernel(self) -> TableKernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
@@ -308,12 +308,14 @@ class TableMap(FeatureMap):
             for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
                 if (j, id(bins)) not in binned:
                     binned[j, id(bins)] = bins[cells[j]]
-                new = binned[j, id(bins)]
+                column_bins = binned[j, id(bins)]
                 if key:
                     if (key, size) not in products:
                         products[key, size] = index * size
-                    new = products[key, size] + new
-                index, key = new, (key, j, id(bins))
+                    index = products[key, size] + column_bins
+                else:
+                    index = column_bins
+                key = (key, j, id(bins))
             if block.zoom:
                 index = self._zoomed(block, index, columns[block.columns[0]], np)
             if block.may_miss:
@@ -367,7 +369,7 @@ class TableIntegers(IntegerMap):
 
     @property
     def diameter(self) -> float:
-        """√(2 Σ_b ω_b²), see ``TableMap.diameter``: it holds for these integers as they are."""
+        """√(2 Σ_b ω_b²). The proof of ``TableMap.diameter`` holds for these integers too."""
         return math.sqrt(2 * sum(block.weight**2 for block in self.feature_map.blocks)) * (1 + 1e-15)
 
     @property

@@ -1,11 +1,11 @@
-"""Fourier features of mixtures of normal distributions, in coordinates of the caller's own: what step 3 computes with.
+"""Fourier features of mixtures of normal distributions, in local coordinates that the caller chooses, for step 3.
 
 In units of a length ℓ from a centre c, a mixture Σ_k w_k N(c + ℓ z_k, ℓ² s² I) has the features
 
     a_j exp(−s² ‖ℓ ω_j‖² / 2) Σ_k w_k (cos, sin)(ω_jᵀ(c + ℓ z_k)),
 
-because E exp(iωᵀξ) = exp(−‖ω‖²/2) for standard normal ξ. Phases ω_jᵀc are taken in float64, so that float32 is enough
-for z, wherever c is.
+because E exp(iωᵀξ) = exp(−‖ω‖²/2) for standard normal ξ. Phases ω_jᵀc are computed in float64, so that float32 is
+accurate enough for z with any centre c.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Array = jax.Array
 
 
 class Waves(abc.ABC):
-    """Features of mixtures in local coordinates, in float32, J of them: n cosines and then n sines.
+    """The J features of mixtures in local coordinates, in float32: n cosines and then n sines.
 
-    Sums over points come in an order of the waves' own, a table that may have places without a frequency. ``features``
-    has the map's order.
+    Sums over points are computed as a *table*: an array in an order that each class chooses. It may have entries
+    without a frequency. ``features`` puts a table into the order of the map.
 
     Attributes:
       amplitudes: a, [n].
@@ -45,22 +45,29 @@ class Waves(abc.ABC):
 
     @abc.abstractmethod
     def table_of_normals(self, centres: Array, weights: Array, widths: Array) -> Array:
-        """ψ(Σ_k w_k N(z_k, s_g² I)), with k in group g, as a table: z [K, d], w [K], and s [G], one for each of the G
-        groups of K/G centres that follow one another. Traceable and differentiable. Zero where there is no frequency.
+        """ψ(Σ_k w_k N(z_k, s_g² I)), with k in group g, as a table. Traceable and differentiable.
+
+        Args:
+          centres: z, [K, d].
+          weights: w, [K].
+          widths: s, [G]: one for each group. Each of the G groups has K/G consecutive centres.
+
+        Returns:
+          The table, with 0 in entries without a frequency.
         """
 
     @abc.abstractmethod
     def table(self, features: Array) -> Array:
-        """Features [J] as a table, zero where there is no frequency."""
+        """Features [J] as a table, with 0 in entries without a frequency."""
 
     @abc.abstractmethod
     def features(self, table: Array) -> Array:
         """The inverse of ``table``, [J]."""
 
     def fewer(self, number: int, table: Array) -> tuple[Waves, Array]:
-        """Waves of so many of the frequencies, a random part of all, and the same part of a table.
+        """Waves of the first ``number`` frequencies, which are a random sample of all, and their entries of a table.
 
-        All of them where there are not as many, or where no part stands for the others.
+        All frequencies are returned if there are fewer, or if the first are not a random sample (the default).
         """
         del number
         return self, table
@@ -70,7 +77,7 @@ class Waves(abc.ABC):
         return (2 * math.pi) ** 2 * jnp.sum(jnp.square(self.turns), axis=1)
 
     def mixture(self, centres: Array, weights: Array) -> Array:
-        """ψ of weighted points, [J]: z [K, d], w [K]. Traceable."""
+        """ψ of weighted points, [J], for points z [K, d] and weights w [K]. Traceable."""
         return self.features(self.table_of_normals(centres, weights, jnp.zeros(1, centres.dtype)))
 
     def mixtures(self, centres: Array, weights: Array, widths: Array) -> Array:
@@ -83,7 +90,7 @@ class Waves(abc.ABC):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class FreeWaves(Waves):
-    """For any frequencies. The table is the features, [2, n].
+    """Waves for any frequencies. The table has the cosines and the sines, [2, n].
 
     Attributes:
       amplitudes: a, [n].
@@ -108,12 +115,12 @@ class FreeWaves(Waves):
         return jax.tree.map(lambda values: values[:number], self), table[:, :number]
 
 
-# sin(2πr) for |r| ≤ 1/4: r times a polynomial in r² (least squares at Chebyshev's nodes), off by 4e-9 at most.
+# sin(2πr) for |r| ≤ 1/4: r times a polynomial in r² (least squares at Chebyshev's nodes). The error is at most 4e-9.
 _SINE = (6.28318516, -41.34165493, 81.60099819, -76.54965682, 39.53581371)
 
 
 def _sin(turns: Array) -> Array:
-    """sin 2πu in float32 to 3e-7 and a rounding of u: half the cost of ``sincos_turns`` for both."""
+    """sin 2πu in float32, to 3e-7 plus the effect of rounding u. It costs half as much as ``sincos_turns``."""
     x = 0.25 - jnp.abs(turns - 0.25 - jnp.round(turns - 0.25))
     y = x * x
     value = jnp.full_like(y, _SINE[-1])
@@ -138,22 +145,22 @@ def _free_table_forward(waves, centres, weights, widths):
     return table, (waves, weights, widths, cos, sin, damping, sums)
 
 
-def _free_table_backward(kept, cotangent):
-    """From the cosines and sines of the way forward. Waves are data, not parameters: they have no cotangent."""
-    waves, weights, widths, cos, sin, damping, sums = kept
+def _free_table_backward(residuals, cotangent):
+    """Cotangents, from the cosines and sines of the forward pass. Those of waves are 0, because waves are data."""
+    waves, weights, widths, cos, sin, damping, sums = residuals
     cotangent_cos, cotangent_sin = cotangent[0][None, :], cotangent[1][None, :]
     along_cos, along_sin = damping * cotangent_cos, damping * cotangent_sin
-    turning = cos * along_sin[:, None, :] - sin * along_cos[:, None, :]
-    moved = jnp.matmul(turning.reshape(-1, cos.shape[2]), waves.turns, precision=jax.lax.Precision.HIGHEST)
-    centres = 2 * math.pi * weights[:, None] * moved
+    of_angles = cos * along_sin[:, None, :] - sin * along_cos[:, None, :]
+    of_positions = jnp.matmul(of_angles.reshape(-1, cos.shape[2]), waves.turns, precision=jax.lax.Precision.HIGHEST)
+    of_centres = 2 * math.pi * weights[:, None] * of_positions
     along_both = [
         jnp.matmul(values, along[:, :, None], precision=jax.lax.Precision.HIGHEST)
         for values, along in ((cos, along_cos), (sin, along_sin))
     ]
-    grown = cast(jax.Array, sum(along_both))
-    each = sums[0] * cotangent_cos + sums[1] * cotangent_sin
-    wider = -widths * jnp.matmul(each, waves.squares(), precision=jax.lax.Precision.HIGHEST)
-    return jax.tree.map(jnp.zeros_like, waves), centres, grown.reshape(-1), wider
+    of_weights = cast(jax.Array, sum(along_both))
+    of_damping = sums[0] * cotangent_cos + sums[1] * cotangent_sin
+    of_widths = -widths * jnp.matmul(of_damping, waves.squares(), precision=jax.lax.Precision.HIGHEST)
+    return jax.tree.map(jnp.zeros_like, waves), of_centres, of_weights.reshape(-1), of_widths
 
 
 _free_table.defvjp(_free_table_forward, _free_table_backward)
@@ -162,10 +169,12 @@ _free_table.defvjp(_free_table_forward, _free_table_backward)
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class LatticeWaves(Waves):
-    """For frequencies ω_i = 2π n_i / L_i with integer n: cosines and sines of sums of angles, one for each column, so
-    that K Σ_i R_i of them and a matrix product take the place of K n.
+    """Waves for frequencies ω_i = 2π n_i / L_i with integer n.
 
-    A frequency is (n_1, ±r) with n_1 = 0, ..., R_1 and r in one half of the lattice of the other columns: the angles of
+    The angle of a frequency is a sum of one angle for each column. So K Σ_i R_i cosines and sines, and a matrix
+    product, replace K n cosines and sines.
+
+    A frequency is (n_1, ±r) with n_1 = 0, ..., R_1 and r in one half of the lattice of the other columns. The angles of
     both signs have the same four products of cosines and sines. The table is [2, 2, R_1 + 1, number of r]: cosines and
     sines, signs, n_1 and r.
 
@@ -174,9 +183,9 @@ class LatticeWaves(Waves):
       turns: ℓ ω / 2π, [n, d].
       spacing: ℓ / L, [d].
       phases: c / L, [d].
-      places: of each frequency in a table of all (sign, n_1, r), flattened, [n] int32.
-      heights: a in such a table, [2, R_1 + 1, number of r]; 0 where there is no frequency.
-      reach: R, static.
+      places: the index of each frequency in a flattened table of all (sign, n_1, r), int32 [n].
+      heights: a in such a table, [2, R_1 + 1, number of r]; 0 in entries without a frequency.
+      reach: R, the largest |n_i| of each column, static.
     """
 
     amplitudes: Array
@@ -191,13 +200,20 @@ class LatticeWaves(Waves):
     def of_lattice(
         cls, amplitudes: np.ndarray, indices: np.ndarray, spacing: np.ndarray, phases: np.ndarray
     ) -> LatticeWaves:
-        """For indices n [n, d], n_1 ≥ 0, no two of them equal or opposite."""
+        """The waves of a lattice.
+
+        Args:
+          amplitudes: a, [n].
+          indices: the integers of the frequencies, [n, d], with n_1 ≥ 0. No two rows are equal or opposite.
+          spacing: ℓ / L, [d].
+          phases: c / L, [d].
+        """
         reach = np.max(np.abs(indices), axis=0)
         first, rest = indices[:, 0], indices[:, 1:]
         sizes = [int(reach[0]) + 1]
         minus = np.zeros(len(indices), bool)
         if rest.shape[1]:
-            # −r where r_1 < 0, with which (n_1, r) is (n_1, −(−r)).
+            # If r_1 < 0, use −r and the sign minus: (n_1, r) is (n_1, −(−r)).
             minus = rest[:, 0] < 0
             rest = np.where(minus[:, None], -rest, rest)
             sizes += [int(reach[1]) + 1, *(2 * int(size) + 1 for size in reach[2:])]
@@ -219,7 +235,7 @@ class LatticeWaves(Waves):
         columns = centres * self.spacing[None, :] + self.phases[None, :]
 
         def powers(i):
-            """(cos, sin) of 2π n_i u_i for all n_i, [K, ·] each; damped, column by column, as the widths say."""
+            """(cos, sin) of 2π n_i u_i for all n_i, [K, ·] each, times the damping of column i by the widths."""
             steps = np.arange(0 if i <= 1 else -self.reach[i], self.reach[i] + 1, dtype=columns.dtype)
             sin, cos = sincos_turns(columns[:, i, None] * steps[None, :])
             damping = jnp.exp(-0.5 * jnp.square(2 * math.pi * self.spacing[i] * widths[:, None] * steps[None, :]))
@@ -253,7 +269,7 @@ class LatticeWaves(Waves):
         return table.reshape(2, -1)[:, self.places].reshape(-1)
 
 
-# Up to this many, products of columns are as fast as a matrix product that has to be stored.
+# Up to this many columns, products of columns are as fast as a matrix product that has to be stored.
 _ELEMENTWISE_COLUMNS = 8
 
 
@@ -286,17 +302,17 @@ class CosSin:
 
 
 class SpectralMap(FeatureMap):
-    """A feature map of cosines and sines: [cosines, sines], so that E ψ(z + sξ) is known for normal ξ.
+    """A feature map of cosines and sines: [cosines, sines]. E ψ(z + sξ) has a closed form for normal ξ.
 
     Attributes:
-      amplitudes: a, what the cosine and the sine of each frequency are multiplied by, [J/2].
+      amplitudes: a, the factor of the cosine and the sine of each frequency, [J/2].
     """
 
     amplitudes: np.ndarray
 
     @abc.abstractmethod
     def angles(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns; both of the dtype that
+        """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns. Both have the dtype that
         features are computed in."""
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
@@ -327,17 +343,19 @@ class SpectralMap(FeatureMap):
 # -- in integers
 
 
-_LEVEL = 32000  # q of the largest amplitude: a chunk of 2^15 rows fits an int32 sum, and two squares an int32
+# The integer of the largest amplitude. The sum of a chunk of 2^15 rows fits an int32, and so do two squares.
+_LEVEL = 32000
 _LARGEST = 32767
-# |q − s ψ| for each coordinate: rounding to an integer; and 32000 times an error of 1.2e-7 of sines and cosines, 6e-8
-# of the level and 6e-8 of their product.
+# A bound of |q − s ψ| for each coordinate: ½ for rounding to an integer, and 32000 times the relative errors of sines
+# and cosines (1.2e-7), of the level (6e-8) and of their product (6e-8).
 _COORDINATE_ERROR = 0.51
 
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class IntegerCosSin:
-    """Rounded multiples of cos and sin, for ``tiles.pair_sums``: points are frequencies and, last, the level."""
+    """Rounded multiples of cos and sin, for ``tiles.pair_sums``. Points are frequencies, with the level as their last
+    column."""
 
     num_values: ClassVar[int] = 2
     values: ClassVar[CosSin] = CosSin()
@@ -348,7 +366,7 @@ class IntegerCosSin:
             jnp.clip(jnp.rint(level * value), -_LARGEST, _LARGEST).astype(jnp.int32)
             for value in self.values(points[:, :-1], rows)
         )
-        # The bound that makes the sensitivity certain, whatever computed the cosine.
+        # This bound of the norm holds even if a cosine is computed wrongly, so the sensitivity is certain.
         largest = level.astype(jnp.int32) + 2
         valid = (cos * cos + sin * sin <= largest * largest).astype(jnp.int32)
         return cos * valid, sin * valid
@@ -377,7 +395,7 @@ class SpectralIntegers(IntegerMap):
         if num_rows * (_LEVEL + 2) >= 2**MAX_SUM_BITS:
             raise ValueError(f"num_rows: at most {2**MAX_SUM_BITS // (_LEVEL + 2)} rows can be summed, got {num_rows}")
         if feature_map.angles(np.zeros((1, feature_map.dim)))[0].dtype != np.float32:
-            raise ValueError("integer features need a map in float32")
+            raise ValueError("integer features need a map in float32, got one in another precision")
         amplitudes = np.asarray(feature_map.amplitudes, np.float64)
         units = _LEVEL / float(amplitudes.max())
         return cls(feature_map, units, (units * amplitudes).astype(np.float32))
@@ -386,19 +404,20 @@ class SpectralIntegers(IntegerMap):
     def diameter(self) -> float:
         """s · diameter(ψ) + 1.02 √J.
 
-        Formal guarantee: ‖q(x) − s ψ(x)‖_∞ ≤ 0.51, with ψ of the angles as they are rounded, which the diameter of ψ
-        covers; so ‖q(x) − q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ + 2 · 0.51 √J, and no more than :attr:`certain_diameter`.
+        Formal guarantee: ‖q(x) − s ψ(x)‖_∞ ≤ 0.51, with ψ at the rounded angles, which the diameter of ψ covers. So
+        ‖q(x) − q(x′)‖ ≤ s ‖ψ(x) − ψ(x′)‖ + 2 · 0.51 √J, and it is at most :attr:`certain_diameter`.
         """
         rounding = 2 * _COORDINATE_ERROR * math.sqrt(self.feature_map.num_features)
         return min(self.units * self.feature_map.diameter + rounding, self.certain_diameter)
 
     @property
     def certain_diameter(self) -> float:
-        """2 √(Σ_j (⌊l_j⌋ + 2)²): of vectors no longer than that, as is enforced in integers."""
+        """2 √(Σ_j (⌊l_j⌋ + 2)²): twice :attr:`norm_bound`."""
         return 2 * self.norm_bound
 
     @property
     def norm_bound(self) -> float:
+        """√(Σ_j (⌊l_j⌋ + 2)²), which is enforced in integers."""
         return math.sqrt(sum((int(level) + 2) ** 2 for level in self.levels)) * (1 + 1e-12)
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):

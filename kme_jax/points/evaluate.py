@@ -1,4 +1,4 @@
-"""Errors of a release against the private rows. NOT PRIVATE: for the curator's eyes."""
+"""Errors of a release against the private rows. NOT PRIVATE: for the curator alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _cumulative(values: np.ndarray, weights: np.ndarray, at: np.ndarray) -> np.n
 
 
 def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of different columns, [d, d]; NaN on the diagonal, and for a column that is constant."""
+    """The correlations of different columns, [d, d]. They are NaN on the diagonal, and for a constant column."""
     centred = rows - weights @ rows
     covariance = (centred * weights[:, None]).T @ centred
     spread = np.sqrt(np.maximum(np.diag(covariance), 0))
@@ -39,67 +39,73 @@ def evaluate(
     """Errors of means, standard deviations, cumulative distributions and correlations, and Δ. NOT PRIVATE.
 
     Args:
-      release: with bounds, for rows as it was made from; they are clamped to the bounds here as there.
-      rows: private, [N, d].
+      release: a release with bounds.
+      rows: the private rows, [N, d]. They are clamped to the bounds, as they were for the release.
       distance: whether to compute Δ too, the distance of the embeddings in the RKHS: N²/2 kernel evaluations.
-      progress: called with (work done, work in all).
+      progress: called with (work done, total work).
 
     Returns:
-      A dictionary of plain JSON values: "warning", "num_rows", "distance" (or None), "columns" (for each, "name",
-      "mean" and "standard_deviation", each of rows and of the release, and "cumulative_error", the largest difference
-      of the cumulative distributions) and "correlation_error", the largest difference of any, or None.
+      A dictionary of plain JSON values:
+
+      * "warning", "num_rows".
+      * "distance": Δ, or None.
+      * "columns": for each column "name"; "mean" and "standard_deviation", each of the rows and of the release; and
+        "cumulative_error", the largest difference of the cumulative distributions.
+      * "correlation_error": the largest difference of the correlations of two columns, or None.
 
     Raises:
-      ValueError: another number of columns; a release without bounds.
+      ValueError: if the number of columns is another one, or the release has no bounds.
     """
     bounds: Bounds | None = release.measurement.bounds
     if bounds is None:
-        raise ValueError("needs a release that was made with bounds")
+        raise ValueError("release: expected a release with bounds")
     rows = private_points(rows)
     check_columns(rows, bounds.dim, "rows")
     unit, points = bounds.to_unit(rows), bounds.to_unit(release.sample.points)
     weights = np.asarray(release.sample.weights, np.float64)
     share = np.full(len(unit), 1 / len(unit))
-    found: dict[str, Any] = {"warning": WARNING, "num_rows": len(unit), "distance": None, "columns": []}
+    errors: dict[str, Any] = {"warning": WARNING, "num_rows": len(unit), "distance": None, "columns": []}
     if distance:
         reference = Reference.from_rows(release.noisy.feature_map.kernel, unit, progress=progress)
-        found["distance"] = reference.distance(points, weights)
+        errors["distance"] = reference.distance(points, weights)
     ranges = bounds.upper - bounds.lower
-    both = {"rows": (unit, share), "release": (points, weights)}
+    samples = {"rows": (unit, share), "release": (points, weights)}
     for i, name in enumerate(bounds.names):
-        at = np.unique(np.concatenate([unit[:, i], points[:, i]]))
-        difference = _cumulative(unit[:, i], share, at) - _cumulative(points[:, i], weights, at)
-        found["columns"].append(
+        values = np.unique(np.concatenate([unit[:, i], points[:, i]]))
+        difference = _cumulative(unit[:, i], share, values) - _cumulative(points[:, i], weights, values)
+        errors["columns"].append(
             {
                 "name": name,
-                "mean": {of: float(bounds.lower[i] + ranges[i] * (w @ x[:, i])) for of, (x, w) in both.items()},
-                "standard_deviation": {of: float(ranges[i] * _spread(x[:, i], w)) for of, (x, w) in both.items()},
+                "mean": {of: float(bounds.lower[i] + ranges[i] * (w @ x[:, i])) for of, (x, w) in samples.items()},
+                "standard_deviation": {
+                    of: float(ranges[i] * _standard_deviation(x[:, i], w)) for of, (x, w) in samples.items()
+                },
                 "cumulative_error": float(np.max(np.abs(difference))),
             }
         )
-    gap = np.abs(_correlations(unit, share) - _correlations(points, weights))
-    known = gap[np.isfinite(gap)]  # not those of a column that is constant
-    found["correlation_error"] = float(np.max(known)) if known.size else None
-    return found
+    differences = np.abs(_correlations(unit, share) - _correlations(points, weights))
+    finite = differences[np.isfinite(differences)]  # without those of constant columns
+    errors["correlation_error"] = float(np.max(finite)) if finite.size else None
+    return errors
 
 
-def _spread(values: np.ndarray, weights: np.ndarray) -> float:
-    """The standard deviation; 0 where weights that may be negative make the variance so."""
+def _standard_deviation(values: np.ndarray, weights: np.ndarray) -> float:
+    """The standard deviation; 0 if negative weights make the variance negative."""
     return float(np.sqrt(max(0.0, weights @ np.square(values - weights @ values))))
 
 
-def describe(found: dict[str, Any]) -> str:
-    """The errors as text."""
+def describe(errors: dict[str, Any]) -> str:
+    """The errors of :func:`evaluate` as text."""
     lines = [
-        found["warning"],
+        errors["warning"],
         f"{'column':<20} {'mean':>12} {'release':>12} {'sd':>12} {'release':>12} {'max |CDF|':>10}",
     ]
-    for column in found["columns"]:
+    for column in errors["columns"]:
         numbers = [column[moment][of] for moment in ("mean", "standard_deviation") for of in ("rows", "release")]
         text = " ".join(f"{number:12.5g}" for number in numbers)
         lines.append(f"{printable(column['name']):<20.20} {text} {column['cumulative_error']:10.2g}")
-    if found["correlation_error"] is not None:
-        lines.append(f"largest difference of correlations: {found['correlation_error']:.2g}")
-    if found["distance"] is not None:
-        lines.append(f"distance of the embeddings, Δ: {found['distance']:.3g}")
+    if errors["correlation_error"] is not None:
+        lines.append(f"largest difference of correlations: {errors['correlation_error']:.2g}")
+    if errors["distance"] is not None:
+        lines.append(f"distance of the embeddings, Δ: {errors['distance']:.3g}")
     return "\n".join(lines)

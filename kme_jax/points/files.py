@@ -1,4 +1,4 @@
-"""Tables of numbers from .csv, .npy and .npz files, and to .csv and .npz. What a cell holds never raises an error."""
+"""Reads tables of numbers from .csv, .npy and .npz files, and writes .csv and .npz. No value of a cell is an error."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ def read_rows(
     header: bool = True,
     array: str | None = None,
 ) -> np.ndarray:
-    """Rows [N, d]; a cell that is no number is NaN. Errors depend on the structure of the file alone, and show no cell.
+    """The rows of a file, [N, d]. A cell that is not a number becomes NaN.
 
-    A cell is read by itself, see ``kme_jax._numerics.cells``: it is the same number in a .csv file and in an array
-    of any type. An array of Python objects, which NumPy makes of rows with None among others, is not read at all, since
-    whoever reads it runs code from the file.
+    Errors depend on the structure of the file alone, and show no cell.
 
-    Nothing is guessed: were the first line taken for names because it looks like it, a private row could be published
-    as names.
+    Each cell is read independently of the others, see ``kme_jax._numerics.cells``. It becomes the same number from a
+    .csv file and from an array of any type. An array of Python objects, such as NumPy makes from rows with None, is
+    refused, because reading it would run code from the file.
 
-    In a .csv file commas, line breaks and quotes are structure: a file in which they do not fit together is refused. A
-    line without anything in it is no row, unless rows have one cell; then it is one that is missing.
+    The reader does not guess whether there is a header line. With a wrong guess, a private row could be published as
+    the names of the columns.
+
+    In a .csv file commas, line breaks and quotes are structure. A file with an inconsistent structure is refused. An
+    empty line is not a row, unless rows have one cell. Then it is a row with a missing cell.
 
     Args:
-      path: of a .csv file (in UTF-8, cells separated by commas), a .npy file, or a .npz file.
-      columns: names of the columns to read, as in the header line; all columns without one.
-      num_columns: how many columns there have to be, if that is known.
+      path: a .csv file (in UTF-8, cells separated by commas), a .npy file, or a .npz file.
+      columns: the names of the columns to read, as in the header line. Without a header line, names for all columns.
+      num_columns: the expected number of columns; any number if None.
       header: whether the first line of a .csv file has the names of the columns.
-      array: the name of the array in a .npz file; not needed if there is only one.
+      array: the name of the array in a .npz file. It is not needed if there is only one array.
 
     Raises:
-      FileError: no such file; another suffix; not a table of numbers; columns that are not there.
+      FileError: if the file does not exist, or has another suffix, or is not a table of numbers, or lacks a column.
     """
     path = pathlib.Path(path)
     if path.suffix not in (".csv", ".npy", ".npz"):
@@ -61,9 +63,9 @@ def read_rows(
     if not len(rows):
         raise FileError(f"{path}: it has no rows")
     if columns is not None and rows.shape[1] != len(columns):
-        raise FileError(f"{path}: it has {rows.shape[1]} columns, and {len(columns)} names were given")
+        raise FileError(f"{path}: it has {rows.shape[1]} columns, but {len(columns)} names were given")
     if num_columns is not None and rows.shape[1] != num_columns:
-        raise FileError(f"{path}: it has {rows.shape[1]} columns, and bounds of {num_columns} were given")
+        raise FileError(f"{path}: it has {rows.shape[1]} columns, but bounds of {num_columns} were given")
     return rows
 
 
@@ -83,34 +85,34 @@ def _cells_of_any_length() -> Iterator[None]:
 
 def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, width: int, header: bool) -> np.ndarray:
     if header and columns is None:
-        raise FileError(f"{path}: name the columns as in its header line, or say that there is no header line")
+        raise FileError(f"{path}: give the names of columns in its header line, or say that it has no header line")
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file, _cells_of_any_length():
         reader = csv.reader(file, strict=True)
         try:
-            chosen = None
+            indices = None
             if header:
                 names = [name.strip() for name in next(reader, [])]
-                width, chosen = len(names), [_place(path, names, name) for name in columns or ()]
+                width, indices = len(names), [_column_index(path, names, name) for name in columns or ()]
             values = arrays.array("d")
             num_rows = 0
             for cells in reader:
                 if not cells and width != 1:
-                    continue  # a line without anything holds no row, unless rows have one cell
+                    continue  # an empty line is not a row, unless rows have one cell
                 cells = cells or [""]
                 width = width or len(cells)
                 if len(cells) != width:
                     raise FileError(f"{path}: line {reader.line_num} has {len(cells)} cells, expected {width}")
-                values.extend(map(_number, cells if chosen is None else [cells[place] for place in chosen]))
+                values.extend(map(_number, cells if indices is None else [cells[index] for index in indices]))
                 num_rows += 1
         except csv.Error as error:
             raise FileError(f"{path}: line {reader.line_num} is not comma-separated values") from error
     return np.frombuffer(values).reshape(num_rows, -1) if num_rows else np.empty((0, width))
 
 
-def _place(path: pathlib.Path, names: Sequence[str], name: str) -> int:
+def _column_index(path: pathlib.Path, names: Sequence[str], name: str) -> int:
     if names.count(name) != 1:
-        many = "more than one" if name in names else "no"
-        raise FileError(f"{path}: its header line (cells are separated by commas) has {many} column {name!r}")
+        count = "more than one" if name in names else "no"
+        raise FileError(f"{path}: its header line (cells are separated by commas) has {count} column {name!r}")
     return names.index(name)
 
 
@@ -130,18 +132,22 @@ def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
     except Exception as error:
         raise FileError(f"{path}: is damaged, or has objects rather than numbers") from error
     if not isinstance(content, np.ndarray) or content.ndim != 2:
-        # Not the dtype, which one cell can decide.
-        found = f"shape {list(content.shape)}" if isinstance(content, np.ndarray) else "something else"
-        raise FileError(f"{path}: expected numbers of shape [rows, columns], got {found}")
+        # The message must not show the dtype, because one cell can decide it.
+        description = f"shape {list(content.shape)}" if isinstance(content, np.ndarray) else "something else"
+        raise FileError(f"{path}: expected numbers of shape [rows, columns], got {description}")
     return points_of(content)
 
 
 def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:
-    """Writes rows [n, d] with the names of their columns: to a .csv file with a header line, or to a .npz file with
-    arrays ``rows`` and ``columns``. All of it, or nothing.
+    """Writes rows [n, d] with the names of their columns to a new file. After an error there is no file.
+
+    Args:
+      path: a .csv file, which gets a header line, or a .npz file, which gets arrays ``rows`` and ``columns``.
+      rows: [n, d].
+      columns: the names of the d columns.
 
     Raises:
-      FileError: see :func:`new_file`.
+      FileError: as ``kme_jax.storage.files.new_file``.
     """
     with new_file(path, (".csv", ".npz")) as file:
         if pathlib.Path(path).suffix == ".npz":

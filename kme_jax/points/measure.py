@@ -43,36 +43,36 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measurement:
-    """The part of :func:`release` that sees private rows: steps 1 and 2. Whoever has the result needs no rows.
+    """Steps 1 and 2 of :func:`release`: the noisy embedding of private rows. The later steps do not need the rows.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
     ``kme_jax.privacy.perturb_securely``. Rows enter through ``integer_embedding`` alone. The ledger, if there is one,
-    is written and flushed before noise is drawn. No error depends on what a row holds: with bounds every entry is
-    clamped to its column's, NaN going to the middle; without, a row that the map does not cover
-    (``FeatureMap.covers``: an entry that is NaN, infinite, or beyond what the proposal reaches) counts as the zero
-    vector, and in N.
+    is written and flushed before noise is drawn. No error depends on the values of a row. With bounds, every entry is
+    clamped to the bounds of its column, and NaN becomes the middle. Without bounds, a row that the map does not cover
+    (``FeatureMap.covers``: an entry is NaN, infinite, or beyond the reach of the proposal) counts as the zero vector,
+    and in N.
 
     Args:
       rows: the private database x, [N, d].
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
-        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. Or a feature map ψ with an
-        integer version, which is used as it is.
-      public: points z, [M, d], which are not protected, or a proposal; with bounds, None for theirs. For a feature map
-        these are what synthetic data are made of.
+        it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. A feature map ψ with an
+        integer version may be given instead of a kernel.
+      public: public points z, [M, d], which are not protected, or a proposal. With bounds, None stands for their
+        proposal. If ``kernel`` is a feature map, the synthesis uses these points or this proposal.
       budget: (ε, δ), with δ in (0, 1/N).
       bounds: public bounds of the columns.
-      spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      folder: a new one that the measurement is saved to at once. Whether it can be is looked at before anything is
-        spent.
-      noise: a kind of noise, see ``secure_mechanism``: "gaussian"; "laplace" for δ = 0; or another that is registered.
-      num_features: J, even, for a proposal; at most, on a lattice.
-      seed: of frequencies, public. The noise has none.
-      progress: called with (work done, work in all) while rows are summed.
+      spending: the curator's ledger, and the name of the rows in it. If None, nothing is recorded.
+      folder: a new folder. The measurement is saved to it at once. Whether it can be written is checked before any
+        budget is spent.
+      noise: a kind of noise, see ``secure_mechanism``: "gaussian", "laplace" for δ = 0, or another registered kind.
+      num_features: J, even, for a proposal. A lattice may have fewer features.
+      seed: the public seed of the frequencies. The noise has no seed.
+      progress: called with (work done, total work) while rows are summed.
 
     Raises:
-      ValueError: if shapes mismatch, or the budget or an option is invalid; if the budget is spent (``LedgerError``);
-        if the folder cannot be written (``ReleaseError``).
-      ModuleNotFoundError: OpenDP is not installed.
+      ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
+        (``LedgerError``), or the folder cannot be written (``ReleaseError``).
+      ModuleNotFoundError: if OpenDP is not installed.
     """
     rows = private_array(rows)
     if bounds is not None:
@@ -97,7 +97,8 @@ def measure(
     def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
         return Measurement(noisy, points_statement(noisy, bounds, points, total), proposal, bounds, points)
 
-    # Whatever can fail does so before anything is spent: a statement, a kernel that cannot be written, a full disk.
+    # Check everything that can fail before any budget is spent: the statement, a kernel that cannot be saved, a full
+    # disk.
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
     if folder is not None:
@@ -114,7 +115,7 @@ def measure(
 
 
 def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:
-    """What is public, in [0, 1]^d."""
+    """The public points or the proposal, scaled to [0, 1]^d. None stands for the proposal of the bounds."""
     if public is None:
         return bounds.proposal
     if isinstance(public, NormalProposal):
@@ -131,10 +132,10 @@ def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.nd
 def plan_mechanism(
     num_rows: int, feature_map: FeatureMap, budget: PrivacyBudget, *, noise: str | None = None
 ) -> Mechanism:
-    """The mechanism that :func:`measure` uses for N rows, without any.
+    """The mechanism that :func:`measure` uses for N rows. It does not need the rows.
 
     Raises:
-      ValueError: N < 2; δ ≥ 1/N; as ``secure_mechanism`` and ``FeatureMap.integers``.
+      ValueError: if N < 2, or δ ≥ 1/N, or as ``secure_mechanism`` and ``FeatureMap.integers``.
     """
     check_num_rows(num_rows, budget)
     return secure_mechanism(feature_map.integers(num_rows), num_rows, budget, noise=noise)
@@ -148,10 +149,17 @@ def plan_map(
     bounded: bool = False,
     seed: int = 0,
 ) -> FeatureMap:
-    """The map that :func:`measure` uses; ``bounded`` where rows are scaled to [0, 1]^d.
+    """The feature map that :func:`measure` uses for a kernel.
+
+    Args:
+      kernel: k.
+      public: public points [M, d], or a proposal.
+      num_features: J, even, for a proposal.
+      bounded: whether rows are scaled to [0, 1]^d.
+      seed: the public seed of the frequencies.
 
     Raises:
-      ValueError: a seed that is not from 0 to 2³² − 1; as ``public_feature_map``.
+      ValueError: if the seed is not from 0 to 2³² − 1, or as ``public_feature_map``.
     """
     num_features = check_integer("num_features", num_features, 2, _MAX_FEATURES)
     seed = check_integer("seed", seed, 0, MAX_SEED)
@@ -173,26 +181,26 @@ def release(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Release:
-    """``kme_jax.improved`` with noise that may be published: :func:`measure`, then ``Measurement.synthesise``.
+    """``kme_jax.improved`` with secure noise: :func:`measure`, and then ``Measurement.synthesise``.
 
-    Should the synthesis fail, what was measured is lost and yet spent; call the two one by one, and save in between,
-    where that matters. The command ``kme-jax release`` does.
+    If the synthesis fails, the measurement is lost, but its budget is spent. To avoid this, call :func:`measure` with a
+    folder, and then ``Measurement.synthesise``, as the command ``kme-jax release`` does.
 
     Args:
-      rows: the private database x, [N, d]; it, and all others that are not named here, as in :func:`measure`.
+      rows: the private database x, [N, d]. See :func:`measure` for this argument and the next four.
       kernel: k.
-      public: points or a proposal.
+      public: public points [M, d], or a proposal.
       budget: (ε, δ), with δ in (0, 1/N).
       bounds: public bounds of the columns.
-      spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
+      spending: the curator's ledger, and the name of the rows in it. If None, nothing is recorded.
       num_points: M, for a proposal or bounds.
-      num_features: J.
-      seed: of frequencies and synthesis, public. The noise has none.
-      progress: called with (work done, work at most) by the synthesis.
+      num_features: J, see :func:`measure`.
+      seed: the public seed of the frequencies and of the synthesis. The noise has no seed.
+      progress: called by the synthesis with (work done, most work possible).
 
     Raises:
-      ValueError: as :func:`measure`; num_points is not from 1 to a million.
-      ModuleNotFoundError: OpenDP is not installed.
+      ValueError: as :func:`measure`, or if num_points is not from 1 to a million.
+      ModuleNotFoundError: if OpenDP is not installed.
     """
     num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
     measured = measure(

@@ -1,4 +1,4 @@
-"""How accurate a release will be, before there is one: from public quantities alone."""
+"""The accuracy to expect of a release of points, from public quantities alone."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from kme_jax.synthesis import adaptive_weights, posterior_mean, represent
 
 _TABLES, _MAX_ROWS, _CLUSTERS = 3, 20_000, 5
 _LEVELS = (0.25, 0.5, 0.75)
-_TRAJECTORIES = 4  # in each round: half of a release's, which is enough for its errors' size
+_TRAJECTORIES = 4  # in each round: half as many as in a release, which is enough to estimate the size of its errors
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to expect of a release. Errors are of statistics of the release against those of the private rows.
+    """The accuracy to expect of a release. Errors are differences between statistics of the release and of the rows.
 
     Attributes:
-      mechanism: of the release.
+      mechanism: the mechanism of the release.
       num_features: F.
-      noise_norm: √F σ, the expected size of the noise in the RKHS before anything is done about it.
-      mean_error: of the mean of a column, as a share of its range; root mean square. None if not asked for.
-      probability_error: of the probability that a column is below a quarter, a half, or three quarters of its range.
+      noise_norm: √F σ, the expected size of the noise in the RKHS before the synthesis reduces it.
+      mean_error: the root mean square error of the mean of a column, as a share of the range of the column; None if it
+        was not computed.
+      probability_error: the root mean square error of the probability that a column is below a quarter, a half, or
+        three quarters of its range; None if it was not computed.
     """
 
     mechanism: Mechanism
@@ -40,10 +42,10 @@ class Plan:
 
 
 def _table(rng: np.random.Generator, num_rows: int, dim: int) -> np.ndarray:
-    """Made-up rows in [0, 1]^d: some clusters of some width, and one of none."""
+    """Invented rows in [0, 1]^d, in five clusters of random widths. The first cluster is a single point."""
     centres = rng.uniform(0.1, 0.9, (_CLUSTERS, dim))
     widths = np.exp(rng.uniform(math.log(0.02), math.log(0.2), (_CLUSTERS, 1)))
-    widths[0] = 0  # a value that many rows have
+    widths[0] = 0  # many rows have this one value
     members = rng.choice(_CLUSTERS, num_rows, p=rng.dirichlet(np.ones(_CLUSTERS)))
     return np.clip(centres[members] + widths[members] * rng.normal(size=(num_rows, dim)), 0, 1)
 
@@ -61,24 +63,24 @@ def plan(
     errors: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
-    """The plan for a map of rows in [0, 1]^d and a mechanism of ``kme_jax.points.release.plan_mechanism``.
+    """The plan for a map of rows in [0, 1]^d and a mechanism of ``kme_jax.points.measure.plan_mechanism``.
 
-    Errors are measured: three made-up tables of up to 20 000 rows in five clusters, one of them a single value, go
-    through a release with noise of the planned size, simulated. How much better or worse a release of other rows is
-    depends on them, and nothing here looks at any: rows with much structure finer than the kernel's length have larger
-    errors.
+    Errors are computed on three invented tables of up to 20 000 rows in five clusters. One of the clusters is a single
+    value. Each table goes through a release with simulated noise of the planned size. The errors of a release of other
+    rows depend on these rows, which the plan does not read. Rows with much structure finer than the kernel's length
+    have larger errors.
 
     Args:
       feature_map: ψ.
-      mechanism: for N rows.
-      proposal: of the synthesis; None for public points.
-      errors: whether to measure errors, which takes as long as some releases.
-      progress: called with (work done, work in all).
+      mechanism: the mechanism for N rows.
+      proposal: the proposal of the synthesis; None for public points.
+      errors: whether to compute errors, which takes as long as a few releases.
+      progress: called with (work done, total work).
     """
     norm = math.sqrt(feature_map.num_features) * mechanism.scale
     if not errors:
         return Plan(mechanism, feature_map.num_features, norm, None, None)
-    found: tuple[list, list] = ([], [])
+    squared_errors: tuple[list, list] = ([], [])
     for seed in range(_TABLES):
         rng = np.random.default_rng(seed)
         rows = _table(rng, min(mechanism.num_rows, _MAX_ROWS), feature_map.dim)
@@ -94,9 +96,9 @@ def plan(
             sample = represent(mean, box=(np.zeros(feature_map.dim), np.ones(feature_map.dim)))[0]
             points, weights = sample.points, sample.weights
         exact = _statistics(rows, np.full(len(rows), 1 / len(rows)))
-        for errors_of, release, truth in zip(found, _statistics(points, weights), exact, strict=True):
-            errors_of.append(np.square(release - truth).ravel())
+        for squares, estimate, truth in zip(squared_errors, _statistics(points, weights), exact, strict=True):
+            squares.append(np.square(estimate - truth).ravel())
         if progress:
             progress(seed + 1, _TABLES)
-    mean_error, probability_error = (math.sqrt(np.mean(np.concatenate(squares))) for squares in found)
+    mean_error, probability_error = (math.sqrt(np.mean(np.concatenate(squares))) for squares in squared_errors)
     return Plan(mechanism, feature_map.num_features, norm, mean_error, probability_error)

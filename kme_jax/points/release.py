@@ -1,4 +1,4 @@
-"""What may be published: a noisy embedding, a synthetic database made from it, and the privacy statement."""
+"""Releases of points: a noisy embedding, a synthetic database made from it, and the privacy statement."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ MAX_POINTS = 10**6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measurement:
-    """All that is ever learnt from the private rows, and what it takes to use it. All of it is public.
+    """The noisy embedding of private rows, and the public inputs of the synthesis. All fields are public.
+
+    The synthesis learns nothing else about the private rows.
 
     Attributes:
-      private: the noisy embedding; with bounds, of rows scaled to [0, 1]^d.
+      noisy: the noisy embedding. With bounds it is that of rows scaled to [0, 1]^d.
       statement: the privacy statement, see ``kme_jax.privacy.statement``.
-      proposal: where the synthesis expects rows to be, with bounds in [0, 1]^d; None where points are public.
-      bounds: of the columns, if any.
-      points: public points [M, d] that the synthesis puts weights on, with bounds in [0, 1]^d, where the map was not
-        made from them.
+      proposal: the proposal of the synthesis, with bounds on [0, 1]^d; None if there are public points.
+      bounds: the bounds of the columns, or None.
+      points: public points [M, d] that the synthesis weights, with bounds in [0, 1]^d; None if there is a proposal, or
+        if the feature map was made from the points.
     """
 
     noisy: NoisyEmbedding
@@ -54,16 +56,18 @@ class Measurement:
     points: np.ndarray | None = None
 
     def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
-        """A synthetic database for the embedding: post-processing, which spends nothing, as often as one likes. Weights
-        are a probability vector, so that it can be written without weights.
+        """A release with a synthetic database for the embedding.
+
+        This is post-processing: it spends no budget, and may be repeated. The weights are a probability vector, so that
+        the database can be written without weights.
 
         Args:
-          num_points: M; all points are used where they were public.
-          seed: of the synthesis.
-          progress: called with (work done, work at most).
+          num_points: M. It has no effect with public points, which are all used.
+          seed: the seed of the synthesis.
+          progress: called with (work done, most work possible).
 
         Raises:
-          ValueError: num_points is not from 1 to a million.
+          ValueError: if num_points is not from 1 to a million, or the seed is out of range.
         """
         num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
         bounds, dim = self.bounds, self.noisy.feature_map.dim
@@ -77,11 +81,11 @@ class Measurement:
         return Release(self, sample, seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes release.npz (the embedding and what it takes to use it), privacy.json and a manifest into a new
-        folder: all of them, or nothing.
+        """Writes release.npz (the embedding and the inputs of the synthesis), privacy.json and a manifest into a new
+        folder. After an error there is no folder.
 
         Raises:
-          ReleaseError: the folder exists, or cannot be written.
+          ReleaseError: if the folder exists, or cannot be written.
         """
         return save_folder(folder, "measurement", self._writers())
 
@@ -104,18 +108,19 @@ class Measurement:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Measurement:
-        """The measurement of a folder that it, or a release, was saved to. What does not follow from the mechanism is
-        refused, see ``kme_jax.privacy.verification``.
+        """Loads a measurement from the folder of a measurement or a release.
+
+        The measurement is checked, and must follow from its mechanism, see ``kme_jax.privacy.verification``.
 
         Raises:
-          ReleaseError: there is none, or it is damaged, or edited, or of another version.
+          ReleaseError: if the folder holds no measurement, or is damaged, edited, or of another version.
         """
         opened = open_folder(folder, ("measurement", "release"))
         with opened.arrays("release.npz") as arrays:
             tree = arrays.tree()
             fields = {"feature_map", "mechanism", "proposal", "bounds", "total"}
             if not isinstance(tree, dict) or set(tree) - {"points"} != fields:
-                raise ValueError("it has other fields")
+                raise ValueError("it does not have the fields of a measurement")
             noisy = NoisyEmbedding(
                 decode(tree["feature_map"], arrays, FeatureMap),
                 arrays["coordinates"],
@@ -134,13 +139,13 @@ class Measurement:
 def _check_measured(
     noisy: NoisyEmbedding, proposal: NormalProposal | None, bounds: Bounds | None, points: np.ndarray | None
 ) -> None:
-    """Raises ValueError unless these can be the parts of one measurement."""
+    """Raises ValueError unless these can be the fields of one measurement."""
     mechanism, feature_map = noisy.mechanism, noisy.feature_map
     check_embedding(noisy, PrivacyBudget(mechanism.epsilon, mechanism.delta))
     sources = [source for source in (feature_map.public_points, proposal, points) if source is not None]
-    require(len(sources) == 1, "expected a map of public points, a proposal or points to be weighted, one of them")
-    for part in filter(None, (proposal, bounds)):
-        require(part.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
+    require(len(sources) == 1, "expected exactly one of a map of public points, a proposal and points to be weighted")
+    for region in filter(None, (proposal, bounds)):
+        require(region.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
     if points is not None:
         check_array(points, "points", "f", (None, feature_map.dim))
     if bounds is not None:
@@ -150,7 +155,7 @@ def _check_measured(
 def points_statement(
     noisy: NoisyEmbedding, bounds: Bounds | None, points: np.ndarray | None, total: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The privacy statement of a measurement; see :class:`Measurement` for the arguments."""
+    """The privacy statement of a measurement. See :class:`Measurement` for the arguments; total is for the ledger."""
     inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]
     inputs += [] if points is None else ["public points"]
     return privacy_statement(noisy, public_inputs=inputs, total=total)
@@ -158,12 +163,12 @@ def points_statement(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
-    """A release: a measurement, and a synthetic database made from it. All of it is public.
+    """A measurement, and a synthetic database made from it. All fields are public.
 
     Attributes:
       measurement: the noisy embedding and its privacy statement.
-      sample: the synthetic database that stands for it, in the units of the private rows.
-      seed: of the synthesis.
+      sample: the synthetic database, in the units of the private rows.
+      seed: the seed of the synthesis.
     """
 
     measurement: Measurement
@@ -186,22 +191,24 @@ class Release:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """The names of the columns: those of the bounds, or x1, x2 and so on."""
         bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
         return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
 
     def resynthesise(
         self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
     ) -> Release:
-        """Another synthetic database for the same embedding, a :class:`Release`; see ``Measurement.synthesise``."""
+        """A release with another synthetic database for the same embedding, see ``Measurement.synthesise``."""
         return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
-        """Writes points.npz (points, weights, names of the columns), release.npz (the embedding and what it takes to
-        use it), privacy.json and a manifest into a new folder: all of it, or nothing.
+        """Writes the release into a new folder. After an error there is no folder.
+
+        The folder has points.npz (points, weights, names of the columns), release.npz (the embedding and the inputs of
+        the synthesis), privacy.json and a manifest.
 
         Raises:
-          ReleaseError: the folder exists, or cannot be written.
+          ReleaseError: if the folder exists, or cannot be written.
         """
         points = {
             "points": self.sample.points,
@@ -213,10 +220,10 @@ class Release:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> Release:
-        """A release that :meth:`save` has written.
+        """Loads a release that :meth:`save` has written.
 
         Raises:
-          ReleaseError: it is none, is damaged, or edited, or of another version.
+          ReleaseError: if the folder holds no release, or is damaged, edited, or of another version.
         """
         opened = open_folder(folder, ("release",))
         measurement = Measurement.load(folder)
@@ -230,10 +237,10 @@ class Release:
             require(bool((weights >= 0).all()) and abs(total - 1) <= 1e-6, "weights: expected a probability vector")
             release = cls(measurement, WeightedSample(points, weights, measurement.noisy.mechanism), int(seed))
             require(columns.dtype.kind == "U" and columns.shape == (len(release.columns),), "columns: expected names")
-            require(tuple(columns.tolist()) == release.columns, "columns: they are not those of the bounds")
+            require(tuple(columns.tolist()) == release.columns, "columns: they differ from those of the bounds")
             if measurement.bounds is not None:
                 within = (points >= measurement.bounds.lower) & (points <= measurement.bounds.upper)
-                require(bool(within.all()), "points: one is beyond the bounds")
+                require(bool(within.all()), "points: a point is beyond the bounds")
         return release
 
 

@@ -1,4 +1,4 @@
-"""The privacy budget (ε, δ), and checks of what a caller asks for."""
+"""The privacy budget (ε, δ), and checks of a caller's numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numbers
 import operator
 from typing import Any
 
-# Calibration in float64 is on the safe side within these limits. Whoever needs others protects nobody, or learns
-# nothing.
+# Within these limits, calibration in float64 is on the safe side. A larger ε protects nobody. With a smaller ε or δ the
+# result has no information.
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-9, 1e6, 1e-300
 
 
@@ -19,11 +19,11 @@ class PrivacyBudget:
 
     Attributes:
       epsilon: ε, from 1e-9 to 1e6.
-      delta: δ, from 1e-300 and below 1; or 0, which asks for pure ε-differential privacy and needs the Laplace
+      delta: δ, at least 1e-300 and below 1, or 0. δ = 0 means pure ε-differential privacy, and needs the Laplace
         mechanism. A sensible δ is well below 1/N.
 
     Raises:
-      ValueError: another ε or δ, or what is no real number, such as a bool or text.
+      ValueError: if ε or δ is out of range, or not a real number, such as a bool or text.
     """
 
     epsilon: float
@@ -34,36 +34,38 @@ class PrivacyBudget:
         if not 0 < epsilon < float("inf"):
             raise ValueError(f"epsilon must be positive and finite, got {epsilon}")
         if epsilon < MIN_EPSILON:
-            raise ValueError(f"epsilon must be at least {MIN_EPSILON:g}, got {epsilon}: ask for a larger epsilon")
+            raise ValueError(f"epsilon must be at least {MIN_EPSILON:g}, got {epsilon}: use a larger epsilon")
         if epsilon > MAX_EPSILON:
-            raise ValueError(f"epsilon must be at most {MAX_EPSILON:g}, got {epsilon:g}: more protects nobody")
+            raise ValueError(
+                f"epsilon must be at most {MAX_EPSILON:g}, got {epsilon:g}: a larger epsilon protects nobody"
+            )
         if not 0 <= delta < 1:
             raise ValueError(f"delta must be in [0, 1), got {delta}")
         if 0 < delta < MIN_DELTA:
             raise ValueError(f"delta must be 0 or at least {MIN_DELTA:g}, got {delta}")
         object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", delta + 0.0)  # not −0
+        object.__setattr__(self, "delta", delta + 0.0)  # −0 becomes 0
 
 
 def check_number(name: str, value: Any) -> float:
     """The value as a float.
 
     Raises:
-      ValueError: no real number: a bool, text, a complex number, None, an array.
+      ValueError: if the value is not a real number, such as a bool, text, a complex number, None or an array.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a number, got {_shown(value)}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name} must be a number that float64 has room for") from None
+        raise ValueError(f"{name} must be a number that fits float64") from None
 
 
 def check_integer(name: str, value: Any, least: int, most: int) -> int:
     """The value as an int.
 
     Raises:
-      ValueError: no whole number (a bool and a float are none), or one that is not from ``least`` to ``most``.
+      ValueError: if the value is not a whole number (a bool and a float are not), or not from ``least`` to ``most``.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -79,10 +81,10 @@ def check_integer(name: str, value: Any, least: int, most: int) -> int:
 
 
 def check_share(share: Any) -> float:
-    """The part of a budget that one measurement of a sequence has.
+    """The share of a budget for one measurement of a sequence, as a float.
 
     Raises:
-      ValueError: no number that is above 0 and at most 1.
+      ValueError: if the share is not a number, or not above 0 and at most 1.
     """
     share = check_number("share", share)
     if not 0 < share <= 1:
@@ -91,13 +93,17 @@ def check_share(share: Any) -> float:
 
 
 def _shown(value: Any) -> str:
-    """A public argument, shortened."""
+    """A public argument as text, shortened for an error message."""
     text = repr(value) if isinstance(value, bool | int | float | complex | str | None) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
-    """Raises ValueError for N < 2 and for δ ≥ 1/N."""
+    """Checks that N and δ are reasonable for a release.
+
+    Raises:
+      ValueError: if N < 2, or δ ≥ 1/N.
+    """
     num_rows = check_integer("num_rows", num_rows, 0, 2**62)
     if num_rows < 2:
         raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")

@@ -1,4 +1,4 @@
-"""How much noise a budget asks for. All of it on the host, in float64, ending on the safe side."""
+"""The noise that a budget needs. All is computed on the host, in float64, and rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kme_jax.privacy.budget import PrivacyBudget
 
 Calibration = Literal["analytic", "classical"]
 
-_ENLARGEMENT = 1e-9  # relative; far above the root finder's error, far below anything that matters
-# Of σ, for each unit of a noise multiplier. With t = ε/μ, at most 37 for δ ≥ 1e-300, δ is 1 − e^(−x) of Φ(−t), x about
-# μ/t for large t. Logarithms of Φ, up to t²/2 + 5, are rounded to a few 2^-53 of themselves, which is a relative error
-# of δ of about 2^-52 t³/μ; and δ falls with σ^(t²). So 4e-14 covers 2^-52 · 37 four times. Below multipliers of 25 000
-# the enlargement of 1e-9 is the larger one.
+_ENLARGEMENT = 1e-9  # relative: far above the error of the root finder, and too small to matter
+# The relative enlargement of σ for each unit of a noise multiplier. Let t = ε/μ, at most 37 for δ ≥ 1e-300. For large
+# t, δ is the share 1 − e^(−x) of Φ(−t), with x about μ/t. Logarithms of Φ, up to t²/2 + 5, are rounded to a few
+# 2^-53 of their size. This is a relative error of δ of about 2^-52 t³/μ. δ is about proportional to σ^(−t²). So 4e-14
+# covers 2^-52 · 37 four times. For multipliers below 25 000, the enlargement of 1e-9 is the larger one.
 _CANCELLATION = 4e-14
 
 
@@ -49,7 +49,7 @@ def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
     while not gaussian_delta(sigma * (1 + enlargement), epsilon) <= delta:  # rounding, at extreme budgets
         enlargement *= 10
         if enlargement > 1e-3:
-            raise ValueError(f"epsilon={epsilon} with delta={delta} is beyond what float64 can calibrate")
+            raise ValueError(f"float64 is too inaccurate to calibrate noise to epsilon={epsilon} with delta={delta}")
     return sigma * (1 + enlargement)
 
 
@@ -58,12 +58,13 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
 
     Formal guarantee:
       * ``"analytic"``: the smallest σ with δ(ε) ≤ δ (Balle & Wang 2018, theorem 8, an equivalence), enlarged by 1e-9
-        (more above 25 000, and should rounding ask for it) and checked against :func:`gaussian_delta`.
+        (more above 25 000, or if rounding requires it) and checked against :func:`gaussian_delta`.
       * ``"classical"``: σ = √(2 ln(1.25/δ)) / ε (Dwork & Roth 2014, theorem A.1; [B] algorithm 1, line 7), whose
         proof needs ε ≤ 1 here; also checked to be no smaller than the analytic one.
 
     Raises:
-      ValueError: δ = 0; an unknown calibration; classical calibration with ε > 1; a budget beyond float64.
+      ValueError: if δ = 0, or the calibration is unknown, or ε > 1 for the classical calibration, or float64 is too
+        inaccurate for the budget.
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
@@ -97,9 +98,9 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
         alpha = 1 + excess
         return excess * (alpha * rho - epsilon) + alpha * math.log1p(-1 / alpha) - log_excess
 
-    # The exponent is least near α = (1 + ε/ρ)/2; δ has one minimum between the extremes.
-    found = minimize_scalar(log_delta, bounds=(math.log(1e-6), math.log(2 + epsilon / rho)), method="bounded")
-    return min(1.0, math.exp(min(0.0, found.fun)) * (1 + _ENLARGEMENT))
+    # The exponent is least near α = (1 + ε/ρ)/2. δ has one minimum between these bounds.
+    minimum = minimize_scalar(log_delta, bounds=(math.log(1e-6), math.log(2 + epsilon / rho)), method="bounded")
+    return min(1.0, math.exp(min(0.0, minimum.fun)) * (1 + _ENLARGEMENT))
 
 
 @functools.lru_cache(maxsize=256)
@@ -119,7 +120,7 @@ def zcdp_rho(budget: PrivacyBudget) -> float:
     """The largest ρ for which ρ-zCDP implies (ε, δ)-differential privacy, rounded down.
 
     Raises:
-      ValueError: δ = 0, for which there is none.
+      ValueError: if δ = 0, because no ρ implies (ε, 0).
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:

@@ -46,7 +46,7 @@ class GaussianNoise(Noise):
         most = share * zcdp_rho(budget)
         scale = secure.check_scale(sensitivity / math.sqrt(2 * most))
         rho = secure.gaussian_rho(scale, sensitivity)
-        while rho > most:  # rounding
+        while rho > most:  # because of rounding
             scale *= 1 + 1e-9
             rho = secure.gaussian_rho(scale, sensitivity)
         epsilon = budget.epsilon if share == 1 else zcdp_epsilon(rho, budget.delta)
@@ -65,16 +65,17 @@ class GaussianNoise(Noise):
         m = mechanism
         if m.grid is not None:
             if m.calibration != "zcdp" or m.rho is None:
-                raise ValueError("this is no discrete Gaussian noise")
+                raise ValueError("the mechanism is not that of discrete Gaussian noise")
             check_follows("ρ", m.rho, share * zcdp_rho(budget))
             check_follows("scale", m.scale, m.sensitivity / math.sqrt(2 * m.rho))
-            own = zcdp_epsilon(m.rho, budget.delta)
+            epsilon_of_share = zcdp_epsilon(m.rho, budget.delta)
         else:
-            require(m.calibration in ("analytic", "classical") and m.rho is None, "this is no Gaussian noise")
+            is_continuous = m.calibration in ("analytic", "classical") and m.rho is None
+            require(is_continuous, "the mechanism is not that of continuous Gaussian noise")
             multiplier = gaussian_noise_multiplier(budget, cast(Calibration, m.calibration)) / math.sqrt(share)
             check_follows("scale", m.scale, m.sensitivity * multiplier)
-            own = gaussian_epsilon(multiplier, budget.delta)
-        check_follows("ε", m.epsilon, budget.epsilon if share == 1 else own)
+            epsilon_of_share = gaussian_epsilon(multiplier, budget.delta)
+        check_follows("ε", m.epsilon, budget.epsilon if share == 1 else epsilon_of_share)
 
 
 register_noise(GaussianNoise())

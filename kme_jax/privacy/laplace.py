@@ -15,7 +15,7 @@ class LaplaceNoise(Noise):
     """Laplace noise of scale b, or the discrete Laplace distribution of scale b on integers.
 
     Formal guarantee: noise of scale Δ₁/ε per coordinate is (ε, 0)-differentially private (Dwork & Roth 2014, theorem
-    3.6). The L1 sensitivity Δ₁ is at most √F times that in L2 (Cauchy–Schwarz).
+    3.6). The L1 sensitivity Δ₁ is at most √F times the L2 sensitivity (Cauchy–Schwarz).
     """
 
     name = "laplace"
@@ -32,17 +32,17 @@ class LaplaceNoise(Noise):
     def calibrate(self, sensitivity, budget, calibration, share):
         if budget.delta != 0:
             raise ValueError(
-                f"the Laplace mechanism gives delta = 0, got {budget.delta}: ask for 0 or use Gaussian noise"
+                f"the Laplace mechanism gives delta = 0, got {budget.delta}: use delta = 0 or Gaussian noise"
             )
         if share != 1:
-            raise ValueError("shares are of Gaussian noise")
+            raise ValueError(f"share must be 1 for Laplace noise, got {share}")
         return Calibrated(sensitivity / budget.epsilon, "exact", budget.epsilon)
 
     def calibrate_securely(self, sensitivity, budget, share):
         if budget.delta != 0:
-            raise ValueError(f"Laplace noise gives delta = 0, got {budget.delta}: ask for 0 or use Gaussian noise")
+            raise ValueError(f"Laplace noise gives delta = 0, got {budget.delta}: use delta = 0 or Gaussian noise")
         if share != 1:
-            raise ValueError("delta = 0 takes one measurement: give delta > 0 for a sequence of several")
+            raise ValueError("delta = 0 allows one measurement only: give delta > 0 for a sequence of measurements")
         scale = secure.check_scale(sensitivity / budget.epsilon * (1 + 1e-9))
         return Calibrated(scale, "exact", budget.epsilon)
 
@@ -55,7 +55,7 @@ class LaplaceNoise(Noise):
     def check(self, mechanism, budget, share):
         m = mechanism
         exact = m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None
-        require(exact, "this is no Laplace noise")
+        require(exact, "the mechanism is not that of Laplace noise")
         check_follows("scale", m.scale, m.sensitivity / m.epsilon)
         check_follows("ε", m.epsilon, budget.epsilon)
 

@@ -1,11 +1,13 @@
-"""What has been spent on which private database: the curator's own record, which never leaves the building.
+"""The curator's private record of the budget that was spent on each private database.
 
-One JSON object per line, appended under a lock and flushed to the disk before noise is drawn: a release that was
-interrupted may be recorded and not exist, and never the other way round. The file can be read and written by its owner
-alone. It says when, how much, and under which name; nothing of the rows.
+The file has one JSON object per line. A line is appended under a lock and flushed to the disk before noise is drawn. So
+an interrupted release may be recorded without existing, but a release never exists without being recorded. Only the
+owner of the file can read and write it. A line has the time, the budget and the name of the database, and nothing about
+the rows.
 
-A ledger knows rows by the name that the curator gives them. It cannot see that a copy of a file, a hard link to it, the
-file under a new name, or the same rows in another file are the same rows. Give them all one name, and one ledger.
+The curator names the private rows, and the ledger knows them by this name alone. It cannot see that a copy of a file, a
+hard link to it, the file under a new name, or another file holds the same rows. So give the same rows one name, and use
+one ledger for them.
 """
 
 from __future__ import annotations
@@ -28,27 +30,27 @@ from kme_jax.privacy.statement import describe_total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
 
-_LARGEST = 1e100  # of any number in a ledger
+_LARGEST = 1e100  # a limit of all numbers in a ledger
 
 _BEGINNING = b'{"database": "'
 _UNFINISHED = b" # not finished\n"
 
 
 class LedgerError(ValueError):
-    """A ledger that cannot be used, or a budget that may not be spent."""
+    """The ledger cannot be used, or the budget may not be spent."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One release.
+    """The record of one release.
 
     Attributes:
       database: the name that the curator gave to the private rows.
-      time: when, in UTC, ISO 8601.
+      time: the time of the record, in UTC, ISO 8601.
       epsilon: ε.
       delta: δ.
       rho: ρ of zero-concentrated differential privacy; ε²/2 for a pure ε (Bun & Steinke 2016, proposition 1.4).
-      failure_probability: of the sensitivity, over public randomness.
+      failure_probability: the failure probability of the sensitivity, over public randomness.
     """
 
     database: str
@@ -60,30 +62,35 @@ class Entry:
 
 
 _TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
-_ROUNDING = 2.0**-50  # relative; above that of a few sums and products in float64
-_TOLERANCE = 1e-6  # relative; of a total that is computed again, which another version of SciPy may round otherwise
+_ROUNDING = 2.0**-50  # relative: above the rounding of a few sums and products in float64
+_TOLERANCE = 1e-6  # relative: a total is computed again, and another version of SciPy may round differently
 
 
 def total(spendings: list[Entry]) -> dict[str, Any]:
-    """The budget of several releases of the same rows, as the privacy statement has it.
+    """The budget of several releases of the same rows, in the form of the privacy statement.
 
-    Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and so they are for the
-    ε and δ of ``at_delta``. ρ adds up (Bun & Steinke 2016, lemma 1.7), a pure ε being ε²/2 (proposition 1.4). Failure
-    probabilities add up, too (a union bound). Where no sensitivity fails, the releases are ε-differentially private at
-    what δ leaves of them, see :func:`composed_epsilon`. All is rounded up.
+    Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and they also are for
+    the ε and δ of ``at_delta``. ρ adds up (Bun & Steinke 2016, lemma 1.7); a pure ε has ρ = ε²/2 (proposition 1.4).
+    Failure probabilities add up, too (a union bound). If no sensitivity fails, the releases are (ε, δ′)-differentially
+    private for δ′ = δ − the failure probabilities, see :func:`composed_epsilon`. All numbers are rounded up.
 
     Args:
-      spendings: of the same rows, oldest first; at least one.
+      spendings: the entries of the same rows, oldest first; at least one.
 
     Returns:
-      A dictionary of plain JSON values. "releases": how many. "rho": their ρ. "epsilon" and "delta": of all of them; δ
-      is the largest of any release, and the failure probabilities are added to it where they are more than half of it.
-      "failure_probability": the sum. "pure_epsilons": ε of the releases with δ = 0. "at_delta": the "epsilon" of all
-      releases at the "delta" of the last one, or None where there is no finite one: after releases with δ > 0, the last
-      one has δ = 0 or less than the failure probabilities.
+      A dictionary of plain JSON values:
+
+      * "releases": the number of releases.
+      * "rho": their ρ.
+      * "epsilon", "delta": ε and δ of all of them. δ is the largest δ of any release. The failure probabilities are
+        added to it if they are more than half of it.
+      * "failure_probability": the sum of the failure probabilities.
+      * "pure_epsilons": ε of each release with δ = 0.
+      * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
+        there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
 
     Raises:
-      ValueError: the total δ is 1 or more, which protects nobody.
+      ValueError: if the total δ is 1 or more, which protects nobody.
     """
     last = spendings[-1]
     rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
@@ -93,9 +100,9 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
     if not delta < 1:
         raise ValueError(f"the total delta of all releases is {delta:g}: it must be below 1")
     if len(spendings) == 1:
-        epsilon, there = last.epsilon, last.epsilon
+        epsilon, last_epsilon = last.epsilon, last.epsilon
     else:
-        epsilon, there = (composed_epsilon(len(spendings), rho, pure, failure, d) for d in (delta, last.delta))
+        epsilon, last_epsilon = (composed_epsilon(len(spendings), rho, pure, failure, d) for d in (delta, last.delta))
     return {
         "releases": len(spendings),
         "rho": rho,
@@ -103,69 +110,69 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
         "delta": delta,
         "failure_probability": failure,
         "pure_epsilons": pure,
-        "at_delta": {"epsilon": there, "delta": last.delta} if math.isfinite(there) else None,
+        "at_delta": {"epsilon": last_epsilon, "delta": last.delta} if math.isfinite(last_epsilon) else None,
     }
 
 
 def composed_epsilon(
     releases: int, rho: float, pure_epsilons: Sequence[float], failure_probability: float, delta: float
 ) -> float:
-    """ε of several releases of the same rows at a δ, rounded up; inf where there is none.
+    """ε of several releases of the same rows at a δ, rounded up; inf if no finite ε is valid.
 
-    Formal guarantee: the least of those that are valid.
+    Formal guarantee: the result is the least ε of this list that is valid. A release with δ = 0 is *pure*.
 
-    * Σ ε of the pure ones, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
+    * Σ ε of the pure releases, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
     * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12).
-    * Σ ε of the pure ones, and ε of the other releases' ρ at δ less the failure probabilities: basic composition of
-      (Σ ε, 0) and (ε, δ). ρ of the others is what Σ ε²/2 leaves of all of it, with the rounding of the difference
-      added.
+    * Σ ε of the pure releases, plus ε of the ρ of the other releases at δ less the failure probabilities: basic
+      composition of (Σ ε, 0) and (ε, δ). The ρ of the other releases is the total ρ less Σ ε²/2, with the rounding of
+      the difference added.
 
     Args:
-      releases: how many.
-      rho: ρ of all of them.
-      pure_epsilons: ε of those with δ = 0.
-      failure_probability: of the sensitivities, in all.
+      releases: the number of releases.
+      rho: ρ of all releases.
+      pure_epsilons: ε of each pure release.
+      failure_probability: the sum of the failure probabilities of the sensitivities.
       delta: δ.
     """
     pure = math.fsum(pure_epsilons) * (1 + _ROUNDING) if len(pure_epsilons) > 1 else math.fsum(pure_epsilons)
-    left = delta - failure_probability * (1 + _ROUNDING)
+    remaining_delta = delta - failure_probability * (1 + _ROUNDING)
     valid = [pure] if len(pure_epsilons) == releases else []
-    if left > 0:
-        valid.append(zcdp_epsilon(rho, left))
-    if left > 0 and 0 < len(pure_epsilons) < releases:
-        others = rho * (1 + _ROUNDING) - math.fsum(epsilon**2 / 2 for epsilon in pure_epsilons)
-        valid.append((pure + zcdp_epsilon(max(others, rho * _ROUNDING), left)) * (1 + _ROUNDING))
+    if remaining_delta > 0:
+        valid.append(zcdp_epsilon(rho, remaining_delta))
+    if remaining_delta > 0 and 0 < len(pure_epsilons) < releases:
+        other_rho = rho * (1 + _ROUNDING) - math.fsum(epsilon**2 / 2 for epsilon in pure_epsilons)
+        valid.append((pure + zcdp_epsilon(max(other_rho, rho * _ROUNDING), remaining_delta)) * (1 + _ROUNDING))
     return min(valid, default=math.inf)
 
 
 def check_total(
     total: Mapping[str, Any], epsilon: float, delta: float, rho: float | None, failure_probability: float
 ) -> None:
-    """Checks a total against the statement that it is in: for what is read from a file.
+    """Checks a total that was read from a file against the statement that contains it.
 
     Args:
-      total: as :func:`total` made it.
-      epsilon: ε of the statement, the last release's.
+      total: a result of :func:`total`.
+      epsilon: ε of the statement, which is that of the last release.
       delta: δ of the statement.
-      rho: ρ of the statement; None for Laplace noise. The ledger has what was set aside, which may be more.
-      failure_probability: the sum of those of the statement's measurements.
+      rho: ρ of the statement; None for Laplace noise. The ledger has the ρ that was reserved, which may be larger.
+      failure_probability: the sum of the failure probabilities of the statement's measurements.
 
     Raises:
-      ValueError: something in it does not follow from the rest, up to a relative error of 1e-6, or is less than the
+      ValueError: if a number does not follow from the rest, up to a relative error of 1e-6, or is less than that of the
         last release alone.
     """
     if not isinstance(total, Mapping) or set(total) != set(_TOTAL_FIELDS):
         raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
-    releases, pure, there = total["releases"], total["pure_epsilons"], total["at_delta"]
+    releases, pure, at_delta = total["releases"], total["pure_epsilons"], total["at_delta"]
     if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
         raise ValueError("total: releases must be a whole number, at least 1")
     if not isinstance(pure, list) or len(pure) > releases:
-        raise ValueError("total: pure_epsilons must be a list of at most as many numbers as there are releases")
-    if there is not None and not (isinstance(there, Mapping) and set(there) == {"epsilon", "delta"}):
+        raise ValueError("total: pure_epsilons must be a list of numbers, at most one for each release")
+    if at_delta is not None and not (isinstance(at_delta, Mapping) and set(at_delta) == {"epsilon", "delta"}):
         raise ValueError("total: at_delta must have epsilon and delta, or be null")
     numbers = {name: total[name] for name in ("rho", "epsilon", "delta", "failure_probability")}
     numbers |= {f"pure_epsilons {i}": value for i, value in enumerate(pure)}
-    numbers |= {} if there is None else {f"at_delta {name}": value for name, value in there.items()}
+    numbers |= {} if at_delta is None else {f"at_delta {name}": value for name, value in at_delta.items()}
     for name, value in numbers.items():
         positive = "epsilon" in name or name == "rho"
         if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if positive else value >= 0):
@@ -173,30 +180,30 @@ def check_total(
         if not value < (1 if "delta" in name and "epsilon" not in name else _LARGEST):
             raise ValueError(f"total: {name} is too large")
 
-    def follows(name: str, found: float, expected: float) -> None:
-        if not math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=0.0):
-            raise ValueError(f"total: {name} is {found:.9g}, and {expected:.9g} follows from the rest")
+    def follows(name: str, value: float, expected: float) -> None:
+        if not math.isclose(value, expected, rel_tol=_TOLERANCE, abs_tol=0.0):
+            raise ValueError(f"total: {name} is {value:.9g}, but {expected:.9g} follows from the other numbers")
 
     def at_least(name: str, least: float) -> None:
         if not numbers[name] >= least * (1 - _TOLERANCE):
-            raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than {least:.9g} of the last release")
+            raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than the {least:.9g} of the last release")
 
-    own_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
+    last_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
     pure_rho = math.fsum(value**2 / 2 for value in pure)
     if delta == 0:
         if not pure:
-            raise ValueError("total: pure_epsilons is empty, and the last release has δ = 0")
+            raise ValueError("total: pure_epsilons is empty, but the last release has δ = 0")
         follows("the last of pure_epsilons", pure[-1], epsilon)
     elif all_pure:
-        raise ValueError("total: all releases are pure, and the last one has δ > 0")
-    at_least("rho", pure_rho + (own_rho if delta else 0.0))
+        raise ValueError("total: all releases have δ = 0, but the last one has δ > 0")
+    at_least("rho", pure_rho + (last_rho if delta else 0.0))
     at_least("delta", delta)
     at_least("failure_probability", failure_probability)
     if all_pure:
         for name, expected in {"rho": pure_rho, "delta": 0.0, "failure_probability": 0.0}.items():
             follows(name, numbers[name], expected)
     elif numbers["delta"] == 0 or numbers["delta"] < numbers["failure_probability"]:
-        raise ValueError("total: delta leaves no room for the failure probabilities")
+        raise ValueError("total: delta must be positive, and at least failure_probability")
     if releases == 1:
         follows("epsilon", numbers["epsilon"], epsilon)
         follows("delta", numbers["delta"], delta)
@@ -204,23 +211,23 @@ def check_total(
         if not least <= epsilon * (1 + _TOLERANCE):
             raise ValueError(f"total: rho is {numbers['rho']:.9g}, which is more than epsilon and delta allow")
     else:
-        known = releases, numbers["rho"], pure, numbers["failure_probability"]
-        follows("epsilon", numbers["epsilon"], composed_epsilon(*known, numbers["delta"]))
-        expected = composed_epsilon(*known, delta)
-    if (there is None) != math.isinf(expected):
-        raise ValueError("total: at_delta must be null where the last δ leaves no finite ε, and nowhere else")
-    if there is not None:
-        follows("epsilon of at_delta", there["epsilon"], expected)
-        follows("delta of at_delta", there["delta"], delta)
+        spent = releases, numbers["rho"], pure, numbers["failure_probability"]
+        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"]))
+        expected = composed_epsilon(*spent, delta)
+    if (at_delta is None) != math.isinf(expected):
+        raise ValueError("total: at_delta must be null if and only if no ε is finite at the δ of the last release")
+    if at_delta is not None:
+        follows("epsilon of at_delta", at_delta["epsilon"], expected)
+        follows("delta of at_delta", at_delta["delta"], delta)
         at_least("at_delta epsilon", epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """An append-only file.
+    """A ledger in an append-only file.
 
     Attributes:
-      path: of the file; it is made when first needed.
+      path: the path of the file. The first release creates it.
     """
 
     path: pathlib.Path
@@ -229,13 +236,13 @@ class Ledger:
         object.__setattr__(self, "path", pathlib.Path(self.path))
 
     def spent(self, database: str) -> list[Entry]:
-        """All that is recorded for a database, oldest first.
+        """All entries of a database, oldest first.
 
         Raises:
-          LedgerError: the file is not a ledger, or cannot be read.
+          LedgerError: if the file is not a ledger, or cannot be read.
         """
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for who writes to a pipe
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is opened without waiting for its writer
             with os.fdopen(file, "rb") as opened:
                 self._check_kind(file)
                 return [s for s in self._parse(opened.read())[0] if s.database == database]
@@ -247,16 +254,16 @@ class Ledger:
             raise LedgerError(f"{self.path}: cannot be read ({error.strerror})") from error
 
     def _check_kind(self, file: int) -> None:
-        """Raises LedgerError for a folder, a pipe, a device."""
+        """Raises LedgerError if the file is a folder, a pipe or a device."""
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise LedgerError(f"{self.path}: is not a file")
 
     def check(self, database: str, *, allow_repeat: bool = False) -> None:
-        """Refuses what :meth:`spend` would refuse, without writing anything: for before long work.
+        """Checks that :meth:`spend` would succeed, without writing anything. Call it before long work.
 
         Raises:
-          LedgerError: a name that is not text, or is empty; an earlier release and not ``allow_repeat``; a ledger
-            that cannot be read or written.
+          LedgerError: if the name is empty or not text, or there is an earlier release and ``allow_repeat`` is false,
+            or the ledger cannot be read or written.
         """
         if not isinstance(database, str):
             raise LedgerError(f"database: expected text, got {type(database).__name__}")
@@ -264,7 +271,7 @@ class Ledger:
             raise LedgerError("database: a ledger needs a name for the private rows")
         if "\0" in str(self.path):
             raise LedgerError(f"{self.path}: cannot be opened for writing (null byte in its name)")
-        self._refuse_again(self.spent(database), database, allow_repeat)
+        self._refuse_repeat(self.spent(database), database, allow_repeat)
         try:
             exists = self.path.exists()
         except OSError as error:
@@ -272,28 +279,30 @@ class Ledger:
         if not os.access(self.path if exists else self.path.absolute().parent, os.W_OK):
             raise LedgerError(f"{self.path}: cannot be opened for writing")
 
-    def _refuse_again(self, earlier: list[Entry], database: str, allow_repeat: bool) -> None:
+    def _refuse_repeat(self, earlier: list[Entry], database: str, allow_repeat: bool) -> None:
         if earlier and not allow_repeat:
             raise LedgerError(
-                f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in all; '
-                "to release it once more, and add to what is spent, say so: allow_repeat=True, or --again"
+                f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in total; '
+                "to release it again, which adds to the total, use allow_repeat=True or --again"
             )
 
     @contextlib.contextmanager
     def recorded(self, folder: str | os.PathLike | None = None) -> Iterator[None]:
-        """Adds to any error, and to an interruption, what became of the budget that is spent.
+        """Adds a note to any error or interruption: whether the measurement is saved, or the budget is lost.
 
         Args:
-          folder: where the measurement is saved; if it is there, nothing is lost.
+          folder: the folder in which the measurement is saved, if it is. If the folder exists, nothing is lost.
         """
         try:
             yield
         except BaseException as error:
             if folder is not None and os.path.isdir(folder):
-                error.add_note(f"what was measured is kept: kme-jax synthesise {folder} finishes it and spends nothing")
+                error.add_note(
+                    f"the measurement is saved: kme-jax synthesise {folder} finishes the release and spends no budget"
+                )
             else:
                 error.add_note(
-                    f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to it"
+                    f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to the total"
                 )
             raise
 
@@ -301,49 +310,49 @@ class Ledger:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 
         Args:
-          database: name of the private rows, of the curator's choice.
-          mechanism: of the release.
+          database: the name of the private rows, chosen by the curator.
+          mechanism: the mechanism, or the composition, of the release.
           allow_repeat: whether there may be an earlier release of the same rows.
 
         Raises:
-          LedgerError: as :meth:`check`; noise that is not secure.
+          LedgerError: as :meth:`check`, or if the noise is not secure, or states no ρ for δ > 0.
         """
         if not mechanism.secure:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
         if mechanism.rho is None and mechanism.delta > 0:
-            raise LedgerError("a ledger adds up ρ, and this mechanism has none and is for δ > 0")
+            raise LedgerError("a ledger adds up ρ, but this mechanism has δ > 0 and states no ρ")
         self.check(database, allow_repeat=allow_repeat)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, mechanism.failure_probability))
-        new = Entry(database, time, *numbers)
+        entry = Entry(database, time, *numbers)
         with self._locked() as file:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
-            entries, rest = self._parse(content)
+            entries, unfinished = self._parse(content)
             earlier = [s for s in entries if s.database == database]
-            self._refuse_again(earlier, database, allow_repeat)
+            self._refuse_repeat(earlier, database, allow_repeat)
             try:
-                added_up = total([*earlier, new])
+                new_total = total([*earlier, entry])
             except ValueError as error:
                 raise LedgerError(f"{self.path}: {error}") from error
-            line = json.dumps(dataclasses.asdict(new), allow_nan=False).encode() + b"\n"
-            # What an interrupted run left of a line is closed off; its noise was never drawn.
-            self._append(file, (_UNFINISHED if rest else b"") + line)
+            line = json.dumps(dataclasses.asdict(entry), allow_nan=False).encode() + b"\n"
+            # An interrupted run may have left an unfinished line. A mark ends it. Its noise was never drawn.
+            self._append(file, (_UNFINISHED if unfinished else b"") + line)
             self._flush_folder()
-        return added_up
+        return new_total
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file's descriptor, for reading and appending, with other processes kept out."""
+        """The descriptor of the file, for reading and appending. A lock keeps other processes out."""
         try:
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise LedgerError(f"{self.path}: cannot be opened for writing ({error.strerror})") from error
         try:
             self._check_kind(file)
-            with contextlib.suppress(PermissionError):  # of another owner's file, which that owner has to see to
+            with contextlib.suppress(PermissionError):  # only the owner of a file can change its permissions
                 os.fchmod(file, 0o600)
-            import fcntl  # here, so that the rest of the library can be imported where there is none
+            import fcntl  # here, because systems without POSIX do not have it
 
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
@@ -356,42 +365,47 @@ class Ledger:
         try:
             written = os.write(file, data)
             if written != len(data):
-                raise LedgerError(f"{self.path}: could not be written: the disk is full")
+                raise LedgerError(f"{self.path}: cannot be written: the disk is full")
             os.fsync(file)
         except OSError as error:
-            raise LedgerError(f"{self.path}: could not be written ({error.strerror})") from error
+            raise LedgerError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def _flush_folder(self) -> None:
-        """So that a file that is new is found after a power failure."""
+        """Flushes the folder of the file to the disk, so that a new file exists after a power failure."""
         descriptor = os.open(self.path.absolute().parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise LedgerError(f"{self.path}: could not be written ({error.strerror})") from error
+            raise LedgerError(f"{self.path}: cannot be written ({error.strerror})") from error
         finally:
             os.close(descriptor)
 
     def _parse(self, content: bytes) -> tuple[list[Entry], bytes]:
-        """Entries, and a last line that was not finished.
+        """The entries, and the last line if it is unfinished (else b"").
 
-        A line may be incomplete only where it is the file's last, or was closed off with a mark when the next one was
-        written. A complete record counts, whether or not a line break follows.
+        A line may be incomplete only if it is the last of the file, or ends with the mark of unfinished lines, which
+        was written before the next line. A complete record counts, with or without a line break after it.
+
+        Raises:
+          LedgerError: if another line is not a record.
         """
-        lines, entries, rest = content.split(b"\n"), [], b""
+        lines, entries, unfinished = content.split(b"\n"), [], b""
         for number, line in enumerate(lines, 1):
-            entry, last = _entry(line), number == len(lines)
+            entry, is_last = _entry(line), number == len(lines)
             if entry is not None:
                 entries.append(entry)
-                rest = line if last else rest
-            elif last and (_BEGINNING.startswith(line[: len(_BEGINNING)])):
-                rest = line
+                unfinished = line if is_last else unfinished
+            elif is_last and (_BEGINNING.startswith(line[: len(_BEGINNING)])):
+                unfinished = line
             elif not line.endswith(_UNFINISHED.rstrip(b"\n")):
-                raise LedgerError(f"{self.path}: line {number} is not a ledger's; repair it or use another file")
-        return entries, rest
+                raise LedgerError(
+                    f"{self.path}: line {number} is not a line of a ledger; repair it or use another file"
+                )
+        return entries, unfinished
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, of which no key appears twice."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dictionary. Raises ValueError if a key appears twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         raise ValueError("a key appears twice")
@@ -399,15 +413,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """A record, whatever there is of the mark after it, or None for anything else."""
+    """The entry of a line, or None if the line is not a record. The mark of unfinished lines may follow, or a prefix
+    of it."""
     with contextlib.suppress(ValueError, RecursionError):
         text = line.decode()
-        record, end = json.JSONDecoder(object_pairs_hook=_once).raw_decode(text)
-        marked = _UNFINISHED.decode().startswith(text[end:])
-        if marked and isinstance(record, dict) and set(record) == set(_FIELDS):
+        record, end = json.JSONDecoder(object_pairs_hook=_unique_keys).raw_decode(text)
+        only_mark_follows = _UNFINISHED.decode().startswith(text[end:])
+        if only_mark_follows and isinstance(record, dict) and set(record) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
-            kinds = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
-            if kinds and all(0 <= number < _LARGEST for number in numbers):
+            types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
+            if types_match and all(0 <= number < _LARGEST for number in numbers):
                 entry = Entry(**record)
                 return entry if entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 else None
     return None
@@ -415,12 +430,12 @@ def _entry(line: bytes) -> Entry | None:
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """Where the budget of a release is taken from, and recorded.
+    """The ledger that records the budget of a release, and the name of its private rows.
 
     Attributes:
-      ledger: of the curator.
-      database: the name of the private rows in it.
-      allow_repeat: whether rows of that name may have been released before. What is spent adds up.
+      ledger: the curator's ledger.
+      database: the name of the private rows in the ledger.
+      allow_repeat: whether rows of that name may have been released before. The budgets of all releases add up.
     """
 
     ledger: Ledger

@@ -1,4 +1,4 @@
-"""What a mechanism is: noise of a registered kind, calibrated to a sensitivity and a budget.
+"""Mechanisms: noise of a registered kind, calibrated to a sensitivity and a budget.
 
 A kind of noise is one module: a subclass of :class:`Noise`, registered by :func:`register_noise`. ``gaussian`` and
 ``laplace`` are two. ``perturb`` adds noise of any kind.
@@ -24,13 +24,13 @@ Diameter = Literal["proved", "published"]
 
 
 class Calibrated(NamedTuple):
-    """How wide noise has to be, in the units of the sensitivity.
+    """The result of a calibration, in the units of the sensitivity.
 
     Attributes:
-      scale: of the noise, per coordinate.
+      scale: the scale of the noise, per coordinate.
       calibration: the name of the rule.
-      epsilon: ε of this measurement by itself.
-      rho: ρ of zero-concentrated differential privacy, for secure noise that has one.
+      epsilon: ε of this measurement alone.
+      rho: ρ of zero-concentrated differential privacy, for secure noise that states one; else None.
     """
 
     scale: float
@@ -40,14 +40,14 @@ class Calibrated(NamedTuple):
 
 
 class Noise(abc.ABC):
-    """A kind of noise, the same for every coordinate and independent.
+    """A kind of noise. The noise of coordinates is independent and identically distributed.
 
-    Secure noise for δ > 0 must state ρ: groups of rows, and several releases, are accounted for by it. Noise without ρ
-    is for δ = 0.
+    Secure noise for δ > 0 must state ρ, because the privacy of groups of rows, and of several releases, is computed
+    from it. Noise without ρ is for δ = 0.
 
     Attributes:
-      name: in a ``Mechanism`` and in the privacy statement: small letters, digits, blanks and hyphens.
-      norm: of the sensitivity it is calibrated to.
+      name: the name in a ``Mechanism`` and in the privacy statement, of small letters, digits, blanks and hyphens.
+      norm: the norm of the sensitivity that the noise is calibrated to.
       square_variance: Var(X²) / Var(X)² of a draw X: 2 for a Gaussian.
     """
 
@@ -57,42 +57,43 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def variance(self, scale: float) -> float:
-        """Of the noise of a scale, per coordinate."""
+        """The variance of the noise of a scale, per coordinate."""
 
     @abc.abstractmethod
     def sensitivity(self, diameter: float, num_features: int, *, integers: bool) -> float:
-        """The sensitivity in :attr:`norm` of vectors [F] that differ by no more than ``diameter`` in L2; of vectors of
-        integers, a bound that may be rounded up to an integer."""
+        """The sensitivity in :attr:`norm` of vectors [F] that differ by at most ``diameter`` in L2.
+
+        For vectors of integers, the result may be rounded up to an integer."""
 
     @abc.abstractmethod
     def calibrate(self, sensitivity: float, budget: PrivacyBudget, calibration: str, share: float) -> Calibrated:
-        """Simulated noise, continuous.
+        """Calibrates simulated noise, which is continuous.
 
         Args:
-          sensitivity: in :attr:`norm`.
-          budget: (ε, δ), with what may fail taken off δ.
+          sensitivity: the sensitivity in :attr:`norm`.
+          budget: (ε, δ), with the failure probability subtracted from δ.
           calibration: "analytic" or another rule of this noise.
-          share: of the budget.
+          share: the share of the budget.
 
         Raises:
-          ValueError: the budget, the rule or the share is not possible for this noise.
+          ValueError: if this noise does not allow the budget, the rule or the share.
         """
 
     @abc.abstractmethod
     def calibrate_securely(self, sensitivity: float, budget: PrivacyBudget, share: float) -> Calibrated:
-        """Secure noise, discrete, for integers.
+        """Calibrates secure noise, which is discrete, for integers.
 
-        Formal guarantee: noise of this scale, added to integers that differ by no more than the sensitivity, is
-        (ε, δ)-differentially private for share 1, and ρ-zero-concentrated differentially private where ρ is given.
-        Shares that sum to 1 are (ε, δ) together.
+        Formal guarantee: noise of this scale, added to integers that differ by at most the sensitivity, is
+        (ε, δ)-differentially private for share 1, and ρ-zero-concentrated differentially private if ρ is given.
+        Measurements whose shares sum to 1 are (ε, δ) together.
 
         Args:
-          sensitivity: in :attr:`norm`, in integers.
-          budget: (ε, δ), with what may fail taken off δ.
-          share: of the budget.
+          sensitivity: the sensitivity of the integers in :attr:`norm`.
+          budget: (ε, δ), with the failure probability subtracted from δ.
+          share: the share of the budget.
 
         Raises:
-          ValueError: the budget or the share is not possible for this noise; noise beyond 64-bit integers.
+          ValueError: if this noise does not allow the budget or the share, or the noise does not fit 64-bit integers.
         """
 
     @abc.abstractmethod
@@ -101,31 +102,31 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Simulated noise of scale 1, continuous. Traceable."""
+        """Draws simulated noise of scale 1, which is continuous. Traceable."""
 
     def mu(self, mechanism: Mechanism) -> float | None:
-        """μ of Gaussian differential privacy (Dong, Roth & Su 2022), for continuous noise that has one."""
+        """μ of Gaussian differential privacy (Dong, Roth & Su 2022), for continuous noise that has one; else None."""
         del mechanism
 
     @abc.abstractmethod
     def check(self, mechanism: Mechanism, budget: PrivacyBudget, share: float) -> None:
-        """Refuses a mechanism whose scale, calibration, ε or ρ is not what calibration to its sensitivity gives.
+        """Checks that the scale, the calibration, ε and ρ of a mechanism follow from its sensitivity and a budget.
 
         Args:
-          mechanism: as it was read from a file.
-          budget: (ε, δ) of all measurements, with what may fail taken off δ.
-          share: of the budget.
+          mechanism: a mechanism that was read from a file.
+          budget: (ε, δ) of all measurements, with the failure probability subtracted from δ.
+          share: the share of the budget.
 
         Raises:
-          ValueError: such a mechanism.
+          ValueError: if one of them does not follow.
         """
 
     def source(self) -> str:
-        """Where secure noise comes from, for the privacy statement. It ends in "(discrete, cryptographic)"."""
+        """The source of secure noise, for the privacy statement. It ends in "(discrete, cryptographic)"."""
         return secure_noise.source()
 
     def is_source(self, text: str) -> bool:
-        """Whether this, or an earlier version of it, is a source of this noise."""
+        """Whether the text is :meth:`source` of this noise, for this version of the source or another one."""
         return re.fullmatch(r"OpenDP \d+(\.\d+)+ \(discrete, cryptographic\)", text) is not None
 
 
@@ -133,22 +134,22 @@ _KINDS: dict[str, Noise] = {}
 
 
 def register_noise(noise: Noise) -> None:
-    """Adds a kind of noise, which :func:`noise_of` finds from then on.
+    """Registers a kind of noise, so that :func:`noise_of` returns it for its name.
 
     Raises:
-      ValueError: a name that is none, or of another kind.
+      ValueError: if the name has other characters, or another kind has the same name.
     """
     if not re.fullmatch("[a-z][a-z0-9 -]{0,40}", noise.name):
-        raise ValueError(f"noise: the name {noise.name!r} is not made of small letters, digits, blanks and hyphens")
+        raise ValueError(f"noise: expected a name of small letters, digits, blanks and hyphens, got {noise.name!r}")
     if type(_KINDS.setdefault(noise.name, noise)) is not type(noise):
-        raise ValueError(f"noise: there is a kind named {noise.name} already")
+        raise ValueError(f"noise: another kind of noise has the name {noise.name}")
 
 
 def noise_of(name: str) -> Noise:
-    """The kind of noise of a name.
+    """The kind of noise with this name.
 
     Raises:
-      ValueError: there is none.
+      ValueError: if no kind has this name.
     """
     if name not in _KINDS:
         known = " or ".join(f'"{kind}"' for kind in _KINDS)
@@ -160,21 +161,21 @@ def noise_of(name: str) -> Noise:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """What is done to a mean embedding: all of it public.
+    """The noise that is added to a mean embedding, and its guarantee. All fields are public.
 
     Attributes:
-      noise: the name of the noise: "gaussian", "laplace" or another that is registered, see :class:`Noise`.
-      scale: σ of the Gaussian, or b of the Laplace noise, per coordinate.
-      sensitivity: the L2 (Gaussian) or L1 (Laplace) sensitivity it was calibrated to.
+      noise: the name of the noise: "gaussian", "laplace" or another registered kind, see :class:`Noise`.
+      scale: σ of Gaussian noise, or b of Laplace noise, per coordinate.
+      sensitivity: the L2 (Gaussian) or L1 (Laplace) sensitivity that the noise was calibrated to.
       epsilon: ε.
       delta: δ.
-      calibration: "analytic", "classical" or (discrete) "zcdp" for Gaussian noise, "exact" for Laplace.
+      calibration: "analytic", "classical" or (discrete) "zcdp" for Gaussian noise, "exact" for Laplace noise.
       num_rows: N.
-      secure: whether the noise is secure: cryptographic and exact. What simulated noise made must not be published.
-      noise_source: where the noise comes from.
+      secure: whether the noise is secure: cryptographic and exact. Results with simulated noise must not be published.
+      noise_source: the source of the noise.
       rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
-      grid: what the released coordinates are integer multiples of, for secure noise.
-      failure_probability: the part of δ that is for a sensitivity that may fail, over public randomness.
+      grid: the spacing of the released coordinates, for secure noise. They are its integer multiples.
+      failure_probability: the share of δ that is reserved for a sensitivity that may fail, over public randomness.
     """
 
     noise: str = dataclasses.field(metadata={"static": True})
@@ -191,33 +192,33 @@ class Mechanism:
     failure_probability: float = 0.0
 
     def validate(self) -> None:
-        """Refuses a mechanism that was read from a file, with noise that is not registered.
+        """Checks a mechanism that was read from a file.
 
         Raises:
-          ValueError: such noise.
+          ValueError: if its noise is not registered.
         """
         noise_of(self.noise)
 
     @property
     def variance(self) -> float:
-        """Of the noise, per coordinate: σ², or 2b²."""
+        """The variance of the noise, per coordinate: σ², or 2b²."""
         return noise_of(self.noise).variance(self.scale)
 
     @property
     def mu(self) -> float | None:
-        """μ = sensitivity / σ of continuous Gaussian noise (Dong, Roth & Su 2022); None of any other."""
+        """μ = sensitivity / σ of continuous Gaussian noise (Dong, Roth & Su 2022); None for other noise."""
         return noise_of(self.noise).mu(self)
 
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisyEmbedding:
-    """μ̃ = μ̂ + noise: what step 3 may see, and all it may see.
+    """μ̃ = μ̂ + noise, the only input of step 3 that depends on private rows.
 
     Attributes:
       feature_map: ψ.
       coordinates: μ̃, [F].
-      mechanism: what was done.
+      mechanism: the mechanism that added the noise.
     """
 
     feature_map: FeatureMap
@@ -260,8 +261,15 @@ class HasIntegers(HasDiameter, Protocol):
 
 
 def proved_diameter(measured: HasDiameter, delta: float) -> tuple[float, float]:
-    """The diameter to calibrate to, and the δ that is left: where the diameter may fail, that probability is taken off.
-    A δ below ten times as much takes a diameter that is certain."""
+    """The diameter to calibrate to, and the δ to calibrate to.
+
+    If the diameter may fail, its failure probability is subtracted from δ. If δ is below ten times that probability,
+    the result is the certain diameter, with all of δ.
+
+    Args:
+      measured: ψ or q.
+      delta: δ.
+    """
     failure = measured.failure_probability
     if delta < 10 * failure:
         return measured.certain_diameter, delta

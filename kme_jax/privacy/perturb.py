@@ -1,8 +1,8 @@
-"""Step 2: noise for the mean embedding. Simulated noise for experiments, secure noise for what is published.
+"""Step 2: noise for the mean embedding. Experiments use simulated noise. Everything published needs secure noise.
 
-Noise from ``jax.random`` in floating point is reproducible, and not private against an adversary who can look at the
-low bits (Mironov 2012) or who knows the key. What :func:`perturb` makes is marked accordingly. :func:`perturb_securely`
-adds integer noise from a cryptographic generator to exact integer sums.
+Noise from ``jax.random`` in floating point is reproducible. It does not protect against an adversary who can look at
+the low bits (Mironov 2012) or who knows the key. :func:`perturb` marks its results as simulated.
+:func:`perturb_securely` adds integer noise from a cryptographic generator to exact integer sums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from kme_jax._numerics.precision import in_float64
 from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: a new one is one line here
+from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: add the module of a new one here
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
 from kme_jax.privacy.calibration import Calibration, zcdp_rho
 from kme_jax.privacy.mechanisms import (
@@ -45,13 +45,13 @@ def simulated_mechanism(
     diameter: Diameter = "proved",
     share: float = 1.0,
 ) -> Mechanism:
-    """The mechanism of :func:`perturb` for the mean of ψ over N rows, without any rows.
+    """The mechanism of :func:`perturb` for the mean of ψ over N rows. It does not need the rows.
 
-    Formal guarantee: the mean has L2 sensitivity diameter(ψ)/N (see ``mean_embedding``), and the noise is calibrated to
+    Formal guarantee: the mean has L2 sensitivity diameter(ψ)/N (see ``mean_embedding``). The noise is calibrated to
     it (see the kinds of :class:`Noise`; [B] propositions 3 and 9), so adding it is (ε, δ)-differentially private in
-    exact arithmetic with true noise. Where the diameter holds except with probability p over the map's own
-    public draws, calibration is to δ − p, so that draw and noise together are (ε, δ); δ < 10p takes a diameter that is
-    certain.
+    exact arithmetic with true noise. If the diameter holds except with probability p over the public draws of the map,
+    the noise is calibrated to δ − p, so that draw and noise together are (ε, δ). For δ < 10p, the certain diameter is
+    used instead.
 
     Args:
       feature_map: ψ.
@@ -59,12 +59,12 @@ def simulated_mechanism(
       budget: (ε, δ); δ > 0 for Gaussian noise and δ = 0 for Laplace noise.
       noise: a kind of noise.
       calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
-      diameter: "proved" (the map's own), or "published" (the paper's, to reproduce its figures).
-      share: of the budget's μ² that this measurement of a sequence has; its own ε is then smaller. The δ of a sequence
-        has to be lowered by the failure probabilities of all its maps, see ``Composition``.
+      diameter: "proved" (that of the map), or "published" (that of the paper, to reproduce its figures).
+      share: the share of the budget's μ² for this measurement of a sequence. Its own ε is then smaller. The δ of a
+        sequence must be lowered by the failure probabilities of all its maps, see ``Composition``.
 
     Raises:
-      ValueError: N < 1; a share that is not in (0, 1]; the budget or the rule is not possible for this noise.
+      ValueError: if N < 1, or the share is not in (0, 1], or this noise does not allow the budget or the calibration.
     """
     kind = noise_of(noise)
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
@@ -88,7 +88,7 @@ def simulated_mechanism(
 
 
 def add_noise(key: Array, coordinates: Array, scale: Array, *, noise: str = "gaussian") -> Array:
-    """coordinates + scale · noise, in the coordinates' precision. Traceable and vmappable over key and scale.
+    """coordinates + scale · noise, in the precision of the coordinates. Traceable and vmappable over key and scale.
 
     Args:
       key: a JAX random key.
@@ -116,25 +116,25 @@ def perturb(
     diameter: Diameter = "proved",
     share: float = 1.0,
 ) -> NoisyEmbedding:
-    """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), simulated. One draw per call, of the key's own.
+    """μ̃ = μ̂ + noise ([B] algorithm 1, line 7), with simulated noise. Each call makes one draw with its key.
 
-    The sensitivity comes from the embedding's own feature map and N, so there is nothing to mismatch.
+    The feature map and N of the embedding determine the sensitivity, so a caller cannot pass a wrong one.
 
     Args:
       key: a JAX random key; never use it for anything else.
       embedding: μ̂.
       budget: (ε, δ); δ = 0 needs ``noise="laplace"``.
-      noise: "gaussian", "laplace" or another kind that is registered.
+      noise: "gaussian", "laplace" or another registered kind.
       calibration: for Gaussian noise, see ``gaussian_noise_multiplier``.
       diameter: see :func:`simulated_mechanism`.
-      share: see :func:`simulated_mechanism`; 1 for Laplace noise.
+      share: see :func:`simulated_mechanism`. It must be 1 for Laplace noise.
 
     Raises:
-      TypeError: another kind of embedding.
-      ValueError: as :func:`simulated_mechanism`; an unknown noise.
+      TypeError: if the embedding is not a ``MeanEmbedding``.
+      ValueError: as :func:`simulated_mechanism`, or if the noise is unknown.
     """
     if not isinstance(embedding, MeanEmbedding):
-        raise TypeError(f"simulated noise is for the mean of mean_embedding, got {type(embedding).__name__}")
+        raise TypeError(f"simulated noise needs the result of mean_embedding, got {type(embedding).__name__}")
     mechanism = simulated_mechanism(
         embedding.feature_map,
         embedding.num_rows,
@@ -144,7 +144,7 @@ def perturb(
         diameter=diameter,
         share=share,
     )
-    # Drawn in whole blocks, so that a number of features that changes with the kernel compiles nothing new.
+    # Noise is drawn in whole blocks, so that a similar number of features does not compile a new program.
     num_features = len(embedding.coordinates)
     coordinates = np.pad(np.asarray(embedding.coordinates, np.float64), (0, -num_features % _NOISE_BLOCK))
     noisy = _add_noise(key, coordinates, mechanism.scale, noise=noise)
@@ -154,18 +154,18 @@ def perturb(
 def secure_mechanism(
     integer_map: HasIntegers, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
 ) -> Mechanism:
-    """The mechanism of :func:`perturb_securely`, without any rows. Units are those of ψ.
+    """The mechanism of :func:`perturb_securely`, in the units of ψ. It does not need the rows.
 
     Args:
       integer_map: q, or bounds that hold for several.
       num_rows: N.
-      budget: (ε, δ), of all measurements of a sequence.
-      share: the part of the budget's ρ that this one has; its own ε is then smaller.
-      noise: a kind of noise; discrete Gaussian noise, or discrete Laplace noise for δ = 0, if None.
+      budget: (ε, δ), for all measurements of a sequence together.
+      share: the share of the budget's ρ for this measurement. Its own ε is then smaller.
+      noise: a kind of noise. If None, discrete Gaussian noise, or discrete Laplace noise for δ = 0.
 
     Raises:
-      ValueError: N < 1; noise that integers have no room for; a share that is not in (0, 1], or one of Laplace noise;
-        the budget is not possible for this noise.
+      ValueError: if N < 1, or the noise does not fit 64-bit integers, or the share is not in (0, 1] (for Laplace noise:
+        not 1), or this noise does not allow the budget.
     """
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     largest, delta = proved_diameter(integer_map, budget.delta)
@@ -194,16 +194,18 @@ def secure_mechanism(
 def perturb_securely(
     embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
 ) -> NoisyEmbedding:
-    """μ̃ = (Σ_n q(x_n) + noise) / (s N), with noise that may be published: integer, exact, from a cryptographic
-    generator that cannot be seeded (OpenDP). One draw per call; a second call on the same rows is a second release.
+    """μ̃ = (Σ_n q(x_n) + noise) / (s N), with secure noise. The result may be published.
 
-    Formal guarantee: neighbours' integers differ by at most Δ = ``integer_map.diameter`` in L2 (see
+    The noise is integer and exact, from a cryptographic generator that cannot be seeded (OpenDP). Each call makes one
+    draw. A second call on the same rows is a second release.
+
+    Formal guarantee: the integers of neighbours differ by at most Δ = ``integer_map.diameter`` in L2 (see
     ``IntegerMap``). The discrete Gaussian of parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any
     dimension (Canonne, Kamath & Steinke 2020, theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is
     lowered by the probability that the diameter fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is
-    (ε, 0). Nothing but integers is computed from rows to noise; division by s N is post-processing. Measurements whose
-    shares sum to 1 or less are (ε, δ) together, also where a map depends on the results before it: ρ adds up (Bun &
-    Steinke 2016, lemma 1.7).
+    (ε, 0). All numbers from the features of the rows to the noisy sum are integers; division by s N is post-processing.
+    Measurements whose shares sum to 1 or less are (ε, δ) together, even if a map depends on the results of earlier
+    measurements: ρ adds up (Bun & Steinke 2016, lemma 1.7).
 
     Args:
       embedding: Σ_n q(x_n).
@@ -212,9 +214,9 @@ def perturb_securely(
       noise: see :func:`secure_mechanism`.
 
     Raises:
-      TypeError: another kind of embedding.
+      TypeError: if the embedding is not an ``IntegerEmbedding``.
       ValueError: as :func:`secure_mechanism`.
-      ModuleNotFoundError: OpenDP is not installed.
+      ModuleNotFoundError: if OpenDP is not installed.
     """
     _check_integers(embedding)
     integers = embedding.integer_map
@@ -227,8 +229,9 @@ def perturb_securely(
 def perturb_integers(
     key: Array, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
 ) -> NoisyEmbedding:
-    """What :func:`perturb_securely` returns, with simulated Gaussian noise of the same size, for experiments:
-    reproducible, and NOT private.
+    """:func:`perturb_securely` with simulated Gaussian noise of the same size. NOT PRIVATE.
+
+    The result is reproducible, and for experiments only.
 
     Args:
       key: a JAX random key; never use it for anything else.
@@ -237,8 +240,8 @@ def perturb_integers(
       share: see :func:`secure_mechanism`.
 
     Raises:
-      TypeError: another kind of embedding.
-      ValueError: as :func:`secure_mechanism`; δ = 0.
+      TypeError: if the embedding is not an ``IntegerEmbedding``.
+      ValueError: as :func:`secure_mechanism`, or if δ = 0.
     """
     _check_integers(embedding)
     zcdp_rho(budget)
@@ -253,7 +256,7 @@ def perturb_integers(
 
 def _check_integers(embedding: Any) -> None:
     if not isinstance(embedding, IntegerEmbedding):
-        raise TypeError(f"secure noise is for the sums of integer_embedding, got {type(embedding).__name__}")
+        raise TypeError(f"secure noise needs the result of integer_embedding, got {type(embedding).__name__}")
 
 
 @in_float64

@@ -1,7 +1,7 @@
-"""Noise that may be published: OpenDP's discrete Gaussian and Laplace distributions. The only module that knows OpenDP.
+"""Secure noise: OpenDP's discrete Gaussian and Laplace distributions. No other module uses OpenDP.
 
-Exact integer samplers on a cryptographic generator, without floating point; no seed. OpenDP's wrapper converts what it
-is given, so what goes in and comes out is checked here.
+OpenDP has exact integer samplers on a cryptographic generator, without floating point and without a seed. Its Python
+wrapper converts its arguments, so this module checks the types of arguments and results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-_MAX_SCALE = 2.0**55  # noise far beyond it would not fit an int64
+_MAX_SCALE = 2.0**55  # noise of a much larger scale would not fit an int64
 
 
 def _opendp():
@@ -24,19 +24,19 @@ def _opendp():
 
 
 def source() -> str:
-    """What the statement says of the noise."""
+    """The source of the noise, for the privacy statement."""
     _opendp()
     return f"OpenDP {importlib.metadata.version('opendp')} (discrete, cryptographic)"
 
 
 def check_scale(scale: float) -> float:
-    """The scale, in integers.
+    """The scale of noise on integers, as a float.
 
     Raises:
-      ValueError: not positive and finite, or noise that would not fit int64.
+      ValueError: if the scale is not positive and finite, or the noise would not fit an int64.
     """
     if not (math.isfinite(scale) and 0 < scale <= _MAX_SCALE):
-        raise ValueError(f"the noise, {scale:.3g} integers wide, is beyond 64-bit integers: ask for a larger epsilon")
+        raise ValueError(f"noise of scale {scale:.3g} does not fit 64-bit integers: use a larger epsilon")
     return float(scale)
 
 
@@ -50,18 +50,18 @@ def gaussian_rho(scale: float, sensitivity: float) -> float:
     """ρ of the discrete Gaussian, by OpenDP, rounded up.
 
     Args:
-      scale: σ, in integers.
-      sensitivity: in L2, in integers.
+      scale: σ, of noise on integers.
+      sensitivity: the L2 sensitivity of the integers.
     """
     return float(_gaussian(scale).map(float(sensitivity)))
 
 
 def _checked(values: np.ndarray, measurement) -> np.ndarray:
     if not (isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1 and values.size):
-        raise TypeError("noise is added to a one-dimensional array of int64")
+        raise TypeError("secure noise can be added to a one-dimensional array of int64 only")
     noisy = np.asarray(measurement(values))
     if noisy.dtype != np.int64 or noisy.shape != values.shape:
-        raise RuntimeError("OpenDP returned something else than as many 64-bit integers")
+        raise RuntimeError("OpenDP did not return the same number of 64-bit integers")
     return noisy
 
 
@@ -69,13 +69,17 @@ def add_gaussian(values: np.ndarray, scale: float) -> np.ndarray:
     """values [F] + discrete Gaussian noise of parameter σ = scale, int64.
 
     Raises:
-      TypeError: values that are no int64 array [F], F ≥ 1.
+      TypeError: if the values are not an int64 array [F] with F ≥ 1.
     """
     return _checked(values, _gaussian(scale))
 
 
 def add_laplace(values: np.ndarray, scale: float) -> np.ndarray:
-    """values [F] + discrete Laplace noise of the given scale, int64; as :func:`add_gaussian`."""
+    """values [F] + discrete Laplace noise of this scale, int64.
+
+    Raises:
+      TypeError: as :func:`add_gaussian`.
+    """
     dp = _opendp()
     space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.l1_distance(T=dp.i64)
     return _checked(values, dp.m.make_laplace(*space, scale=check_scale(scale)))

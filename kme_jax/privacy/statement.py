@@ -1,4 +1,4 @@
-"""The privacy statement of a release: what was done, in numbers that a reader can check, and what is not covered."""
+"""The privacy statement of a release: its mechanisms, in numbers that a reader can check, and what is not covered."""
 
 from __future__ import annotations
 
@@ -34,25 +34,24 @@ def schema() -> dict[str, Any]:
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """A positive number for people, no smaller than it is, with so many digits."""
+    """A positive number as text, rounded up to ``digits`` digits."""
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
     return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def describe_total(total: Mapping[str, Any]) -> str:
-    """(ε, δ) of all releases of the same rows, rounded up, and their ε at the last release's δ where that is another
-    one."""
+    """(ε, δ) of all releases of the same rows, rounded up. If the last release has another δ, also ε at that δ."""
     text = f"(ε, δ) = ({rounded_up(total['epsilon'])}, {rounded_up(total['delta']) if total['delta'] else 0})"
-    there = total["at_delta"]
-    if there is None:
-        return f"{text}, and no finite ε at the δ of the last one"
-    if there["delta"] == total["delta"]:
+    at_delta = total["at_delta"]
+    if at_delta is None:
+        return f"{text}, and no finite ε at the δ of the last release"
+    if at_delta["delta"] == total["delta"]:
         return text
-    return f"{text}, or ε = {rounded_up(there['epsilon'])} at δ = {rounded_up(there['delta'])}"
+    return f"{text}, or ε = {rounded_up(at_delta['epsilon'])} at δ = {rounded_up(at_delta['delta'])}"
 
 
 def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
-    """ε, at the mechanism's δ, for a person who has k rows: k²ρ, kμ, or kε for Laplace noise."""
+    """ε, at the δ of the mechanism, for a person who has k rows: from k²ρ or kμ, or kε for Laplace noise."""
     delta = mechanism.delta - mechanism.failure_probability
     if rows != 1 and mechanism.rho is not None:
         return zcdp_epsilon(rows**2 * mechanism.rho, delta)
@@ -62,6 +61,7 @@ def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
 
 
 def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
+    """The description of a measurement in the statement: its noise and its feature map."""
     feature_map, mechanism = noisy.feature_map, noisy.mechanism
     proof = feature_map.proof
     if mechanism.secure:
@@ -81,7 +81,7 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
 
 
 def noise_statement(mechanism: Mechanism) -> dict[str, Any]:
-    """What the statement says of a mechanism."""
+    """The description of a mechanism in the statement."""
     return {
         "noise": mechanism.noise,
         "discrete": mechanism.secure,
@@ -103,19 +103,19 @@ def privacy_statement(
     public_inputs: Sequence[str] = (),
     total: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The statement, of plain JSON values; see ``schema``.
+    """The statement, as plain JSON values, see :func:`schema`.
 
     Args:
-      measured: what is released; if that is several measurements, by their names.
-      composition: what several measurements are together.
-      public_inputs: what else is public knowledge, and was used.
-      total: of all releases of the same rows, as ``Ledger.spend`` gives it.
+      measured: the noisy embedding that is released, or a dictionary of them by the names of their measurements.
+      composition: the composition of several measurements; None for a single one.
+      public_inputs: further public inputs that were used.
+      total: the total of all releases of the same rows, as ``Ledger.spend`` returns it.
     """
-    several = {"embedding": measured} if isinstance(measured, NoisyEmbedding) else measured
-    mechanisms = [noisy.mechanism for noisy in several.values()]
-    inputs = dict.fromkeys(name for noisy in several.values() for name in noisy.feature_map.public_inputs)
+    by_name = {"embedding": measured} if isinstance(measured, NoisyEmbedding) else measured
+    mechanisms = [noisy.mechanism for noisy in by_name.values()]
+    inputs = dict.fromkeys(name for noisy in by_name.values() for name in noisy.feature_map.public_inputs)
     return statement_of(
-        [measurement_statement(name, noisy) for name, noisy in several.items()],
+        [measurement_statement(name, noisy) for name, noisy in by_name.items()],
         mechanisms,
         composition=composition,
         public_inputs=[*inputs, *public_inputs],
@@ -131,26 +131,26 @@ def statement_of(
     public_inputs: Sequence[str] = (),
     total: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The statement of measurements that are described already.
+    """The statement of measurements, from their descriptions.
 
     Args:
-      measurements: see :func:`measurement_statement`.
-      mechanisms: theirs.
-      composition: what several measurements are together.
-      public_inputs: all that is public knowledge, and was used.
+      measurements: the descriptions, see :func:`measurement_statement`.
+      mechanisms: the mechanism of each measurement.
+      composition: the composition of several measurements; None for a single one.
+      public_inputs: all public inputs that were used.
       total: see :func:`privacy_statement`.
     """
-    whole = mechanisms[-1] if composition is None else composition
+    combined = mechanisms[-1] if composition is None else composition
     return {
         "statement_version": STATEMENT_VERSION,
         "private": all(mechanism.secure for mechanism in mechanisms),
-        "epsilon": whole.epsilon,
-        "delta": whole.delta,
+        "epsilon": combined.epsilon,
+        "delta": combined.delta,
         "relation": "replace one row; the number of rows is public",
         "unit": "one row",
         "num_rows": mechanisms[-1].num_rows,
-        "groups": [{"rows": k, "epsilon": group_epsilon(whole, k)} for k in GROUPS],
-        "rho": whole.rho,
+        "groups": [{"rows": k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
+        "rho": combined.rho,
         "measurements": measurements,
         "public_inputs": list(public_inputs),
         "not_covered": [*_NOT_COVERED, *[_PUBLIC_ROWS] * ("public points" in public_inputs)],
@@ -166,9 +166,9 @@ def budget_in_short(statement: dict[str, Any]) -> str:
 
 
 def describe(statement: dict[str, Any]) -> str:
-    """The statement in words, some lines. What it says in words of its own is made safe to print."""
+    """The statement in words, a few lines. Text from the statement is made safe to print."""
     if not statement["private"]:
-        lines = ["NOT PRIVATE: the noise was simulated. Of secure noise of this size one could say:"]
+        lines = ["NOT PRIVATE: the noise was simulated. With secure noise of this size, the following would hold:"]
     else:
         lines = []
     lines.append(
@@ -181,7 +181,7 @@ def describe(statement: dict[str, Any]) -> str:
             f"{printable(measurement['name'].capitalize())}: {'discrete ' * measurement['discrete']}"
             f"{printable(measurement['noise'])} noise "
             f"of scale {measurement['scale']:.4g} for each of {measurement['feature_map']['num_features']} features"
-            + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each cell of a table)" if cells else "")
+            + (f" ({cells[0]:.3g} to {cells[1]:.3g} rows for each count of a marginal)" if cells else "")
             + f", {printable(measurement['norm'])} sensitivity {measurement['sensitivity']:.4g}; "
             + f"{printable(measurement['source'])}."
         )

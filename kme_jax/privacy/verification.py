@@ -1,8 +1,8 @@
-"""Whether a privacy statement follows from the mechanisms it is about: what is checked when a release is loaded.
+"""Checks of a release that is loaded: whether its privacy statement follows from its mechanisms.
 
-Every number of a statement is computed again from the feature maps and the mechanisms. What cannot be computed again is
-bounded by the JSON schema of statements. A mechanism is checked against the diameter of its feature map and the budget.
-Numbers may differ by 1e-6 of their size, since other versions of the libraries round otherwise.
+Every number of a statement is computed again from the feature maps and the mechanisms. The JSON schema of statements
+bounds the numbers that cannot be computed again. A mechanism is checked against the diameter of its feature map and the
+budget. Numbers may differ by 1e-6 of their size, since other versions of the libraries round differently.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter
 
-_MAX_NOISE = 100  # times its scale
-_MAX_EXACT = 2.0**50  # larger integers may be off by one when they are computed from their rounded multiples
+_MAX_NOISE = 100  # the largest noise of a coordinate, in scales of the noise
+_MAX_EXACT = 2.0**50  # larger integers may be off by one after division of their rounded multiples by the grid
 
 
 def with_room(budget: PrivacyBudget) -> PrivacyBudget:
-    """A budget that is larger by the tolerance, for sums that other versions of libraries round otherwise."""
+    """A budget that is larger by the tolerance, for sums that other versions of libraries round differently."""
     return PrivacyBudget(min(budget.epsilon * (1 + TOLERANCE), MAX_EPSILON), budget.delta)
 
 
 def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0) -> None:
-    """Refuses a mechanism whose noise is not that of a share of a budget, for the sensitivity that it states.
+    """Checks that the noise of a mechanism is calibrated to its sensitivity and a share of a budget.
 
     Args:
-      mechanism: any.
+      mechanism: a mechanism that was read from a file.
       budget: (ε, δ) of all measurements.
-      share: the part of ρ, or of μ², that this one has.
+      share: the share of ρ, or of μ², of this measurement.
 
     Raises:
-      ValueError: numbers out of range, or that do not follow from the budget.
+      ValueError: if a number is out of range, or does not follow from the budget.
     """
     m = mechanism
     numbers = (m.scale, m.sensitivity, m.epsilon, *(v for v in (m.rho, m.grid) if v is not None))
@@ -56,7 +56,7 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
     require(m.delta == budget.delta, "δ does not follow from the budget")
     discrete = m.grid is not None
-    require(not m.secure or (discrete and m.num_rows >= 2), "the noise is said to be secure, and cannot be")
+    require(not m.secure or (discrete and m.num_rows >= 2), "the noise is marked as secure, but is not")
     kind = noise_of(m.noise)
     source_is_known = kind.is_source(m.noise_source) if m.secure else m.noise_source == Mechanism.noise_source
     require(source_is_known, "the source of the noise is not known")
@@ -65,41 +65,44 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
 
 
 def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
-    """Refuses a mechanism whose sensitivity is not that of the mean of a feature map.
+    """Checks that the sensitivity of a mechanism is that of the mean of a feature map.
 
     Raises:
-      ValueError: the sensitivity, the grid or the failure probability does not follow from the map.
+      ValueError: if the sensitivity, the grid or the failure probability does not follow from the map.
     """
     m = mechanism
-    if m.grid is None:  # simulated noise, which may be for a published diameter
-        largest, left = proved_diameter(feature_map, m.delta)
-        failure = feature_map.failure_probability if left < m.delta else 0.0
+    if m.grid is None:  # simulated noise, which may be calibrated to a published diameter
+        largest, delta = proved_diameter(feature_map, m.delta)
+        failure = feature_map.failure_probability if delta < m.delta else 0.0
         choices = [(largest, failure), (feature_map.published_diameter, 0.0)]
         kind, size = noise_of(m.noise), feature_map.num_features
         bounds = [(kind.sensitivity(diameter, size, integers=False) / m.num_rows, f) for diameter, f in choices]
-        known = any(are_close(m.sensitivity, bound) and m.failure_probability == f for bound, f in bounds)
-        require(known, "the sensitivity does not follow from the feature map")
+        follows = any(are_close(m.sensitivity, bound) and m.failure_probability == f for bound, f in bounds)
+        require(follows, "the sensitivity does not follow from the feature map")
         return
     integers = feature_map.integers(m.num_rows)
-    largest, left = proved_diameter(integers, m.delta)
+    largest, delta = proved_diameter(integers, m.delta)
     check_follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
     sensitivity = noise_of(m.noise).sensitivity(largest, feature_map.num_features, integers=True)
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
-    failure = integers.failure_probability if left < m.delta else 0.0
+    failure = integers.failure_probability if delta < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
 
 
 def check_coordinates(noisy: NoisyEmbedding) -> None:
-    """Refuses coordinates of another number than features, off the grid of the noise, or too far for features and
-    noise: an entry of Gaussian or Laplace noise is beyond 100 of its scale with probability 1e-43 or less.
+    """Checks the coordinates of a noisy embedding.
+
+    The noise of a coordinate may be at most 100 times its scale. Gaussian and Laplace noise exceed this with
+    probability 1e-43 or less.
 
     Raises:
-      ValueError: such coordinates.
+      ValueError: if there is not one coordinate for each feature, or coordinates are not on the grid of the noise, or
+        are larger than features and noise can be.
     """
     mechanism, coordinates = noisy.mechanism, noisy.coordinates
     check_array(coordinates, "coordinates", "f", (noisy.feature_map.num_features,))
     most = noisy.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
-    require(float(np.abs(coordinates).max()) <= most, "a coordinate is beyond the features and the noise")
+    require(float(np.abs(coordinates).max()) <= most, "a coordinate is larger than features and noise can be")
     if mechanism.grid is not None:
         integers = np.rint(coordinates / mechanism.grid)
         on_grid = integers * mechanism.grid == coordinates
@@ -108,7 +111,7 @@ def check_coordinates(noisy: NoisyEmbedding) -> None:
 
 
 def check_embedding(noisy: NoisyEmbedding, budget: PrivacyBudget, share: float = 1.0) -> None:
-    """Refuses a noisy embedding that a measurement with a share of a budget cannot have made.
+    """Checks that a noisy embedding can be the result of a measurement with a share of a budget.
 
     Raises:
       ValueError: as :func:`check_coordinates`, :func:`check_noise` and :func:`check_sensitivity`.
@@ -119,26 +122,31 @@ def check_embedding(noisy: NoisyEmbedding, budget: PrivacyBudget, share: float =
 
 
 def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
-    """The share of a budget that Gaussian noise has."""
-    left = PrivacyBudget(budget.epsilon, mechanism.delta - mechanism.failure_probability)
+    """The share of a budget that a mechanism with Gaussian noise spends."""
+    calibrated = PrivacyBudget(budget.epsilon, mechanism.delta - mechanism.failure_probability)
     if mechanism.rho is not None:
-        share = mechanism.rho / zcdp_rho(left)
+        share = mechanism.rho / zcdp_rho(calibrated)
     else:
-        calibration = cast(Calibration, mechanism.calibration)
-        share = (mechanism.sensitivity / mechanism.scale * gaussian_noise_multiplier(left, calibration)) ** 2
+        multiplier = gaussian_noise_multiplier(calibrated, cast(Calibration, mechanism.calibration))
+        share = (mechanism.sensitivity / mechanism.scale * multiplier) ** 2
     return 1.0 if are_close(share, 1.0) else share
 
 
 def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> None:
-    """Refuses a composition that is not that of an embedding, and of counts of classes if there are any, which
-    together spend all of a budget.
+    """Checks that a composition is that of a noisy embedding and, optionally, of noisy counts of classes.
+
+    Together these measurements must spend all of a budget.
+
+    Args:
+      mechanisms: of the embedding and, optionally, of the counts.
+      composition: the composition that was read from a file.
 
     Raises:
-      ValueError: such mechanisms, or such a composition.
+      ValueError: if the mechanisms are invalid, or the composition does not follow from them.
     """
     c = composition
     require(0 < c.epsilon < math.inf and 0 < c.delta < 1, "ε or δ is out of range")
-    require(1 <= len(mechanisms) <= 2, "expected an embedding, and counts of classes if there are any")
+    require(1 <= len(mechanisms) <= 2, "expected the measurement of an embedding, and at most one of counts of classes")
     require(len({m.num_rows for m in mechanisms}) == 1, "the measurements have different N")
     delta = c.delta
     for mechanism in mechanisms:
@@ -147,72 +155,73 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
         budget = PrivacyBudget(c.epsilon, delta)
         check_noise(mechanism, budget, 1.0 if len(mechanisms) == 1 else _share(mechanism, budget))
         delta -= mechanism.failure_probability
-    known = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
+    expected = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
     for name in ("rho", "mu"):
-        check_follows(name, getattr(c, name), getattr(known, name))
-    same = c.secure == known.secure and c.failure_probability == known.failure_probability
-    require(same, "the composition does not follow from the mechanisms")
-    left = c.delta - c.failure_probability
-    if all(mechanism.calibration != "classical" for mechanism in mechanisms):  # which has more noise than it needs
-        check_follows("ε", c.epsilon, zcdp_epsilon(c.rho, left) if c.mu is None else gaussian_epsilon(1 / c.mu, left))
+        check_follows(name, getattr(c, name), getattr(expected, name))
+    follows = c.secure == expected.secure and c.failure_probability == expected.failure_probability
+    require(follows, "the composition does not follow from the mechanisms")
+    delta = c.delta - c.failure_probability
+    # Classical calibration has more noise than ε needs, so ε does not follow from its noise.
+    if all(mechanism.calibration != "classical" for mechanism in mechanisms):
+        check_follows("ε", c.epsilon, zcdp_epsilon(c.rho, delta) if c.mu is None else gaussian_epsilon(1 / c.mu, delta))
 
 
 def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
-    """Refuses descriptions of measurements, as in a statement, with numbers that do not follow from their mechanisms.
+    """Checks that descriptions of measurements, as in a statement, follow from the mechanisms.
 
     Args:
-      measurements: what was read; what it says of each map is not checked.
-      mechanisms: of each.
+      measurements: the descriptions that were read. The texts about feature maps are not checked.
+      mechanisms: the mechanism of each measurement.
 
     Raises:
-      ValueError: they are no such descriptions.
+      ValueError: if a description is invalid, or a number does not follow from its mechanism.
     """
     for error in _validator("measurements").iter_errors(measurements):
-        raise ValueError(f"a measurement is not described as it should be ({error.validator})")
+        raise ValueError(f"the description of a measurement is invalid ({error.validator})")
     require(len(measurements) == len(mechanisms), "expected one description for each measurement")
-    for number, (said, m) in enumerate(zip(measurements, mechanisms, strict=True)):
-        feature_map = said["feature_map"] | {"diameter": m.sensitivity * m.num_rows}
-        counts = None if said["cell_noise"] is None else [m.scale * m.num_rows] * 2
-        expected = said | statements.noise_statement(m) | {"feature_map": feature_map, "cell_noise": counts}
-        _compare(said, expected, f"measurements.{number}")
+    for number, (description, m) in enumerate(zip(measurements, mechanisms, strict=True)):
+        feature_map = description["feature_map"] | {"diameter": m.sensitivity * m.num_rows}
+        counts = None if description["cell_noise"] is None else [m.scale * m.num_rows] * 2
+        expected = description | statements.noise_statement(m) | {"feature_map": feature_map, "cell_noise": counts}
+        _compare(description, expected, f"measurements.{number}")
 
 
 @functools.cache
-def _validator(part: str | None = None):
-    """Of statements, or of one field of them."""
-    import jsonschema  # here: it takes a while to import
+def _validator(field: str | None = None):
+    """The JSON schema validator of statements, or of one field of statements."""
+    import jsonschema  # here, because its import is slow
 
     schema = statements.schema()
-    return jsonschema.Draft202012Validator(schema if part is None else schema["properties"][part])
+    return jsonschema.Draft202012Validator(schema if field is None else schema["properties"][field])
 
 
 def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
-    """Refuses a privacy statement that does not say what follows from the mechanisms.
+    """Checks that a privacy statement follows from the mechanisms.
 
     Args:
-      statement: what was read.
-      total: of all releases, as it was read beside the mechanisms. It comes from a ledger.
-      follows: the statement that follows from the mechanisms, as a function of a valid total. The versions of libraries
-        are those at the time of the release, and may differ.
+      statement: the statement that was read.
+      total: the total of all releases, as it was read beside the mechanisms. It comes from a ledger.
+      follows: a function from a valid total to the statement that follows from the mechanisms. The versions of
+        libraries in a statement are those at the time of the release, and may differ.
 
     Raises:
-      ValueError: it is no statement, or another one.
+      ValueError: if the statement is invalid, or does not follow.
     """
     for error in _validator().iter_errors(statement):
-        raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is not what a statement may have there")
-    require(total == statement["total"], "total: is not the one that was recorded with the measurements")
+        raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is invalid in a privacy statement")
+    require(total == statement["total"], "total: differs from the total that was recorded with the measurements")
     _compare(_comparable(statement), _comparable(follows(total)), "")
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)
 
 
-# The module of a proof was another one in earlier versions.
+# Proofs were in other modules in earlier versions.
 _PROOF = re.compile(r"kme_jax\.feature_maps\.[a-z_]+ \(")
 
 
 def _comparable(statement: dict[str, Any]) -> dict[str, Any]:
-    """A statement without what differs between versions: of libraries, and of the place of a proof."""
+    """The statement without the versions of libraries and the modules of proofs, which differ between versions."""
     measurements = []
     for measurement in statement["measurements"]:
         proof = _PROOF.sub("(", measurement["feature_map"]["proof"])
@@ -220,18 +229,28 @@ def _comparable(statement: dict[str, Any]) -> dict[str, Any]:
     return statement | {"versions": None, "measurements": measurements}
 
 
-def _compare(found: Any, expected: Any, place: str) -> None:
+def _compare(value: Any, expected: Any, path: str) -> None:
+    """Checks that a JSON value equals the expected one, up to the tolerance of floating-point numbers.
+
+    Args:
+      value: the value that was read.
+      expected: the value that follows from the mechanisms.
+      path: the names of the fields that lead to the value, for the error.
+
+    Raises:
+      ValueError: if the values differ.
+    """
     numbers = (int, float)
-    if type(found) in numbers and type(expected) in numbers:
-        same = are_close(found, expected) if float in (type(found), type(expected)) else found == expected
-    elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+    if type(value) in numbers and type(expected) in numbers:
+        equal = are_close(value, expected) if float in (type(value), type(expected)) else value == expected
+    elif isinstance(value, dict) and isinstance(expected, dict) and value.keys() == expected.keys():
         for name in expected:
-            _compare(found[name], expected[name], f"{place}.{name}" if place else name)
-        same = True
-    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        for number, pair in enumerate(zip(found, expected, strict=True)):
-            _compare(*pair, f"{place}.{number}")
-        same = True
+            _compare(value[name], expected[name], f"{path}.{name}" if path else name)
+        equal = True
+    elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        for number, pair in enumerate(zip(value, expected, strict=True)):
+            _compare(*pair, f"{path}.{number}")
+        equal = True
     else:
-        same = type(found) is type(expected) and not isinstance(found, dict | list) and found == expected
-    require(same, f"{place}: does not follow from the mechanisms")
+        equal = type(value) is type(expected) and not isinstance(value, dict | list) and value == expected
+    require(equal, f"{path}: does not follow from the mechanisms")

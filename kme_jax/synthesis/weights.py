@@ -1,7 +1,7 @@
-"""Step 3 with given public points: their weights. Post-processing of μ̃, so free of privacy cost.
+"""Step 3 with public points: their weights. This is post-processing of μ̃, which spends no budget.
 
-A ``SubspaceMap`` has points of its own, and features in an orthonormal basis of their span. For any other map the
-points are given, and the same problems are solved by least squares in the span of their features.
+A ``SubspaceMap`` has public points, and its features are coordinates in an orthonormal basis of their span. For any
+other map the caller gives the points. The same problems are then solved by least squares in the span of their features.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kme_jax.synthesis.sample import WeightedSample
 
 Array = jax.Array
 
-# The penalties of adaptive(): a geometric sequence, left when the risk has risen so often in a row.
+# The penalties of adaptive_weights() are a geometric sequence.
 _PENALTY_RATIO = 2.0
 _MAX_PENALTIES = 60
-_RISES_TO_STOP = 3
-_SMALLEST_PENALTY = 1e-3  # of σ²
+_RISES_TO_STOP = 3  # the sequence ends when the risk has risen so often in a row
+_SMALLEST_PENALTY = 1e-3  # in σ²
 _TEMPERATURE = 4.0  # of the aggregate, in σ²
-_RELATIVE_GAP = 1e-10  # of F σ²: the fit is then within 1.5e-5 of the noise's norm of the best one
+_RELATIVE_GAP = 1e-10  # in F σ²: the distance of the fit from the best one is then at most 1.5e-5 of the noise's norm
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class _Problem:
     Attributes:
       points: z, [M, d].
       features: the coordinates of ψ(z_m), float64 [M, F].
-      noisy: those of μ̃, float64 [F]. Their noise is that of μ̃, independent for each.
+      noisy: the coordinates of μ̃, float64 [F]. Their noise is independent, with the variance of the noise of μ̃.
     """
 
     points: np.ndarray
@@ -48,44 +48,48 @@ class _Problem:
 
     @classmethod
     def of(cls, embedding: NoisyEmbedding, points: np.ndarray | None) -> _Problem:
-        """The problem for the points that the map was made from, or for others.
+        """The problem for the points that the map was made from, or for other points.
 
-        What μ̃ has outside of the span is the same for all weights, and is left out.
+        The component of μ̃ outside of the span is the same for all weights, and is left out.
+
+        Args:
+          embedding: μ̃.
+          points: z, [M, d]; those that the map was made from, if None.
 
         Raises:
-          ValueError: there are no points; points of another number of columns.
+          ValueError: if there are no points, or they have another number of columns than rows of the map.
         """
         feature_map = embedding.feature_map
-        own = points is None
-        if own:
+        are_points_of_map = points is None
+        if are_points_of_map:
             points = feature_map.public_points
         if points is None:
-            raise ValueError(f"points: {type(feature_map).__name__} was made from none: give the points to be weighted")
+            raise ValueError(f"points: a {type(feature_map).__name__} has no points: give the points to be weighted")
         points = check_points(points)
         check_columns(points, feature_map.dim, "points")
         with float64():
             features = np.asarray(feature_map(jnp.asarray(points, jnp.float64)), np.float64)
-        if own and isinstance(feature_map, SubspaceMap):
-            return cls(points, features, embedding.coordinates)  # the basis is orthonormal as it is
+        if are_points_of_map and isinstance(feature_map, SubspaceMap):
+            return cls(points, features, embedding.coordinates)  # the basis of the map is orthonormal
         return cls(points, *project_features(features, np.asarray(embedding.coordinates, np.float64)))
 
     def expand(self, coordinates: np.ndarray) -> np.ndarray:
-        """The weights of least norm with these coordinates, [M], where there are any, or else with the closest."""
+        """The weights of least norm whose coordinates are closest to these coordinates [F], [M]."""
         return np.linalg.lstsq(self.features.T, coordinates, rcond=1e-12)[0]
 
 
 def closed_form_weights(embedding: NoisyEmbedding, points: np.ndarray | None = None) -> WeightedSample:
-    """w = Bᵀβ: the weights whose embedding is μ̃ itself ([B] algorithm 1, line 8). Dropped points have weight 0.
+    """w = Bᵀβ: the weights whose embedding is equal to μ̃ ([B] algorithm 1, line 8). Dropped points have weight 0.
 
     The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball_weights`.
 
     Args:
       embedding: μ̃.
-      points: z, [M, d]; those that the map was made from, if None. For others, and other maps than a ``SubspaceMap``,
-        these are the weights of least norm whose embedding is closest to μ̃.
+      points: z, [M, d]; those that the map was made from, if None. If points are given, or the map is not a
+        ``SubspaceMap``, the result is the weights of least norm whose embedding is closest to μ̃.
 
     Raises:
-      ValueError: there are no points; points of another number of columns.
+      ValueError: if there are no points, or they have another number of columns than rows of the map.
     """
     feature_map = embedding.feature_map
     if points is None and isinstance(feature_map, SubspaceMap):
@@ -95,13 +99,13 @@ def closed_form_weights(embedding: NoisyEmbedding, points: np.ndarray | None = N
 
 
 def check_radius(radius: float) -> None:
-    """Raises ValueError unless 1 ≤ C < ∞: a smaller ball misses the embeddings of probability measures."""
+    """Raises ValueError unless 1 ≤ C < ∞. A smaller ball does not contain the embeddings of probability measures."""
     if not 1 <= radius < np.inf:
         raise ValueError(f"radius must be at least 1 ([B] theorem 11) and finite, got {radius}")
 
 
 def noise_tolerance(embedding: NoisyEmbedding) -> float:
-    """1 % of ½ E‖noise‖²: solving for weights any better would fit noise."""
+    """1 % of ½ E‖noise‖². More exact weights would fit the noise."""
     return 0.005 * len(embedding.coordinates) * embedding.mechanism.variance
 
 
@@ -116,20 +120,21 @@ def l1_ball_weights(
     """argmin ½‖μ̃ − Σ_m w_m k(z_m, ·)‖² over Σ_m |w_m| ≤ C ([B] theorem 11).
 
     With the L1 norm bounded, applying any continuous function to the points gives a consistent estimate of the
-    embedding of the transformed variable ([B] theorem 11); the closed form does not promise that.
+    embedding of the transformed variable ([B] theorem 11). This is not proved for closed-form weights.
 
     Args:
       embedding: μ̃.
       points: z, [M, d]; those that the map was made from, if None.
       radius: C ≥ 1.
-      tolerance: of the gap, see :func:`kme_jax.synthesis.lasso.l1_ball_least_squares`; :func:`noise_tolerance` if None.
+      tolerance: the tolerance of the duality gap, see :func:`kme_jax.synthesis.lasso.l1_ball_least_squares`;
+        :func:`noise_tolerance` if None.
       max_solves: see :func:`kme_jax.synthesis.lasso.l1_ball_least_squares`.
 
     Returns:
-      The sample, and how the optimisation went.
+      The sample, and the report of the solver.
 
     Raises:
-      ValueError: C < 1 (an embedding of a probability measure would be out of reach); there are no points.
+      ValueError: if C < 1 (the ball would not contain the embeddings of probability measures), or there are no points.
     """
     check_radius(radius)
     problem = _Problem.of(embedding, points)
@@ -143,15 +148,15 @@ def l1_ball_weights(
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Weights that :func:`adaptive_weights` could have chosen.
+    """Weights that :func:`adaptive_weights` compared.
 
     Attributes:
       kind: "uniform", "signed" or "probability".
       penalty: τ of the Kullback–Leibler penalty (probability), or the share of μ̃ (signed: 1 is the closed form).
-      degrees_of_freedom: Σ_f ∂fit_f / ∂β_f, estimated.
-      risk: unbiased estimate of E‖fit − α‖², α the coordinates of μ̂. It may be negative.
-      gap: duality gap (probability), else 0.
-      share: of these weights in the mean of all.
+      degrees_of_freedom: an estimate of Σ_f ∂fit_f / ∂β_f.
+      risk: an unbiased estimate of E‖fit − α‖², with α the coordinates of μ̂. It may be negative.
+      gap: the duality gap (probability), else 0.
+      share: the share of these weights in the mean of all candidates.
     """
 
     kind: Literal["uniform", "signed", "probability"]
@@ -164,11 +169,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class RiskReport:
-    """What :func:`adaptive_weights` tried.
+    """The candidates of :func:`adaptive_weights`, with their risks.
 
     Attributes:
-      chosen: the candidate of least risk, whose share is the largest.
-      candidates: all of them, in the order of trial.
+      chosen: the candidate of least risk. Its share is the largest.
+      candidates: all candidates, in the order of computation.
     """
 
     chosen: Candidate
@@ -182,36 +187,41 @@ def adaptive_weights(
     signed: bool = True,
     progress: Progress | None = None,
 ) -> tuple[WeightedSample, RiskReport]:
-    """Weights of little estimated risk, from probability vectors shrunk towards uniform ones and signed weights.
+    """Weights with a small estimated risk, from probability vectors shrunk towards uniform weights, and signed weights.
 
-    The families: argmin ½‖μ̃ − Σ w_m k(z_m, ·)‖² + τ KL(w ‖ uniform) over probability vectors, for τ from where w is
-    all but uniform down to where it is all but the projection of μ̃ onto mixtures of the points (Nikolov, Talwar &
-    Zhang 2013); and the closed form ([B] algorithm 1, line 8), shrunk towards the uniform embedding by James & Stein's
-    factor (positive part; Efron & Morris 1973).
+    There are two families of candidates. The first is argmin ½‖μ̃ − Σ w_m k(z_m, ·)‖² + τ KL(w ‖ uniform) over
+    probability vectors (Nikolov, Talwar & Zhang 2013). τ goes from values with nearly uniform w down to values at
+    which w is nearly the projection of μ̃ onto mixtures of the points. The second is the closed form ([B] algorithm 1,
+    line 8), shrunk towards the uniform embedding by James & Stein's factor (positive part; Efron & Morris 1973).
 
-    Stein's unbiased risk estimate judges: for a fit v(β) that is weakly differentiable, β ~ N(α, σ² I_F),
+    Candidates are compared by Stein's unbiased risk estimate. For a fit v(β) that is weakly differentiable,
+    β ~ N(α, σ² I_F),
 
         E‖v(β) − α‖² = E[‖v(β) − β‖² − F σ² + 2 σ² Σ_f ∂v_f/∂β_f]   (Stein 1981),
 
-    where σ is public. So nothing but μ̃, the points and the mechanism is looked at: post-processing, of no privacy
-    cost. As the error outside of the span of the basis is the same for all (up to its drop rule's tolerance), the least
-    risk is the least distance to μ̂. The estimate's own noise is that of ‖β − α‖², about σ² √(2F), most of which all
-    candidates share; the rest is about σ². So where the least risk is that of signed weights they are taken, and else
-    the mean of all probability vectors with weights ∝ exp(−risk / 4σ²) (Leung & Barron 2006, who prove for
-    least-squares fits that it costs little): where risks differ by far more than σ² it is the one of least risk, and
-    where they do not, a mean is better than a choice.
+    where σ is public. So the comparison uses μ̃, the points and the mechanism alone: it is post-processing, and spends
+    no budget. The error outside of the span of the basis is the same for all candidates (up to the tolerance of its
+    drop rule), so the least risk is the least distance to μ̂. The noise of the estimate is that of ‖β − α‖², about
+    σ² √(2F). Most of it is common to all candidates; the rest is about σ². If signed weights have the least risk, they
+    are the result. Else the result is the mean of all probability vectors with weights ∝ exp(−risk / 4σ²) (Leung &
+    Barron 2006 prove for least-squares fits that the mean costs little). If risks differ by far more than σ², the mean
+    is nearly the candidate of least risk. If they do not, the mean is better than any single candidate.
 
-    Consistency: with N → ∞ the noise vanishes, and the family holds the projection (τ → 0) and the closed form, so the
+    Consistency: with N → ∞ the noise vanishes. The families contain the projection (τ → 0) and the closed form, so the
     limit is that of [B] theorem 4.
 
     Args:
       embedding: μ̃, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
       points: z, [M, d]; those that the map was made from, if None.
-      signed: whether weights may be signed where these have the least risk. If not they are a probability vector.
-      progress: called with (penalties tried, penalties at most).
+      signed: whether signed weights are allowed. If not, the weights are a probability vector.
+      progress: called with (penalties tried, most penalties possible).
 
     Returns:
-      The sample, and what was tried. Its weights are a probability vector unless signed ones have the least risk.
+      The sample, and the report of risks. The weights are a probability vector unless signed weights have the least
+      risk.
+
+    Raises:
+      ValueError: as :func:`adaptive_weights_batch`.
     """
     return adaptive_weights_batch([embedding], points, signed=signed, progress=progress)[0]
 
@@ -224,26 +234,28 @@ def adaptive_weights_batch(
     signed: bool = True,
     progress: Progress | None = None,
 ) -> list[tuple[WeightedSample, RiskReport]]:
-    """:func:`adaptive_weights` for several noisy embeddings of one map, such as several ε and draws of the noise. All
-    together take much less time than one after another. The penalties are the same for all.
+    """:func:`adaptive_weights` for a list of noisy embeddings of one map, such as several ε and draws of the noise.
+
+    This takes much less time than one call for each. All embeddings have the same penalties.
 
     Args:
-      embeddings: μ̃ of one map each.
+      embeddings: noisy embeddings μ̃ of the same map.
       points: see :func:`adaptive_weights`.
       signed: see :func:`adaptive_weights`.
-      progress: called with (penalties tried, penalties at most).
+      progress: called with (penalties tried, most penalties possible).
 
     Returns:
-      What :func:`adaptive_weights` returns, for each.
+      The result of :func:`adaptive_weights` for each embedding.
 
     Raises:
-      ValueError: no embedding, no points, or several maps.
+      ValueError: if there are no embeddings, or they have different maps, or there are no points, or the points have
+        another number of columns than rows of the map.
     """
     if not embeddings:
         raise ValueError("embeddings: expected one or more, got none")
     feature_map = embeddings[0].feature_map
     if any(embedding.feature_map is not feature_map for embedding in embeddings):
-        raise ValueError("embeddings: expected one feature map, which all share, got several")
+        raise ValueError("embeddings: expected the same feature map for all of them, got different ones")
     if points is None and isinstance(feature_map, SubspaceMap):
         points, expand = feature_map.points, feature_map.expand
         targets = np.stack([embedding.coordinates for embedding in embeddings])
@@ -262,19 +274,19 @@ def adaptive_weights_batch(
     mean, size = map(np.asarray, _moments(features, np.int32(num_points)))
     mean, size = mean[:num_features], float(size)
 
-    noises, away = num_features * variances, np.sum(np.square(targets - mean), axis=1)
-    candidates_of: list[list[Candidate]] = [[Candidate("uniform", np.inf, 0.0, float(d))] for d in away - noises]
+    noises, distances = num_features * variances, np.sum(np.square(targets - mean), axis=1)
+    candidates_of: list[list[Candidate]] = [[Candidate("uniform", np.inf, 0.0, float(r))] for r in distances - noises]
     weights = [[uniform] for _ in embeddings]
-    penalty = size - float(mean @ mean)  # tr C of uniform weights: at most one degree of freedom is left
+    penalty = size - float(mean @ mean)  # tr C of uniform weights, with which the fit has at most one degree of freedom
     fit: BatchFit | None = None
     rises, previous = np.zeros(len(embeddings), int), np.full(len(embeddings), np.inf)
-    # Points that are all the same have one embedding, whatever their weights.
+    # If all points are equal, all weights have the same embedding.
     active = np.full(len(embeddings), penalty > 1e-12 * size)
-    for tried in range(_MAX_PENALTIES):
+    for num_tried in range(_MAX_PENALTIES):
         if not active.any():
             break
         fit = problem.solve(penalty, _RELATIVE_GAP * noises, start=fit, active=active)
-        active = active & fit.converged  # elsewhere the divergence is not that of a solution
+        active = active & fit.converged  # without convergence, the degrees of freedom are not those of a solution
         degrees = problem.degrees_of_freedom(fit, active)
         risks = fit.distances - noises + 2 * variances * degrees
         solutions = problem.weights(fit)
@@ -287,7 +299,7 @@ def adaptive_weights_batch(
         active = active & (rises < _RISES_TO_STOP) & (penalty >= _SMALLEST_PENALTY * variances)
         penalty /= _PENALTY_RATIO
         if progress:
-            progress(tried + 1, _MAX_PENALTIES)
+            progress(num_tried + 1, _MAX_PENALTIES)
     if progress:
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
     return [
@@ -295,18 +307,20 @@ def adaptive_weights_batch(
             WeightedSample(points, uniform, embedding.mechanism),
             noisy,
             candidates,
-            np.stack(tried),
+            np.stack(candidate_weights),
             mean,
             signed,
             expand,
         )
-        for embedding, noisy, candidates, tried in zip(embeddings, targets, candidates_of, weights, strict=True)
+        for embedding, noisy, candidates, candidate_weights in zip(
+            embeddings, targets, candidates_of, weights, strict=True
+        )
     ]
 
 
 @reproducible_jit
 def _moments(features: Array, num_points: Array | np.int32) -> tuple[Array, Array]:
-    """Σ a / M and Σ ‖a‖² / M of the first M points' features."""
+    """Σ a / M and Σ ‖a‖² / M over the features a of the first M points."""
     counted = jnp.arange(len(features), dtype=jnp.int32) < num_points
     share = counted.astype(features.dtype) / num_points.astype(features.dtype)
     return share @ features, share @ jnp.sum(jnp.square(features), axis=1)
@@ -321,24 +335,24 @@ def _aggregate(
     signed: bool,
     expand: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[WeightedSample, RiskReport]:
-    """The mean of the candidates, of which the first has uniform weights, or signed weights if these are better.
+    """The mean of the candidates, or signed weights if these have less risk.
 
     Args:
       start: the points, with uniform weights.
       noisy: the coordinates of μ̃, [F].
-      candidates: of probability weights.
-      weights: theirs, [candidates, M].
+      candidates: the candidates with probability weights. The first has uniform weights.
+      weights: the weights of the candidates, [candidates, M].
       mean: the coordinates of the uniform weights, [F].
       signed: see :func:`adaptive_weights`.
-      expand: from coordinates to signed weights.
+      expand: a function from coordinates to signed weights.
     """
     beta, variance = noisy, cast(Mechanism, start.mechanism).variance
     noise, dof = len(beta) * variance, max(len(beta) - 2, 0)
     if signed:
-        away = float(np.sum(np.square(beta - mean)))
-        share = max(0.0, 1 - dof * variance / away) if away else 0.0
-        risk = noise - (dof * variance) ** 2 / away if share else away - noise
-        degrees = (risk + noise - (1 - share) ** 2 * away) / (2 * variance)
+        distance = float(np.sum(np.square(beta - mean)))
+        share = max(0.0, 1 - dof * variance / distance) if distance else 0.0
+        risk = noise - (dof * variance) ** 2 / distance if share else distance - noise
+        degrees = (risk + noise - (1 - share) ** 2 * distance) / (2 * variance)
         candidates = [*candidates, Candidate("signed", share, degrees, risk)]
         shrunk = (1 - share) * weights[0] + share * expand(beta)
         weights = np.concatenate([weights, shrunk[None, :]])

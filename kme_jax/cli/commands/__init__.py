@@ -3,10 +3,10 @@
 The module's name is the command's name. The module has
 
 * ``SUMMARY``: one line for ``kme-jax --help``;
-* ``DESCRIPTION``: what ``kme-jax COMMAND --help`` says first;
+* ``DESCRIPTION``: the first text of ``kme-jax COMMAND --help``;
 * ``add_flags(parser)``: adds the command's arguments to an ``argparse.ArgumentParser``;
-* ``run(args)``: does the work. It raises ``InputError``, or any other ValueError or OSError, for what the user can put
-  right: the message becomes one line.
+* ``run(args)``: does the work. For a mistake that the user can correct, it raises ``InputError``, or any other
+  ValueError or OSError. The message becomes one line.
 
 It imports JAX, and what imports JAX, within ``run`` and the functions that ``run`` calls. ``kme_jax.NAME`` is imported
 when it is used.

@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument or a file is not valid.
-      OSError: a file cannot be read.
+      ValueError: if an argument or a file is not valid.
+      OSError: if a file cannot be read.
     """
     from kme_jax.table.check import check_table, describe
     from kme_jax.table.readers import open_table

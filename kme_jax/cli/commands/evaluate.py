@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument, the folder or the file is not valid.
-      OSError: a file cannot be read or written.
+      ValueError: if an argument, the folder or the file is not valid.
+      OSError: if a file cannot be read or written.
     """
     from kme_jax.storage.files import check_new_file
 
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, Any], str]:
     """The errors, and the same as text."""
-    for name, given in {"no-header": not args.header, "array": args.array, "no-distance": not args.distance}.items():
-        if given:
+    for name, is_set in {"no-header": not args.header, "array": args.array, "no-distance": not args.distance}.items():
+        if is_set:
             raise InputError(f"--{name} does not apply to a table")
     from kme_jax.table.evaluate import describe_table, evaluate_table
     from kme_jax.table.readers import open_table
@@ -76,7 +76,7 @@ def _evaluate_points(args: argparse.Namespace, release: kme_jax.Release) -> tupl
     from kme_jax.points.files import read_rows
 
     if release.measurement.bounds is None:
-        raise InputError(f"{args.folder}: this release has no bounds, so that the file cannot be read by them")
+        raise InputError(f"{args.folder}: the release has no bounds, and errors are computed for columns with bounds")
     has_names = pathlib.Path(args.against).suffix == ".csv" and args.header
     rows = read_rows(
         args.against,

@@ -1,4 +1,4 @@
-"""kme-jax plan: what accuracy to expect of a release, from public quantities alone."""
+"""kme-jax plan: the accuracy to expect of a release, from public quantities alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kme_jax.cli import model, parsing, sizes
 from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_json, print_line, progress_bar
 
-SUMMARY = "Say what accuracy to expect. It reads no file."
-DESCRIPTION = """Say how large the noise will be, for one ε or several, and how large the errors of a mean and of a
+SUMMARY = "Show the accuracy to expect. It reads no file."
+DESCRIPTION = """Show how large the noise will be, for one ε or several, and how large the errors of a mean and of a
 probability will be.
 
-The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. For the
-noise alone, at once, give --no-errors."""
+The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. With
+--no-errors it shows the noise alone, at once."""
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
@@ -31,8 +31,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--public_points",
         type=int,
         metavar="M",
-        help="Plan for M public points instead of bounds alone. Uniform points stand in for them, also for the default "
-        "of --length. Points in clusters have a shorter default.",
+        help="Plan for M public points instead of bounds alone. The plan uses uniform points in their place, also for "
+        "the default of --length. For points in clusters, the default of kme-jax release is shorter.",
     )
     model.add_flags(parser)
     parser.add_argument("--no-errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument is not valid.
+      ValueError: if an argument is not valid.
     """
     import numpy as np
 

@@ -123,7 +123,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where a release goes.
+    """The folders and the ledger of a release.
 
     Attributes:
       output: the folder of the release.
@@ -139,15 +139,15 @@ class _Places:
 
     @classmethod
     def check(cls, args: argparse.Namespace, room: int) -> _Places:
-        """The places, which are checked before anything is spent.
+        """The folders and the ledger, checked before any budget is spent.
 
         Args:
-          args: of the command.
-          room: bytes that the release needs.
+          args: the arguments of the command.
+          room: the number of bytes that the release needs.
 
         Raises:
-          InputError: one of the places is taken.
-          ReleaseError: the folder cannot be written.
+          InputError: if one of the folders exists, or the ledger is in the place of one of them.
+          ReleaseError: if the folder cannot be written.
         """
         from kme_jax.storage.folders import check_folder
 
@@ -161,7 +161,7 @@ class _Places:
         source = real_path(args.file)  # a link is another name of the same rows
         ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
         if real_path(ledger.path) in (real_path(output), real_path(measured)):
-            raise InputError(f"--ledger={args.ledger}: is where the release goes")
+            raise InputError(f"--ledger={args.ledger}: this is a folder of the release")
         database = source.name if args.database is None else args.database
         spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
         return cls(output, measured, spending, args.ledger or ledger.path.name)
@@ -169,15 +169,15 @@ class _Places:
 
 @contextlib.contextmanager
 def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
-    """Adds to any error, and to an interruption, how to finish the release, if its measurement was written."""
+    """Adds a note to any error or interruption: how to finish the release, if its measurement was saved."""
     try:
         yield
     except BaseException as error:
         if places.measured.is_dir():  # there was no such folder before
             flags = f" --seed={seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
             error.__notes__ = [
-                f"the measurement is kept: kme-jax synthesise {shlex.quote(str(places.measured))} "
-                f"--output={shlex.quote(str(places.output))}{flags} finishes the release, and spends nothing"
+                f"the measurement is saved: kme-jax synthesise {shlex.quote(str(places.measured))} "
+                f"--output={shlex.quote(str(places.output))}{flags} finishes the release, and spends no budget"
             ]
         raise
 
@@ -202,8 +202,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument or a file is not valid.
-      OSError: a file cannot be read or written.
+      ValueError: if an argument or a file is not valid.
+      OSError: if a file cannot be read or written.
     """
     if args.schema is not None:
         _release_table(args)
@@ -266,7 +266,8 @@ def _release_points(args: argparse.Namespace) -> None:
     bounds = kme_jax.Bounds.create(args.lower, args.upper, args.columns)
     if args.header and args.columns and all(map(_is_number, args.columns)):
         raise InputError(
-            "--columns are numbers, and names are published: if the file has no header line, say --no-header"
+            "--columns expects names, which are published, and got numbers: if the file has no header line, give "
+            "--no-header"
         )
     budget = sizes.budget(args.epsilon, args.delta)
     num_features = model.num_features(args)
@@ -312,7 +313,7 @@ def _public_points(args: argparse.Namespace, bounds: kme_jax.Bounds, points: np.
     """The public points [M, d] in float64.
 
     Raises:
-      InputError: they have missing cells.
+      InputError: if the points have missing cells.
     """
     import numpy as np
 
@@ -320,9 +321,10 @@ def _public_points(args: argparse.Namespace, bounds: kme_jax.Bounds, points: np.
     incomplete = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(incomplete):
         raise InputError(
-            f"{args.points}: row {incomplete[0] + 1} has no number in some column; public points need a number in "
-            "every column"
+            f"{args.points}: row {incomplete[0] + 1} does not have a number in every column, and public points need one"
         )
-    if beyond := int(((points < bounds.lower) | (points > bounds.upper)).any(axis=1).sum()):
-        warnings.warn(f"{args.points}: {beyond} of {len(points)} rows are beyond a bound, moved to it", stacklevel=1)
+    if num_beyond := int(((points < bounds.lower) | (points > bounds.upper)).any(axis=1).sum()):
+        warnings.warn(
+            f"{args.points}: {num_beyond} of {len(points)} rows were beyond a bound, and were moved to it", stacklevel=1
+        )
     return points

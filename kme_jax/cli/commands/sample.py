@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument or the folder is not valid.
-      OSError: a file cannot be read or written.
+      ValueError: if an argument or the folder is not valid.
+      OSError: if a file cannot be read or written.
     """
     from kme_jax.storage.files import check_new_file
 

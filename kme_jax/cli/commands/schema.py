@@ -7,8 +7,8 @@ import argparse
 from kme_jax.cli.printing import print_line, report_of
 
 SUMMARY = "Write a draft of a table's schema, for you to fill in."
-DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the columns' names, and their types where the
-file has types.
+DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the columns' names, and their types if the file
+has types.
 
 Fill in bounds and categories from public knowledge. The kinds of columns are
   numeric      lower, upper, and integer or a step
@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: an argument or a file is not valid.
-      OSError: a file cannot be read or written.
+      ValueError: if an argument or a file is not valid.
+      OSError: if a file cannot be read or written.
     """
     from kme_jax.storage.files import check_new_file
 

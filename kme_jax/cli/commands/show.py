@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: the folder is no release.
+      ValueError: if the folder is not a release.
     """
     from kme_jax.privacy.statement import describe
 
