@@ -81,7 +81,7 @@ def algorithm1(
     if not report.converged:
         warnings.warn(
             f"the L1-constrained weights are within {report.gap:.2g} of the least ½‖μ̃ − Σ w k(z, ·)‖² only "
-            f"(it is {report.objective[-1]:.2g} now); call l1_ball with a larger max_solves",
+            f"(it is {report.objective[-1]:.2g} now); call l1_ball_weights with a larger max_solves",
             stacklevel=2,
         )
     return sample

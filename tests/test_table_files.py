@@ -15,7 +15,7 @@ import pytest
 from kme_jax.storage.files import FileError
 from kme_jax.table import readers as files
 from kme_jax.table.columns import Categorical, Datetime, Numeric
-from kme_jax.table.readers import open_table, write_table
+from kme_jax.table.readers import TableSource, open_reader, open_table, write_table
 from kme_jax.table.schema import Schema
 
 SCHEMA = Schema(
@@ -157,13 +157,13 @@ def test_batches_are_read_ahead():
         finally:
             seen.append("closed")
 
-    batches = files._ahead(items())
+    batches = files.read_ahead(items())
     assert next(batches).tolist() == [0, 0]
     batches.close()
     assert seen == [0, 1, "closed"]
     found = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(batch[0] for batch in files._ahead(items()))
+        found.extend(batch[0] for batch in files.read_ahead(items()))
     assert found == [0, 1, 2]
 
 
@@ -240,19 +240,18 @@ def test_files_that_are_not_there(tmp_path):
         open_table(TABLE.drop_columns(["day"]), SCHEMA)
 
 
-def test_a_long_row_is_refused_wherever_it_is(tmp_path, monkeypatch):
+def test_a_long_row_is_refused_wherever_it_is(tmp_path):
     """Whether a row fits the blocks depends on where they begin, and so on other rows; the limit does not."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", (2**11, 2**13, 2**15))
-    monkeypatch.setattr(files, "_ROW_BYTES", 2**13)
+    limits = files.CsvLimits(blocks=(2**11, 2**13, 2**15), row=2**13)
     for before in (0, 10, 100, 150, 300):
         rows = LINES + "1,clerk,2024-01-01\n" * before
         for job in ("x" * 8000, '"' + '""' * 8000 + '"', "x" * 2**13):
             path = _file(tmp_path, rows + f"3,{job[: 2**13 - 1] if job[0] == 'x' else job},\n" + rows[12:])
-            assert open_table(path, SCHEMA).num_rows == 5 + 2 * before
+            assert TableSource(open_reader(path, limits), SCHEMA).num_rows == 5 + 2 * before
         for size in (2**13, 2**14, 10**5):
             _file(tmp_path, rows + "3," + "x" * size + ",\n" + rows[12:])
             with pytest.raises(FileError, match="a row has more than 0 MiB: is a quote not closed"):
-                open_table(path, SCHEMA)
+                TableSource(open_reader(path, limits), SCHEMA)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -14,6 +14,7 @@ import collections
 import concurrent.futures
 import contextlib
 import csv
+import dataclasses
 import functools
 import os
 import pathlib
@@ -35,11 +36,22 @@ from kme_jax.table.schema import Schema
 
 BATCH_ROWS = 2**16
 _SUFFIXES = (".csv", ".parquet")
-_BLOCK_BYTES = (2**21, 2**26, 2**28)  # of a .csv file; larger blocks are used only if a row does not fit a smaller one
-_ROW_BYTES = 2**26  # of the cells of a row of a .csv file; such a row fits the largest block with all quotes doubled
 _BUFFER_BYTES = 2**18  # of one column of a .parquet file, because row groups can be large
 _MAX_DICTIONARY = 2**12
 _NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvLimits:
+    """Limits of the reader of .csv files, in bytes.
+
+    Attributes:
+      blocks: sizes of blocks. A larger one is used only if a row does not fit a smaller one.
+      row: largest size of the cells of a row. Such a row fits the largest block with all quotes doubled.
+    """
+
+    blocks: tuple[int, ...] = (2**21, 2**26, 2**28)
+    row: int = 2**26
 
 
 class Reader(abc.ABC):
@@ -89,7 +101,7 @@ class _CsvReader(Reader):
 
     is_text = True
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, limits: CsvLimits):
         with open(path, "rb") as file:
             start = file.read(4)
         for magic, name in _NOT_CSV.items():
@@ -107,33 +119,34 @@ class _CsvReader(Reader):
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
             raise FileError(f"{path}: its first line is not text in UTF-8; it must have the names of the columns")
         super().__init__(str(path), names, [pa.binary()] * len(names))
-        self._path, self._block_bytes = path, _BLOCK_BYTES[0]
+        self._path, self._limits, self._block_bytes = path, limits, limits.blocks[0]
 
     def count(self) -> int:
         if self._empty:
             return 0
         if self._ends_in_quotes():
             raise FileError(f"{self.label}: a quote is not closed: what follows it would be one cell")
-        for self._block_bytes in _BLOCK_BYTES:
+        for block_bytes in self._limits.blocks:
+            self._block_bytes = block_bytes
             with contextlib.suppress(_LongRow):
-                if self._block_bytes == _BLOCK_BYTES[0] or self._has_short_rows():
+                if self._block_bytes == self._limits.blocks[0] or self._has_short_rows():
                     return sum(batch.num_rows for batch in self._read(self.fields.names[:1]))
                 break
-        raise FileError(f"{self.label}: a row has more than {_ROW_BYTES >> 20} MiB: is a quote not closed?")
+        raise FileError(f"{self.label}: a row has more than {self._limits.row >> 20} MiB: is a quote not closed?")
 
     def _has_short_rows(self) -> bool:
-        """Whether no row has more than ``_ROW_BYTES``. A longer row fits a block by chance of where blocks begin."""
+        """Whether no row is longer than its limit. A longer row fits a block by chance of where blocks begin."""
         for batch in self._read():
             lengths = np.zeros(batch.num_rows, np.int64)
             for column in batch.columns:
                 lengths += pyarrow.compute.binary_length(column).fill_null(0).to_numpy()
-            if lengths.max(initial=0) > _ROW_BYTES:
+            if lengths.max(initial=0) > self._limits.row:
                 return False
         return True
 
     def _ends_in_quotes(self) -> bool:
         with open(self._path, "rb") as file:
-            quotes = sum(block.count(b'"') for block in iter(functools.partial(file.read, _BLOCK_BYTES[0]), b""))
+            quotes = sum(block.count(b'"') for block in iter(functools.partial(file.read, self._limits.blocks[0]), b""))
         if quotes % 2 == 0:
             return False
         limit = csv.field_size_limit(2**31 - 1)
@@ -287,8 +300,12 @@ def _from_pandas(frame: Any, pandas: Any) -> pa.Table:
     return pa.table(arrays, names=[str(name) for name in frame.columns])
 
 
-def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
+def open_reader(data: str | os.PathLike | pa.Table | Any, limits: CsvLimits | None = None) -> Reader:
     """A reader of the data, see ``open_table``. It has read names and types of columns, of a .csv file names only.
+
+    Args:
+      data: see ``open_table``.
+      limits: of a .csv file; the defaults if None.
 
     Raises:
       FileError: there is no such file, its content does not fit its suffix, or columns have no names or equal names.
@@ -307,7 +324,7 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
     if not path.stat().st_size:
         raise FileError(f"{path}: is empty")
     try:
-        return _CsvReader(path) if suffix == ".csv" else _ParquetReader(path)
+        return _CsvReader(path, limits or CsvLimits()) if suffix == ".csv" else _ParquetReader(path)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -358,7 +375,7 @@ class TableSource:
         Raises:
           FileError: the file has changed since it was opened, or pyarrow cannot convert a column.
         """
-        return _ahead(self._codes())
+        return read_ahead(self._codes())
 
     def _codes(self) -> Generator[np.ndarray]:
         for batch in self.batches():
@@ -369,7 +386,7 @@ class TableSource:
             yield codes
 
 
-def _ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
+def read_ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
     """The same items. A thread computes each one before it is asked for."""
     with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, items, None)
