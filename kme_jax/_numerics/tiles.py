@@ -254,6 +254,11 @@ def few_tiles(size: int, tile: int, chunk: int) -> int:
 
     There are as few chunks as possible, of equal size. Their number of tiles has at most five significant bits, so that
     many sizes share one shape.
+
+    Args:
+      size: of the axis.
+      tile: size of a tile.
+      chunk: approximate largest size of a chunk.
     """
     num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
     step = 1 << max(0, num_tiles.bit_length() - 5)

@@ -665,7 +665,7 @@ def estimated_fit(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray
     estimate. The standard error is the jackknife's over groups.
 
     Args:
-      means: see ``_style_means``.
+      means: of φ over new rows of each style of each class, for groups of rows, [groups, L, S, F].
       coordinates: μ̃, [L, F].
       shares: of the classes, [L].
     """

@@ -257,7 +257,15 @@ def _start(model: Model, key: Array, *, num_chains: int, num_atoms: int, num_wid
 # frequencies.
 @functools.partial(jax.jit, static_argnames="num_leaps")
 def run_round(model: Model, key: Array, number: Array, chains: Chains, plan: Plan, *, num_leaps: int):
-    """One round of HMC trajectories of all chains at the same time. ``number`` is the number of the round.
+    """One round of HMC trajectories of all chains at the same time.
+
+    Args:
+      model: the density of the posterior.
+      key: a JAX random key, the same for all rounds.
+      number: of the round.
+      chains: the state of the chains at the start.
+      plan: the settings of each trajectory.
+      num_leaps: number of leapfrog steps of a trajectory.
 
     Returns:
       The chains; Σ ψ(ν) over chains and trajectories, in the order of the features; and the parameters, ‖β − ψ(ν)‖² and
