@@ -59,7 +59,10 @@ _POINTS_PER_CALL = 200
 
 
 def cosine_of_turns(u: Array) -> Array:
-    """cos 2πu for u of any shape, in its dtype. In float32 one polynomial with error at most 3e-7, which is cheaper than sine and cosine together."""
+    """cos 2πu for u of any shape, in its dtype.
+
+    In float32 it is one polynomial with error at most 3e-7, which is cheaper than sine and cosine together.
+    """
     if u.dtype != jnp.float32:
         return sincos_turns(u)[1]
     r = u - jnp.round(u)
