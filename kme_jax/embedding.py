@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ class MeanEmbedding:
         return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
 
 
-_BATCH = 1 << 20  # the number of rows that are scaled at once
+_BATCH_ROWS = 1 << 20  # the number of rows that are scaled at once
 
 
 def private_array(rows: Any) -> np.ndarray:
@@ -153,9 +153,9 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
     rows = private_points(rows)
     check_columns(rows, feature_map.dim, "rows")
     labels = np.full((len(rows), 1), -1.0)
-    for start in range(0, len(rows), _BATCH):
-        batch = _exact_points(rows[start : start + _BATCH])
-        labels[start : start + _BATCH, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
+    for start in range(0, len(rows), _BATCH_ROWS):
+        batch = _exact_points(rows[start : start + _BATCH_ROWS])
+        labels[start : start + _BATCH_ROWS, 0] = np.where(feature_map.covers(batch), batch[:, -1], -1)
     return labels
 
 
@@ -216,6 +216,12 @@ def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndar
     return _mean(feature_map, total, num_rows)
 
 
+def batches_of(rows: np.ndarray, size: int = _BATCH_ROWS) -> Iterator[np.ndarray]:
+    """Batches of rows [N, d], in their order: [size, d] each, of which the last may be smaller. One batch if N is 0."""
+    for start in range(0, max(1, len(rows)) if rows.ndim else 1, size):
+        yield rows[start : start + size] if rows.ndim else rows
+
+
 def integer_embedding(
     feature_map: FeatureMap,
     rows: np.ndarray,
@@ -244,9 +250,8 @@ def integer_embedding(
     """
     rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0
-    batches = (rows[start : start + _BATCH] for start in range(0, num_rows, _BATCH)) if num_rows else [rows]
     return integer_embedding_of_batches(
-        feature_map, batches, num_rows, bounds=bounds, devices=devices, progress=progress
+        feature_map, batches_of(rows), num_rows, bounds=bounds, devices=devices, progress=progress
     )
 
 

@@ -25,8 +25,6 @@ from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 
 Array = jax.Array
 
-_DOUBLE_MEAN_STEP = 8192  # rows of a block of the triangle of pairs
-
 
 def gram(kernel: Kernel, x: Array, y: Array | None = None) -> Array:
     """The Gram matrix k(x_i, y_j), from direct differences. Traceable.
@@ -143,10 +141,25 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
         sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)
         return float(sums.sum(dtype=np.float64)) / len(sums) ** 2
     rows = check_points(rows, "rows")
+    return sum_of_pairs(kernel, rows, devices=devices, progress=progress) / len(rows) ** 2
+
+
+def sum_of_pairs(
+    kernel: Kernel, rows: np.ndarray, *, block_rows: int = 8192, devices=None, progress: Progress | None = None
+) -> float:
+    """Σ_{n, n'} k(x_n, x_n'). Each unordered pair of blocks of rows is evaluated once.
+
+    Args:
+      kernel: k.
+      rows: x, [N, d], finite.
+      block_rows: number of rows of a block.
+      devices: as for :func:`kernel_sums`.
+      progress: called with (pairs of blocks done, number of pairs of blocks).
+    """
     # Rows of weight 0 fill the last block, so that all blocks have one shape.
-    padded = tiles.pad(rows, min(len(rows), _DOUBLE_MEAN_STEP))
+    padded = tiles.pad(rows, min(len(rows), block_rows))
     weights = (np.arange(len(padded)) < len(rows)).astype(rows.dtype)
-    starts = range(0, len(padded), min(len(rows), _DOUBLE_MEAN_STEP))
+    starts = range(0, len(padded), min(len(rows), block_rows))
     blocks = [slice(start, start + starts.step) for start in starts]
     pairs = [(i, j) for i in range(len(blocks)) for j in range(i, len(blocks))]
     pair_sum = 0.0
@@ -155,7 +168,7 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
         pair_sum += (1 if i == j else 2) * float(weights[blocks[i]] @ sums.astype(np.float64))
         if progress:
             progress(done + 1, len(pairs))
-    return pair_sum / len(rows) ** 2
+    return pair_sum
 
 
 @reproducible_jit

@@ -276,7 +276,7 @@ class Kernel(abc.ABC):
         return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
 
-class _UnitShiftInvariant(Kernel):
+class UnitShiftInvariant(Kernel):
     """k(x, y) = κ(x − y) ≥ 0 with k(x, x) = 1, decreasing along rays."""
 
     @property
@@ -296,7 +296,7 @@ class _UnitShiftInvariant(Kernel):
         return True
 
 
-class _OfDistance(_UnitShiftInvariant):
+class _OfDistance(UnitShiftInvariant):
     """A function of a distance that is a sum over columns."""
 
     @staticmethod
@@ -388,7 +388,7 @@ class Gaussian(_OfDistance):
 @storable()
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class GaussianSum(_UnitShiftInvariant):
+class GaussianSum(UnitShiftInvariant):
     """k(x, y) = Σ_t a_t exp(−Σ_c γ_tc (x_c − y_c)²): a convex combination of Gaussian kernels.
 
     Each term has its own length scale for every column. A term ignores the columns with γ_tc = 0: with such terms, k is

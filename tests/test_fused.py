@@ -125,10 +125,10 @@ def test_means_of_fourier_features_on_a_gpu(rng):
 
 
 def test_many_sizes_share_few_shapes():
-    chunks = [tiles._few_tiles(size, 512, 2**21) for size in range(1, 200_000, 97)]
+    chunks = [tiles.few_tiles(size, 512, 2**21) for size in range(1, 200_000, 97)]
     assert len(set(chunks)) < 100
     for size, chunk in zip(range(1, 200_000, 97), chunks, strict=True):
         assert chunk % 512 == 0
         assert size <= chunk <= max(512, 1.07 * size + 512)
-    assert 5 * tiles._few_tiles(10**7, 512, 2**21) >= 10**7
-    assert tiles._few_tiles(10**7, 512, 2**21) <= 2**21
+    assert 5 * tiles.few_tiles(10**7, 512, 2**21) >= 10**7
+    assert tiles.few_tiles(10**7, 512, 2**21) <= 2**21

@@ -24,7 +24,7 @@ from kme_jax.generators import train as generators
 from kme_jax.generators.measure import measure_generator, measure_labelled
 from kme_jax.generators.networks import MLP, Convolutional, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
-from kme_jax.generators.train import Training, class_shares, train_generator
+from kme_jax.generators.train import CallSettings, Training, class_shares, train_generator, train_in_calls
 from kme_jax.privacy.calibration import gaussian_delta
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
@@ -94,7 +94,8 @@ def test_judgement_is_unbiased_and_knows_its_error():
     shares, means = np.asarray([0.7, 0.3]), rng.normal(size=(2, 1, 20))
     coordinates = shares[:, None] * means[:, 0] + 0.1 * rng.normal(size=(2, 20))
     found = [
-        generators._judged(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1:] for _ in range(800)
+        generators.estimated_fit(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1:]
+        for _ in range(800)
     ]
     fits, errors = np.transpose(found)
     truth = np.sum((coordinates - shares[:, None] * means[:, 0]) ** 2)
@@ -127,23 +128,22 @@ def test_styles_have_the_best_shares():
 def test_least_squares_over_probabilities():
     rng = np.random.default_rng(1)
     vectors, target = rng.normal(size=(3, 5)), rng.normal(size=5)
-    found = generators._simplex_least_squares(vectors, target)
+    found = generators.simplex_least_squares(vectors, target)
     assert found.min() >= 0
     np.testing.assert_allclose(found.sum(), 1, rtol=1e-12)
     least = min(np.sum((p @ vectors - target) ** 2) for p in rng.dirichlet(np.ones(3) / 2, 20_000))
     assert least - 1e-3 < np.sum((found @ vectors - target) ** 2) <= least
-    np.testing.assert_allclose(generators._simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
+    np.testing.assert_allclose(generators.simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
 
 
 @pytest.mark.slow
-def test_steps_are_the_same_however_many_are_in_a_call(monkeypatch):
+def test_steps_are_the_same_however_many_are_in_a_call():
     measured, found = _measured(_rows()), []
     for steps in (1, 50, 500):  # a CPU's for convolutions, a CPU's, an accelerator's
-        monkeypatch.setattr(generators, "_steps_per_call", lambda network, steps=steps: steps)
         seen = []
-        made = train_generator(
+        made = train_in_calls(
             jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=55, num_cycles=2),
-            counts=measured.counts, progress=lambda done, total, seen=seen: seen.append(done),
+            CallSettings(steps), counts=measured.counts, progress=lambda done, total, seen=seen: seen.append(done),
         )  # fmt: skip
         assert made.report.steps == (50, 55, 105, 110)
         assert seen == ([55, 110] if steps == 500 else [50, 55, 105, 110])
@@ -221,7 +221,7 @@ def test_labels_of_samples(trained):
         made.sample(0)
 
 
-def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_training_goes_on_where_it_was(tmp_path):
     measured = _measured(_rows())
     training = Training(num_steps=75, num_cycles=2, batch_size=60)
     given = (jax.random.key(1), measured.embedding, SMALL, training)
@@ -231,8 +231,7 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    monkeypatch.setattr("kme_jax.generators.checkpoints._SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(generators, "_STEPS_PER_CALL", 50)
+    calls = CallSettings(50, seconds_between_checkpoints=0.0)
     for stopped, rest in ((50, [50, 75, 125, 150]), (75, [75, 125, 150])):  # within a cycle, and between two
 
         def stop(done, total, stopped=stopped):
@@ -241,9 +240,9 @@ def test_training_goes_on_where_it_was(tmp_path, monkeypatch):
 
         folder, seen = str(tmp_path / str(stopped)), []
         with pytest.raises(Stop):
-            train_generator(*given, counts=measured.counts, checkpoint=folder, progress=stop)
-        resumed = train_generator(
-            *given, counts=measured.counts, checkpoint=folder,
+            train_in_calls(*given, calls, counts=measured.counts, checkpoint=folder, progress=stop)
+        resumed = train_in_calls(
+            *given, calls, counts=measured.counts, checkpoint=folder,
             progress=lambda done, total, seen=seen: seen.append(done),
         )  # fmt: skip
         assert seen == rest
@@ -308,7 +307,7 @@ def test_the_objective_is_unbiased(styles):
 
     def mean_of(unbiased, batch=4, draws=4000):
         training = Training(unbiased=unbiased)
-        objective, num_blocks = generators._objective(target, np.ones(1), training)
+        objective, num_blocks = generators.objective_of(target, np.ones(1), training)
         assert num_blocks == 1
         chosen = rng.integers(200, size=(draws, len(points), batch))
         batches = np.stack([points[s][chosen[:, s]] for s in range(len(points))], axis=1).reshape(draws, -1, 2)
@@ -327,8 +326,8 @@ def test_blocks_of_features_have_the_whole_as_their_mean():
     measured = _measured(rows)
     points = jnp.asarray(rows[:60, :2], jnp.float32)
     styles = jnp.ones((3, 1))
-    whole, one = generators._objective(measured.embedding, np.full(3, 1 / 3), Training())
-    parts, several = generators._objective(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
+    whole, one = generators.objective_of(measured.embedding, np.full(3, 1 / 3), Training())
+    parts, several = generators.objective_of(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
     assert (one, several) == (1, 4)
     values = [float(jax.jit(parts)(points, styles, block)) for block in range(several)]
     assert np.mean(values) == pytest.approx(float(jax.jit(whole)(points, styles, 0)), rel=1e-4)
@@ -338,7 +337,7 @@ def test_rare_classes_count_alike_where_counts_are_measured():
     """[H] equation 18: the embedding of a class divided by its share."""
     shares = np.asarray([0.9, 0.09, 0.01])
     measured = _measured(_rows(shares=shares / shares.sum()))
-    objective, _ = generators._objective(measured.embedding, shares, Training())
+    objective, _ = generators.objective_of(measured.embedding, shares, Training())
     weighted = np.asarray(objective.weights) * shares**2
     np.testing.assert_allclose(weighted, 1 / 3, rtol=1e-5)
 

@@ -34,17 +34,17 @@ def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
 
 
 @pytest.mark.parametrize("dim", [2, 12])
-def test_several_chunks_of_points_and_rows(dim, rng, monkeypatch):
-    monkeypatch.setattr(tiles, "_CHUNK_ROWS", 64)
-    monkeypatch.setattr(tiles, "_CHUNK_POINTS", 16)
-    monkeypatch.setattr(gram, "_DOUBLE_MEAN_STEP", 32)
-    monkeypatch.setattr(tiles, "_TILES", {"cpu": (32, 8), "gpu": (32, 8)})
-    monkeypatch.setattr(tiles, "_LOOP_POINTS", 8)
+def test_several_chunks_of_points_and_rows(dim, rng):
+    sizes = tiles.TileSizes(cpu=(32, 8), gpu=(32, 8), chunk_rows=64, chunk_points=16, loop_points=8)
     points, rows = rng.normal(size=(37, dim)), rng.normal(size=(203, dim))
     calls = []
-    sums = gram.kernel_sums(Gaussian(0.03), points, rows, progress=lambda *done: calls.append(done))
+    functions = gram.KernelValues(Gaussian(0.03), expand=True)
+    with float64():
+        (sums,) = tiles.pair_sums(functions, points, rows, None, sizes=sizes, progress=lambda *done: calls.append(done))
     np.testing.assert_allclose(sums, reference.gaussian_gram(points, rows, 0.03).sum(axis=1), rtol=1e-12)
     assert calls == [(i + 1, 12) for i in range(12)]
+    total = gram.sum_of_pairs(Gaussian(0.03), rows, block_rows=32)
+    assert total == pytest.approx(reference.gaussian_gram(rows, rows, 0.03).sum(), rel=1e-12)
     mean = gram.double_mean(Gaussian(0.03), rows)
     assert mean == pytest.approx(reference.gaussian_gram(rows, rows, 0.03).mean(), rel=1e-12)
 
@@ -57,7 +57,7 @@ def test_both_forms_of_a_tile_agree(kernel, rng):
     assert functions.is_elementwise(3)
     with float64():
         exact = np.asarray(compiled.pairwise(kernel, points, rows))
-        for sums in (tiles._loop_sums, tiles._tile_sums):
+        for sums in (tiles.loop_sums, tiles.tile_sums):
             (values,) = jax.jit(sums)(functions, points, rows, weights)
             np.testing.assert_allclose(values, exact @ weights, rtol=1e-11, atol=1e-12)
 

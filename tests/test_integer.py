@@ -198,16 +198,18 @@ def test_more_rows_than_fit_an_int32():
     assert embedding.total.tolist() == [32000 * 2**17] * 2 + [0, 0]
 
 
-def test_rows_in_memory_are_scaled_in_parts(monkeypatch):
+def test_rows_in_memory_are_scaled_in_parts():
     """The same sum, and progress over all of them."""
     from kme_jax import embedding
 
     feature_map = LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0])
     rows = np.random.default_rng(0).normal(0, 1, (1000, 2))
     whole = integer_embedding(feature_map, rows).total
-    monkeypatch.setattr(embedding, "_BATCH", 300)
-    steps = []
-    parts = integer_embedding(feature_map, rows, progress=lambda *done: steps.append(done)).total
+    steps, batches = [], list(embedding.batches_of(rows, 300))
+    assert [len(batch) for batch in batches] == [300, 300, 300, 100]
+    parts = embedding.integer_embedding_of_batches(
+        feature_map, batches, 1000, progress=lambda *done: steps.append(done)
+    ).total
     np.testing.assert_array_equal(whole, parts)
     assert steps[-1] == (1000, 1000)
     assert steps == sorted(steps)

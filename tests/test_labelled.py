@@ -216,13 +216,13 @@ def test_how_large_a_class_is_changes_no_row(size):
 
 
 def test_classes_of_any_size_are_summed_by_one_program(monkeypatch):
-    shapes, tile_sums = [], tiles._tile_sums
+    shapes, tile_sums = [], tiles.tile_sums
 
     def traced(functions, points, rows, weights):
         shapes.append(rows.shape)
         return tile_sums(functions, points, rows, weights)
 
-    monkeypatch.setattr(tiles, "_tile_sums", traced)
+    monkeypatch.setattr(tiles, "tile_sums", traced)
     fourier = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.004), 40, 20)
     feature_map, rng = LabelledMap(fourier, 3), np.random.default_rng(0)
     rows = np.concatenate([rng.uniform(size=(6000, 20)), np.zeros((6000, 1))], axis=1).astype(np.float32)

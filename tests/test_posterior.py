@@ -23,7 +23,7 @@ from kme_jax import (
 from kme_jax.feature_maps.waves import FreeWaves
 from kme_jax.nonprivate import Reference
 from kme_jax.synthesis import joint_reduced_set, posterior
-from kme_jax.synthesis.posterior import _Model
+from kme_jax.synthesis.posterior import Model, SamplerSettings, sample_posterior
 from tests import compiled
 
 KERNEL = Gaussian(0.5)
@@ -115,7 +115,7 @@ def test_the_model_is_the_formula(rng):
     """Features against a Monte Carlo mean of ψ over the mixture, the gradient of the density's parts by hand."""
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 60, 2)
     length, proposal = fourier.length_scale, NormalProposal.create(np.array([1.0, -2.0]), np.array([3.0, 0.5]))
-    model = _Model(
+    model = Model(
         waves=fourier.waves(proposal.mean, length),
         target=jnp.asarray(rng.normal(size=(2, 30)), jnp.float32),
         variance=jnp.float32(0.7),
@@ -164,7 +164,7 @@ def test_the_model_is_the_formula(rng):
 
 def test_curvature_is_the_gauss_newton_diagonal(rng):
     """Squared norms of the columns of the Jacobian of ψ(ν), with the prior's own second derivatives."""
-    model = _Model(
+    model = Model(
         waves=FreeWaves(
             amplitudes=jnp.full(500, np.sqrt(1 / 500), jnp.float32),
             turns=jnp.asarray(rng.normal(size=(500, 2)) / (2 * np.pi), jnp.float32),
@@ -307,31 +307,29 @@ def test_the_same_key_gives_the_same_mean(released):
     np.testing.assert_array_equal(again.coordinates, mean.coordinates)
 
 
-def test_what_changes_between_releases_compiles_nothing(released, monkeypatch):
+def test_what_changes_between_releases_compiles_nothing(released):
     """Another ε, other rows: the noise, the temperatures and the embedding are arguments."""
     rows, embedding, _, _, _ = released
-    for name in ("COARSE", "ANNEALED", "LEARNT", "STEPPED", "SAMPLED"):
-        monkeypatch.setattr(posterior, f"_{name}", 1)
-    monkeypatch.setattr(posterior, "_ATTEMPT", 3)
+    settings = SamplerSettings(**SMALL, coarse=1, annealed=1, learnt=1, stepped=1, sampled=1)
     compiled = []
     for epsilon, shift in ((0.1, 0.0), (1.0, 0.5), (0.01, -0.5)):
         moved = mean_embedding(embedding.feature_map, rows + shift)
         private = perturb(jax.random.key(2), moved, PrivacyBudget(epsilon, 1e-6))
-        posterior_mean(jax.random.key(3), private, PROPOSAL, **SMALL)
-        compiled.append(posterior._round._cache_size())
+        sample_posterior(jax.random.key(3), private, PROPOSAL, settings)
+        compiled.append(posterior.run_round._cache_size())
     assert compiled[0] > 0
     assert len(set(compiled)) == 1
 
 
 def test_chains_that_fit_are_copied():
     """In proportion to their weights; each once where all are as good."""
-    choice = jax.jit(posterior._choice)
+    choice = jax.jit(posterior.resampled)
     draws = np.stack([choice(jax.random.key(seed), jnp.log(jnp.array([0.1, 0.6, 0.3]))) for seed in range(300)])
     shares = [np.mean(draws == chain) for chain in range(3)]
     np.testing.assert_allclose(shares, [0.1, 0.6, 0.3], atol=0.05)
     far = jnp.array([-2000.0, -1000.0, -3000.0, -1e30])
-    assert (np.asarray(posterior._choice(jax.random.key(0), far)) == 1).all()
-    assert np.asarray(posterior._choice(jax.random.key(0), jnp.zeros(4))).tolist() == [0, 1, 2, 3]
+    assert (np.asarray(posterior.resampled(jax.random.key(0), far)) == 1).all()
+    assert np.asarray(posterior.resampled(jax.random.key(0), jnp.zeros(4))).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("lattice", [False, True])
@@ -371,14 +369,15 @@ def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
 
 
 @pytest.mark.slow
-def test_a_sampler_that_is_late_goes_on(released, monkeypatch):
+def test_a_sampler_that_is_late_goes_on(released):
     """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
     _, _, private, _, _ = released
-    for name, rounds in (("COARSE", 1), ("ANNEALED", 1), ("LEARNT", 1), ("STEPPED", 1), ("SAMPLED", 4), ("ATTEMPT", 6)):
-        monkeypatch.setattr(posterior, f"_{name}", rounds)
+    counts = SMALL | {"num_trajectories": 2}
+    settings = SamplerSettings(**counts, coarse=1, annealed=1, learnt=1, stepped=1, sampled=4)
     steps = []
-    options = SMALL | {"num_trajectories": 2, "progress": lambda *done: steps.append(done)}
-    mean, report = posterior_mean(jax.random.key(3), private, PROPOSAL, **options)
+    mean, report = sample_posterior(
+        jax.random.key(3), private, PROPOSAL, settings, progress=lambda *done: steps.append(done)
+    )
     assert report.attempts > 1
     rounds = 2 + 6 * report.attempts
     assert steps[-1] == (rounds, rounds)

@@ -95,11 +95,11 @@ def test_greedy_in_one_kernel(num_features, rows, rng):
     residuals = np.stack([p.coordinates for p in noisy]).astype(np.float32).reshape(2, 2, -1)
     starts, rates = rng.normal(0, 2, size=(3, 2)).astype(np.float32), np.float32([0.05, 0.2])
     arguments = [jnp.asarray(array) for array in (turns, rates, residuals, starts)]
-    expected = reduced_set._all_at_once(*arguments, num_steps=4)
+    expected = reduced_set.greedy_points_of_all(*arguments, num_steps=4)
     found = preimage_kernel.greedy_points(*arguments, num_steps=4, interpret=plgpu.InterpretGPUParams())
     for array, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(array, other, atol=1e-5)
-    one = reduced_set._one_at_a_time(*(array[1] for array in arguments[:3]), arguments[3], num_steps=4)
+    one = reduced_set.greedy_points(*(array[1] for array in arguments[:3]), arguments[3], num_steps=4)
     for array, other in zip(one, expected, strict=True):
         np.testing.assert_allclose(array, other[1], atol=1e-5)
 
@@ -112,7 +112,7 @@ def test_the_kernel_needs_a_gpu_that_it_fits():
 def test_cosine_of_turns(dtype):
     turns = np.linspace(-40, 40, 100_001).astype(dtype)
     with float64():
-        found = np.asarray(reduced_set._cosine_turns(jnp.asarray(turns)), np.float64)
+        found = np.asarray(reduced_set.cosine_of_turns(jnp.asarray(turns)), np.float64)
     tolerance = 1e-6 if dtype == np.float32 else 1e-14
     np.testing.assert_allclose(found, np.cos(2 * np.pi * np.remainder(turns.astype(float), 1)), atol=tolerance)
 
@@ -168,29 +168,28 @@ def test_lasso_with_a_large_penalty_is_zero():
     assert report.converged
 
 
-def test_lasso_with_many_weights_uses_first_order_steps(monkeypatch):
+def test_lasso_with_many_weights_uses_first_order_steps():
     features, target = _problem(4, 60, 80)
     ((expected, _),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-8)
-    monkeypatch.setattr("kme_jax.synthesis.lasso._MANY", 5)
-    ((weights, report),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-6)
+    problem = lasso.LeastSquares(lasso.HostRows(features), target, many=5)
+    ((weights, report),) = lasso.solve_path(problem, 1e-3, [60], 1e-6)
     assert report.converged
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
 
 
-def test_feature_vectors_on_a_device_are_those_in_memory(monkeypatch):
+def test_feature_vectors_on_a_device_are_those_in_memory():
     features, target = _problem(6, 60, 80)
     features = features.astype(np.float32)
     expected = [weights for weights, _ in lasso_path(features, target, 1e-3, [20, 60], tolerance=1e-7)]
-    device, host = lasso._DeviceRows(jnp.asarray(features)), lasso._HostRows(features)
+    device, host = lasso.DeviceRows(jnp.asarray(features)), lasso.HostRows(features)
     some, vector = np.asarray([3, 7, 50]), np.random.default_rng(0).normal(size=80)
     np.testing.assert_allclose(device.inner(vector, 40), host.inner(vector, 40), atol=1e-6)
     np.testing.assert_allclose(device.gram(some, some[:2]), host.gram(some, some[:2]), atol=1e-6)
     weights = np.where(np.arange(60) % 2, 0.1, 0.0)
     np.testing.assert_allclose(device.combination(weights), weights @ features.astype(np.float64), atol=1e-12)
-    monkeypatch.setattr(lasso, "_HostRows", lambda features: lasso._DeviceRows(jnp.asarray(features)))
     for many in (1000, 5):
-        monkeypatch.setattr(lasso, "_MANY", many)
-        found = [weights for weights, _ in lasso_path(features, target, 1e-3, [20, 60], tolerance=1e-7)]
+        problem = lasso.LeastSquares(device, target, many=many)
+        found = [weights for weights, _ in lasso.solve_path(problem, 1e-3, [20, 60], 1e-7)]
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours @ features[: len(ours)], theirs @ features[: len(ours)], atol=1e-3)
 
@@ -248,7 +247,7 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
     points, weights = rng.normal(size=(2, 2)).astype(np.float32), np.float32([0.3, 0.2])
     target = np.asarray(noisy.coordinates, np.float32)
     turns, scale = noisy.feature_map.turns, np.float32(noisy.feature_map.scale)
-    waves = reduced_set._Waves.of(jnp.asarray(turns))
+    waves = reduced_set.CosineWaves.of(jnp.asarray(turns))
     np.testing.assert_allclose(scale * waves(points), compiled.features(noisy.feature_map, points), atol=1e-6)
     residual = target - weights @ compiled.features(noisy.feature_map, points)
     products = waves(points) @ waves.with_gradient(residual).T
@@ -259,7 +258,7 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
     by_points, by_weights = jax.jit(jax.grad(objective, (0, 1)))(points, weights)
     np.testing.assert_allclose(-scale * products[:, 0], by_weights, atol=1e-5)
     np.testing.assert_allclose(-2 * np.pi * scale * weights[:, None] * products[:, 1:], by_points, atol=1e-5)
-    *_, trace = reduced_set._joint_steps(turns, scale, target, points, weights, 1.0, 1.0, 0.01, num_steps=50)
+    *_, trace = reduced_set.joint_steps(turns, scale, target, points, weights, 1.0, 1.0, 0.01, num_steps=50)
     assert trace[0] == pytest.approx(float(objective(points, weights)), rel=1e-5)
     assert trace[-1] < trace[0]
 

@@ -95,7 +95,7 @@ def test_no_class_without_a_split(rng, rows):
 
 
 @pytest.mark.parametrize("num_classes", [1, 2])
-def test_fits_find_tables_behind_noise(rng, num_classes, monkeypatch):
+def test_fits_find_tables_behind_noise(rng, num_classes):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows, sigma = 10_000, 60.0
     truth = rng.dirichlet(np.ones(3), size=(num_classes, 20))  # three kinds of rows
@@ -120,11 +120,9 @@ def test_fits_find_tables_behind_noise(rng, num_classes, monkeypatch):
     found = num_rows * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
     assert np.sqrt(np.mean(np.square(found - table))) < 0.9 * np.sqrt(np.mean(np.square(noise)))
     assert calls[-1][0] == calls[-1][1]
-    monkeypatch.setattr(relaxed, "_AT_ONCE", 1)  # one fit after another
     calls.clear()
-    apart = relaxed.fit(
-        jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
-    )
+    one_after_another = {"max_entries": 1, "progress": lambda *work: calls.append(work)}
+    apart = relaxed.fit(jax.random.key(0), observed, num_relaxed=20, num_steps=150, **one_after_another)
     np.testing.assert_allclose(apart[0], weights, atol=1e-4)
     np.testing.assert_allclose(apart[1], probabilities, atol=1e-3)
     assert [done for done, _ in calls] == list(range(30, 601, 30))

@@ -8,9 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kme_jax.table import report as module
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.report import page
 from kme_jax.table.report import report as report_of
+from kme_jax.table.report.bins import bins_of, cramers_v, quantile_bins
+from kme_jax.table.report.data import Section
+from kme_jax.table.report.histogram import are_atoms, histogram_html, round_dates, round_ticks
+from kme_jax.table.report.words import escaped
 from kme_jax.table.schema import Schema
 
 _ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
@@ -148,7 +152,7 @@ def test_texts_of_the_schema_are_escaped(release):
     assert "memory &lt;use&gt;" in text
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     text.encode()
-    assert module._text("\x00\ud800'\"") == "��&#x27;&quot;"
+    assert escaped("\x00\ud800'\"") == "��&#x27;&quot;"
 
 
 def test_the_same_release_has_the_same_report(release):
@@ -208,7 +212,7 @@ def test_a_value_among_others_like_it_is_no_atom(rng):
     values, counts = np.unique(np.rint(rng.normal(50, 5, 10_000)), return_counts=True)
     assert counts.max() > 0.07 * 10_000
     values = np.append(values, 200).astype(int)
-    np.testing.assert_array_equal(module._atoms(values, np.append(counts, 400), 10_400), values == 200)
+    np.testing.assert_array_equal(are_atoms(values, np.append(counts, 400), 10_400), values == 200)
 
 
 def test_rare_categories_are_others(release):
@@ -221,7 +225,7 @@ def test_rare_categories_are_others(release):
 def test_bins_hold_about_as_many_rows_each(rng, most):
     column = Numeric("x", 0, 10_000, integer=True, nullable=True)
     codes = np.where(rng.random(20_000) < 0.4, 7, rng.integers(0, 10_002, 20_000))
-    bins = module._bin(column, codes, most)
+    bins = bins_of(column, codes, most)
     assert len(bins.labels) == bins.ids.max() + 1 <= most + 1
     assert bins.missing
     assert bins.labels[-1] == "missing"
@@ -235,18 +239,18 @@ def test_bins_hold_about_as_many_rows_each(rng, most):
 @pytest.mark.parametrize("counts", [[1, 1, 1, 50, 1, 50, 1, 50, 1, 50, 1], [40, 1, 40, 1, 40, 1, 40], [1] * 30])
 @pytest.mark.parametrize("most", [2, 5, 10])
 def test_never_more_bins_than_asked(counts, most):
-    bins = module._quantile_bins(np.array(counts), most)
+    bins = quantile_bins(np.array(counts), most)
     assert bins[0] == 0
     assert set(np.diff(bins)) <= {0, 1}
     assert bins[-1] < most
 
 
 def test_cramer(rng):
-    assert module._cramer(np.diag([3, 5, 9])) == pytest.approx(1)
-    assert module._cramer(np.array([[5, 7]])) == 0
-    assert module._cramer(np.outer([10, 20, 30], [3, 4])) == 0
+    assert cramers_v(np.diag([3, 5, 9])) == pytest.approx(1)
+    assert cramers_v(np.array([[5, 7]])) == 0
+    assert cramers_v(np.outer([10, 20, 30], [3, 4])) == 0
     # Chance alone would give about 0.1 without the correction.
-    independent = [module._cramer(rng.multinomial(1000, np.full(100, 0.01)).reshape(10, 10)) for _ in range(20)]
+    independent = [cramers_v(rng.multinomial(1000, np.full(100, 0.01)).reshape(10, 10)) for _ in range(20)]
     assert np.mean(independent) < 0.04
 
 
@@ -260,14 +264,14 @@ def test_associations_are_ranked(release):
 def test_dates_are_round(low, seconds):
     low = np.datetime64(low, "s")
     high = low + np.timedelta64(seconds, "s")
-    ticks = module._dates(low, high)
+    ticks = round_dates(low, high)
     assert 2 <= len(ticks) <= 5
     assert low <= ticks[0] <= ticks[-1] <= high
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-8, 8), (17, 90), (0, 99_999), (1e-9, 3e-9), (0, 0.0031)])
 def test_ticks_are_round(low, high):
-    ticks = module._ticks(low, high, 5)
+    ticks = round_ticks(low, high, 5)
     assert 3 <= len(ticks) <= 6
     slack = 1e-9 * (high - low)
     assert low - slack <= ticks[0] < ticks[-1] <= high + slack
@@ -310,7 +314,7 @@ def test_odd_columns(column, values, num_rows):
 def test_axes_end_at_the_last_value(nullable):
     for size in (*range(25, 200), 997, 4096):
         column = Ordinal("x", [f"level {i}" for i in range(size)], nullable)
-        assert "missing" not in module._histogram(column, np.arange(size))
+        assert "missing" not in histogram_html(column, np.arange(size))
 
 
 def test_many_columns_with_long_names(rng):
@@ -326,3 +330,13 @@ def test_rows_beyond_40000_are_looked_at_evenly():
     text = report(_release([Categorical("x", ("a", "b"))], [np.repeat(["a", "b"], [n // 4, n - n // 4])]))
     assert "40,000 rows, evenly spaced" in text
     assert "25.0&nbsp;%" in text
+
+
+def test_a_new_section_is_a_function_in_the_list(release, monkeypatch):
+    def section(data):
+        return Section("new", "A new section", f"<p>{len(data.codes)} codes by {data.target}</p>")
+
+    monkeypatch.setattr(page, "SECTIONS", (*page.SECTIONS, section, lambda data: None))
+    text = report(release)
+    assert '<li><a href="#new">A new section</a></li>' in text
+    assert '<section id="new"><h2>A new section</h2><p>2000 codes by 7</p></section>' in text

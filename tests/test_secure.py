@@ -136,7 +136,7 @@ def test_step_three_takes_a_secure_embedding(feature_map, rows):
         assert np.linalg.norm(bounded.expectation(lambda z: z)) < 0.3
     elif isinstance(feature_map, FourierMap):
         candidates = np.random.default_rng(1).normal(0, 2, (200, 2))
-        sample, _ = joint_reduced_set(jax.random.key(1), noisy, candidates, 30, num_steps=100, num_rounds=1)
+        sample, _ = joint_reduced_set(jax.random.key(1), noisy, candidates, 30, num_steps=40)
     else:
         proposal = NormalProposal.create(np.zeros(2), 1.0)
         mean, _ = posterior_mean(jax.random.key(1), noisy, proposal, num_atoms=20, num_trajectories=4, num_leaps=10)

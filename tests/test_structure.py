@@ -126,3 +126,81 @@ def test_only_the_package_is_packaged():
     found = find_packages(str(ROOT), include=["kme_jax*"])
     assert {name.split(".")[0] for name in found} == {"kme_jax"}
     assert (PACKAGE / "py.typed").exists()
+
+
+def _private_names_of_others(text):
+    """(line, name) of each underscore name of another module that a module uses.
+
+    Modules of a package with an underscore name, such as ``kme_jax._numerics``, may be used: the names within count.
+    """
+    tree, modules = ast.parse(text), {}  # {name: the module that it stands for}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if _is_ours(name) and any(map(_is_private, name.split("."))):
+                    yield node.lineno, name
+                if _is_module(name):
+                    modules[alias.asname or alias.name] = name
+    modules = {name: module for name, module in modules.items() if _is_ours(module)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            owner = ast.unparse(node.value)
+            if owner in modules or (_is_ours(owner) and _is_module(owner)):
+                yield node.lineno, f"{owner}.{node.attr}"
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("setattr", "delattr", "setitem"):
+            for argument in node.args[:2]:
+                for value in ast.walk(argument):  # a name may be put together by an f-string
+                    if isinstance(value, ast.Constant) and any(map(_is_private, str(value.value).split("."))):
+                        yield node.lineno, value.value
+
+
+def _is_private(name):
+    return name.startswith("_") and not name.endswith("__") and name not in _INTERNAL
+
+
+def _is_ours(name):
+    return name.split(".")[0] in ("kme_jax", "experiments", "tests")
+
+
+def _is_module(name):
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+_INTERNAL = ("_numerics", "_version")  # internal to the whole of kme_jax
+_PYTHON = sorted(path for folder in ("kme_jax", "experiments", "tests") for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_no_module_uses_underscore_names_of_another():
+    """What is worth a test of its own has a public name; what a test replaces is an argument with a default."""
+    uses = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in _PYTHON
+        for line, name in _private_names_of_others(path.read_text())
+    ]
+    assert not uses, "\n".join(uses)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from kme_jax.gram import _lower_row_sums",
+        "from kme_jax.generators._flax import nnx",
+        "from kme_jax import gram\ngram._lower_row_sums",
+        "from kme_jax import gram as g\ng._STEP = 3",
+        "import kme_jax\nkme_jax.gram._lower_row_sums",
+        "monkeypatch.setattr(gram, '_STEP', 3)",
+        "monkeypatch.setattr('kme_jax.gram._STEP', 3)",
+        "monkeypatch.setattr(gram, f'_{name}', 3)",
+    ],
+)
+def test_underscore_names_of_others_are_seen(line):
+    assert list(_private_names_of_others(line))
+
+
+def test_own_underscore_names_and_internal_packages_are_allowed():
+    text = "from kme_jax._numerics import tiles\nimport kme_jax._numerics.tiles\nself._cache = _own(tiles.pad)"
+    assert not list(_private_names_of_others(text))

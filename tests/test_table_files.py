@@ -158,13 +158,13 @@ def test_batches_are_read_ahead():
         finally:
             seen.append("closed")
 
-    batches = files._ahead(items())
+    batches = files.read_ahead(items())
     assert next(batches).tolist() == [0, 0]
     batches.close()
     assert seen == [0, 1, "closed"]
     found = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(batch[0] for batch in files._ahead(items()))
+        found.extend(batch[0] for batch in files.read_ahead(items()))
     assert found == [0, 1, 2]
 
 

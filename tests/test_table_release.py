@@ -512,7 +512,7 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     ones, sums = [1.0] * 200, [table[0] for table in counts]
     singles = plans.Singles(counts, ones, None, [], sums, ones, counts)
     plan = plans.Plan.create(layout, singles, 10**8, 1.0)
-    assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans._MOST_CELLS
+    assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 
 
 @pytest.mark.parametrize(("width", "expected"), [(1000, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])

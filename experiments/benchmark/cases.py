@@ -219,7 +219,7 @@ def _joint_step(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
     target = mean_embedding(fourier, mixture(config.num_rows, 2)[:1000]).coordinates
     weights = np.full(num_points, 1 / num_points)
     arrays = [jnp.asarray(x, jnp.float32) for x in (target, proposal(num_points, 2), weights, 1.0, 50.0, 0.1)]
-    steps = functools.partial(reduced_set._joint_steps, fourier.turns, fourier.scale, *arrays, num_steps=num_steps)
+    steps = functools.partial(reduced_set.joint_steps, fourier.turns, fourier.scale, *arrays, num_steps=num_steps)
     yield Task("joint_step", {"M": num_points, "J": config.num_features, "D": 2}, "float32", steps, units=num_steps)
 
 

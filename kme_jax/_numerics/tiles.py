@@ -14,6 +14,7 @@ computed.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -29,24 +30,46 @@ from kme_jax._numerics.precision import Progress, precision_of, reproducible_jit
 
 Array = jax.Array
 
-# Rows and points of a tile. On a CPU a tile fits into the shared cache of the cores. On an accelerator a tile has
-# enough pairs to fill the device. A chunk has a whole number of tiles.
-_TILES = {"cpu": (1024, 1024), "gpu": (8192, 4096), "tpu": (4096, 2048)}
-_CHUNK_ROWS = 32768
-_CHUNK_POINTS = 16384
-# Rows of a chunk on an accelerator, for the single kernel, which rounds sums tile by tile, and for tiles one after
-# another, which carry sums in the precision of the rows.
-_FUSED_CHUNK_ROWS, _RESIDENT_CHUNK_ROWS = 2**21, 2**18
 _PARTS = 4  # sums of a chunk that are fetched to be added in float64
 _IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
-# Number of rows whose values at a point are added up in registers. The number of points of such a loop is rounded up to
-# a multiple of _LOOP_POINTS.
-_UNROLLED_ROWS = 8
-_LOOP_POINTS = 256
+_UNROLLED_ROWS = 8  # rows whose values at a point are added up in registers
 # For exact sums: 2^15 values below 2^16 fit an int32, and values up to 2^38 fit the integers of float64, on up to 32
 # devices.
 _EXACT_TILE_ROWS = 1024
 _EXACT_CHUNK_ROWS = 2**15
+
+
+@dataclasses.dataclass(frozen=True)
+class TileSizes:
+    """Sizes of tiles and chunks. A chunk has a whole number of tiles.
+
+    Attributes:
+      cpu: rows and points of a tile on a CPU. It fits into the shared cache of the cores.
+      gpu: rows and points of a tile on a GPU. It has enough pairs to fill the device.
+      tpu: rows and points of a tile on a TPU.
+      chunk_rows: rows of a chunk on a CPU.
+      chunk_points: points of a chunk.
+      fused_chunk_rows: rows of a chunk of the single kernel on an accelerator, which rounds sums tile by tile.
+      resident_chunk_rows: rows of a chunk of tiles one after another on an accelerator, which carry sums in the
+        precision of the rows.
+      loop_points: the number of points of a loop over points on a CPU is rounded up to a multiple of it.
+    """
+
+    cpu: tuple[int, int] = (1024, 1024)
+    gpu: tuple[int, int] = (8192, 4096)
+    tpu: tuple[int, int] = (4096, 2048)
+    chunk_rows: int = 32768
+    chunk_points: int = 16384
+    fused_chunk_rows: int = 2**21
+    resident_chunk_rows: int = 2**18
+    loop_points: int = 256
+
+    def tile(self, platform: str) -> tuple[int, int]:
+        """Rows and points of a tile on a platform of JAX. A platform without sizes of its own has those of a GPU."""
+        return {"cpu": self.cpu, "tpu": self.tpu}.get(platform, self.gpu)
+
+
+TILE_SIZES = TileSizes()
 
 
 class PairFunctions(Protocol):
@@ -115,8 +138,18 @@ def _add(totals: list[Array], terms) -> list[Array]:
     return [total + term for total, term in zip(totals, terms, strict=True)]
 
 
-def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
-    """Σ_n a_n f(z_m, x_n) of one tile, from the values of all pairs."""
+def tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
+    """Σ_n a_n f(z_m, x_n) of one tile, from the values of all pairs. Traceable.
+
+    Args:
+      functions: f, c functions.
+      points: z, [m, d].
+      rows: x, [n, d].
+      weights: a, [n].
+
+    Returns:
+      c arrays [m], of the dtype of the weights.
+    """
     values = functions(points, rows)
     if functions.is_elementwise(rows.shape[1]) or weights.dtype == jnp.int32:
         # A product and a row sum fuse with the function. A select for a mask would prevent vectorisation.
@@ -125,8 +158,8 @@ def _tile_sums(functions: PairFunctions, points: Array, rows: Array, weights: Ar
     return [jnp.matmul(value, weights, precision=jax.lax.Precision.HIGHEST) for value in values]
 
 
-def _loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
-    """As :func:`_tile_sums`, in one loop over the points, for _UNROLLED_ROWS rows at a time; n is a multiple of it."""
+def loop_sums(functions: PairFunctions, points: Array, rows: Array, weights: Array) -> list[Array]:
+    """As :func:`tile_sums`, in one loop over the points, for _UNROLLED_ROWS rows at a time; n is a multiple of it."""
     zeros = [jnp.zeros(points.shape[0], weights.dtype)] * functions.num_values
 
     def add_rows(totals, group):
@@ -150,12 +183,12 @@ def _chunk_sums(functions, columns, rows, weights, *, tile_rows: int, tile_point
       weights: a, [n]; or a number k, for k rows of weight 1 and then rows of weight 0.
       tile_rows: rows of a tile.
       tile_points: points of a tile.
-      loop: whether to use :func:`_loop_sums`.
+      loop: whether to use :func:`loop_sums`.
     """
     dim = rows.shape[1]
     weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     row_tiles = rows.reshape(-1, tile_rows, dim), weights.reshape(-1, tile_rows)
-    sums_of = _loop_sums if loop else _tile_sums
+    sums_of = loop_sums if loop else tile_sums
 
     def for_points(tile_columns):
         def add_rows(totals, tile):
@@ -218,11 +251,16 @@ def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
     return _EXACT_TILE_ROWS, tiles * _EXACT_TILE_ROWS
 
 
-def _few_tiles(size: int, tile: int, chunk: int) -> int:
+def few_tiles(size: int, tile: int, chunk: int) -> int:
     """The size of a chunk of at most about ``chunk`` for an axis of this size.
 
     There are as few chunks as possible, of equal size. Their number of tiles has at most five significant bits, so that
     many sizes share one shape.
+
+    Args:
+      size: of the axis.
+      tile: size of a tile.
+      chunk: approximate largest size of a chunk.
     """
     num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
     step = 1 << max(0, num_tiles.bit_length() - 5)
@@ -249,7 +287,16 @@ class _Plan(NamedTuple):
     chunk_points: int
 
 
-def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dtype, exact: bool, devices) -> _Plan:
+def _plan(
+    functions: PairFunctions,
+    num_points: int,
+    num_rows: int,
+    dim: int,
+    dtype,
+    exact: bool,
+    devices,
+    sizes: TileSizes,
+) -> _Plan:
     """The plan for numbers of points and of rows on each device."""
     platform = devices[0].platform
     elementwise = functions.is_elementwise(dim)
@@ -257,20 +304,21 @@ def _plan(functions: PairFunctions, num_points: int, num_rows: int, dim: int, dt
     columns = fused.columns_of(functions, dim, dtype) if resident and fused.is_supported(devices[0]) else None
     if columns is not None:
         tile_rows, tile_points = fused.tile_shape(columns, dtype)
-        chunk_rows = _few_tiles(num_rows, tile_rows, _FUSED_CHUNK_ROWS)
-        chunk_points = _few_tiles(num_points, tile_points, _CHUNK_POINTS)
+        chunk_rows = few_tiles(num_rows, tile_rows, sizes.fused_chunk_rows)
+        chunk_points = few_tiles(num_points, tile_points, sizes.chunk_points)
         sums_of, place = _over_devices(_fused_chunk_sums, devices)
     else:
         loop = platform == "cpu" and elementwise
-        tile_rows, tile_points = _TILES.get(platform, _TILES["gpu"])
+        tile_rows, tile_points = sizes.tile(platform)
         if exact:
             tile_rows, chunk_rows = _exact_tiles(num_rows, _EXACT_CHUNK_ROWS // len(devices))
         elif resident:
-            tile_rows, _ = _whole_tiles(num_rows, tile_rows, _RESIDENT_CHUNK_ROWS)
-            chunk_rows = _few_tiles(num_rows, tile_rows, _RESIDENT_CHUNK_ROWS)
+            tile_rows, _ = _whole_tiles(num_rows, tile_rows, sizes.resident_chunk_rows)
+            chunk_rows = few_tiles(num_rows, tile_rows, sizes.resident_chunk_rows)
         else:
-            tile_rows, chunk_rows = _whole_tiles(num_rows, tile_rows, _CHUNK_ROWS)
-        tile_points, chunk_points = _whole_tiles(num_points, _LOOP_POINTS if loop else tile_points, _CHUNK_POINTS)
+            tile_rows, chunk_rows = _whole_tiles(num_rows, tile_rows, sizes.chunk_rows)
+        tile_points = sizes.loop_points if loop else tile_points
+        tile_points, chunk_points = _whole_tiles(num_points, tile_points, sizes.chunk_points)
         tile_points = chunk_points if loop else tile_points
         sums_of, place = _over_devices(_chunk_sums, devices, tile_rows=tile_rows, tile_points=tile_points, loop=loop)
     everywhere = NamedSharding(place.mesh, PartitionSpec()) if len(devices) > 1 else place
@@ -286,6 +334,7 @@ def pair_sums(
     exact: bool = False,
     rows_planned: int | None = None,
     devices=None,
+    sizes: TileSizes = TILE_SIZES,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Σ_n a_n f(z_m, x_n) for every m and each of the c functions f.
@@ -300,6 +349,7 @@ def pair_sums(
       rows_planned: the number of rows for which the shape of a chunk is chosen; N if None. If N is private, a public
         number makes the same compiled program process every row, whatever N is.
       devices: JAX devices over which the rows are spread; all local devices if None.
+      sizes: of tiles and chunks.
       progress: called with (pairs of chunks done, number of pairs of chunks).
 
     Returns:
@@ -314,7 +364,7 @@ def pair_sums(
         if dtype == np.float64 and jax.default_backend() == "tpu":
             devices = tuple(jax.local_devices(backend="cpu"))
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
-        plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices)
+        plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices, sizes)
         pieces = _pieces(points, plan.chunk_points)
         chunks = [_placed(piece.T if plan.by_columns else piece, plan.points_place) for piece in pieces]
         sums = np.zeros((functions.num_values, len(chunks) * plan.chunk_points), np.int64 if exact else np.float64)

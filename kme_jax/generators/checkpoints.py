@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-_SECONDS_BETWEEN = 20.0
-
 
 class Checkpoints:
     """The checkpoints of one training. Only the last is kept.
@@ -21,16 +19,18 @@ class Checkpoints:
     Args:
       folder: for the checkpoints. It is created if it does not exist.
       inputs: of the training: text, random keys and arrays. A checkpoint of a training with other inputs is refused.
+      seconds_between: smallest time between two checkpoints, except for the last one.
 
     Raises:
       ValueError: the folder cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike, inputs: Sequence[Any]):
+    def __init__(self, folder: str | os.PathLike, inputs: Sequence[Any], seconds_between: float):
         import orbax.checkpoint as ocp  # imported here because this takes a second
 
         self._ocp, self._folder = ocp, pathlib.Path(folder).resolve()
         self._fingerprint, self._kept_at = _fingerprint(inputs), time.monotonic()
+        self._seconds_between = seconds_between
         options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options)
@@ -62,8 +62,8 @@ class Checkpoints:
         return done, about["objective"], jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in restored])
 
     def keep(self, done: int, objective: list[float], state: Any, *, last: bool = False) -> None:
-        """Keeps a state if it is the last one, or if 20 seconds have passed since the checkpoint before."""
-        if not last and time.monotonic() - self._kept_at < _SECONDS_BETWEEN:
+        """Keeps a state if it is the last one, or if enough time has passed since the checkpoint before."""
+        if not last and time.monotonic() - self._kept_at < self._seconds_between:
             return
         args = self._ocp.args
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from kme_jax._numerics.precision import are_sizes
 from kme_jax._numerics.registry import storable
-from kme_jax.generators._flax import nnx
+from kme_jax.generators.nnx import nnx
 
 Array = jax.Array
 

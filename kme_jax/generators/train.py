@@ -30,15 +30,14 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.generators._flax import nnx
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
+from kme_jax.generators.nnx import nnx
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 
 Array = jax.Array
 
 _STEPS_AT_ONCE = 50  # steps in a piece of work. An entry of the trace is the mean over one piece.
-_STEPS_PER_CALL = 500  # in one scan on an accelerator
 _ROWS_AT_ONCE = 2048
 _BLOCKS_PER_CALL = 8  # blocks of _ROWS_AT_ONCE rows that are sampled in one call on an accelerator
 _GROUPS, _ROWS_PER_BLOCK = 4, 512  # of the rows from which the fit of a generator is estimated
@@ -122,6 +121,31 @@ class Training:
         num_calls = -(-within // max(1, most // _STEPS_AT_ONCE))
         size = -(-within // num_calls)
         return [end for k, end in enumerate(self.pieces()) if (k % within + 1) % size == 0 or end % self.num_steps == 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSettings:
+    """How a training is cut into calls. It changes results by rounding alone.
+
+    Attributes:
+      steps: number of steps in one call; None for what is fastest on the device.
+      seconds_between_checkpoints: smallest time between two checkpoints, in seconds.
+    """
+
+    steps: int | None = None
+    seconds_between_checkpoints: float = 20.0
+
+    def steps_of(self, network: Network) -> int:
+        """Number of steps in one call.
+
+        An accelerator waits for the host between two calls, so a call has many steps. XLA on CPUs runs convolutions
+        several times slower in a loop than outside, so a call has one step.
+        """
+        if self.steps is not None:
+            return self.steps
+        if jax.default_backend() != "cpu":
+            return 500
+        return 1 if isinstance(network, Convolutional) else _STEPS_AT_ONCE
 
 
 @storable()
@@ -444,7 +468,7 @@ def _written(graph, network, rows, num_labels, parameters, statistics, key, star
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Objective:
+class Objective:
     """The training objective: a weighted sum over classes of ‖μ̃_c − μ_{G,c}‖², for one block of features at a time.
 
     Attributes:
@@ -498,8 +522,14 @@ class _Objective:
         return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
-def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[_Objective, int]:
-    """The objective, and the number of its blocks."""
+def objective_of(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[Objective, int]:
+    """The training objective, and the number of its blocks of features.
+
+    Args:
+      embedding: μ̃, of rows with or without labels.
+      shares: of the L classes, [L]; [1] for rows without labels.
+      training: configuration of the training.
+    """
     num_labels, features = _features(embedding.feature_map)
     num_labels = max(num_labels, 1)
     targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
@@ -516,7 +546,7 @@ def _objective(embedding: NoisyEmbedding, shares: np.ndarray, training: Training
         targets = targets[None]
     weights = 1 / (num_labels * np.square(shares))  # classes count equally, and the objective is of order 1
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
-    objective = _Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
+    objective = Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
     return objective, num_blocks
 
 
@@ -565,21 +595,10 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
     # What does not depend on the state is computed for all steps at once, before the loop.
     numbers = first + jnp.arange(num_steps)
     steps = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers), jax.vmap(block_of)(numbers)
-    if num_steps == 1:  # without a loop, see _steps_per_call
+    if num_steps == 1:  # without a loop, see CallSettings
         state, value = step(state, jax.tree.map(lambda values: values[0], steps))
         return state, value[None]
     return jax.lax.scan(step, state, steps)
-
-
-def _steps_per_call(network: Network) -> int:
-    """Number of steps in one call.
-
-    An accelerator waits for the host between two calls, so a call has many steps. XLA on CPUs runs convolutions several
-    times slower in a loop than outside, so a call has one step.
-    """
-    if jax.default_backend() != "cpu":
-        return _STEPS_PER_CALL
-    return 1 if isinstance(network, Convolutional) else _STEPS_AT_ONCE
 
 
 @functools.partial(
@@ -626,7 +645,7 @@ def _relaxed(features: FeatureMap, rows: Array) -> Array:
     return features.relaxed(rows) if isinstance(features, MixedMap) else features(rows)
 
 
-def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
+def simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
     """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
 
     For probability vectors the objective is ‖Σ_s p_s (a_s − y)‖². If (1 − Σ_s p_s)² is added, the minimiser over all
@@ -641,19 +660,19 @@ def _simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarra
     return multiple / multiple.sum()
 
 
-def _judged(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, float, float]:
+def estimated_fit(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, float, float]:
     """The best shares of the styles, [L, S], ‖μ̃ − μ_G‖² with these shares, and its standard error.
 
     Given the generator, the residuals of two groups of rows are independent, so their inner product is an unbiased
     estimate. The standard error is the jackknife's over groups.
 
     Args:
-      means: see ``_style_means``.
+      means: of φ over new rows of each style of each class, for groups of rows, [groups, L, S, F].
       coordinates: μ̃, [L, F].
       shares: of the classes, [L].
     """
     targets = coordinates / shares[:, None]
-    styles = [_simplex_least_squares(mean, target) for mean, target in zip(means.mean(axis=0), targets, strict=True)]
+    styles = [simplex_least_squares(mean, target) for mean, target in zip(means.mean(axis=0), targets, strict=True)]
     residuals = coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
     products = np.einsum("glf,hlf->gh", residuals, residuals)
 
@@ -746,7 +765,49 @@ def train_generator(
       ValueError: the map, the network, counts or bounds do not fit together, the checkpoint is of another training, or
         the training diverges.
     """
-    training = Training() if training is None else training
+    public = {"counts": counts, "bounds": bounds, "levels": levels}
+    return train_in_calls(
+        key,
+        embedding,
+        network,
+        training or Training(),
+        CallSettings(),
+        **public,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+
+
+def train_in_calls(
+    key: Array,
+    embedding: NoisyEmbedding,
+    network: Network,
+    training: Training,
+    calls: CallSettings,
+    *,
+    counts: NoisyEmbedding | None = None,
+    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    levels: int = 0,
+    checkpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Generator:
+    """:func:`train_generator` with a choice of how the training is cut into calls.
+
+    Args:
+      key: as for :func:`train_generator`, as are all arguments but one.
+      embedding: see ``key``.
+      network: see ``key``.
+      training: see ``key``.
+      calls: how the training is cut into calls.
+      counts: see ``key``.
+      bounds: see ``key``.
+      levels: see ``key``.
+      checkpoint: see ``key``.
+      progress: see ``key``.
+
+    Raises:
+      ValueError: as :func:`train_generator`.
+    """
     num_labels, features = _features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not num_labels:
@@ -758,7 +819,7 @@ def train_generator(
     target = dataclasses.replace(embedding, coordinates=np.asarray(embedding.coordinates, np.float64) / covered)
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
-    objective, num_blocks = _objective(target, shares, training)
+    objective, num_blocks = objective_of(target, shares, training)
     objective = jax.device_put(objective)
     build_key, step_key, judge_key = jax.random.split(key, 3)
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
@@ -769,7 +830,7 @@ def train_generator(
     expected = coordinates.size * variance
 
     def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
-        """See ``_judged``. At least ``least`` rows of each class are used.
+        """See ``estimated_fit``. At least ``least`` rows of each class are used.
 
         There are more if the variance of their mean would exceed ``share`` of the square of the noise, up to a limit.
         """
@@ -781,7 +842,7 @@ def train_generator(
             objective.features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
             num_blocks=num_blocks, size=size, at_once=_blocks_at_once(size, features.num_features, total),
         )  # fmt: skip
-        return _judged(np.asarray(means, np.float64), coordinates, shares)
+        return estimated_fit(np.asarray(means, np.float64), coordinates, shares)
 
     trace: list[float] = []
     done = 0
@@ -789,13 +850,15 @@ def train_generator(
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
         public = (repr((network, training, rows.categories, levels)), key, target.coordinates, shares)
-        keeper = Checkpoints(checkpoint, (*public, *jax.tree.leaves(features), *limits))
+        keeper = Checkpoints(
+            checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
+        )
         done, trace, state = keeper.latest(state)
     run = functools.partial(
         _train, objective, rows, graph=graph, network=network, training=training, num_labels=num_labels,
         num_blocks=num_blocks, batch=batch,
     )  # fmt: skip
-    at_once = _steps_per_call(network)
+    at_once = calls.steps_of(network)
     pieces, kept = training.pieces(), done
     for end in training.calls(at_once):
         if end < kept:
@@ -841,7 +904,7 @@ def train_generator(
             warnings.warn(
                 f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
                 f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
-                stacklevel=2,
+                stacklevel=3,
             )
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if num_labels else None

@@ -2,8 +2,9 @@
 
     minimise  ½‖Σ_m w_m a_m − y‖² + τ KL(w ‖ p)   over probability vectors w,
 
-where p is a public prior. τ → 0 projects y onto the convex hull of the a_m (the projection mechanism of Nikolov, Talwar
-& Zhang 2013). τ → ∞ gives p itself. The dual problem has one variable for each feature and no constraint,
+where p has the value 1/M for every point. τ → 0 projects y onto the convex hull of the a_m (the projection mechanism of
+Nikolov, Talwar & Zhang 2013). τ → ∞ gives p itself. The dual problem has one variable for each feature and no
+constraint,
 
     minimise  D(r) = ½‖r‖² − yᵀr + τ log Σ_m p_m exp(a_mᵀr / τ),
 
@@ -45,9 +46,8 @@ _STAGE_RATIO = 8.0  # of one penalty to the next
 _NUM_PROBES = 16
 _PROBE_SEED = 20130614
 
-# With at most _ALWAYS_INVERTED features, inverses are always computed. With at most _MAX_INVERTED, they are computed
-# once the products of the steps for all probes cost as much as an inverse.
-_ALWAYS_INVERTED = 512
+# With at most this many features, inverses are computed once the products of the steps for all probes cost as much as
+# an inverse.
 _MAX_INVERTED = 3072
 _STEPS_PER_INVERSE = 1 / (2 * _NUM_PROBES)  # of F
 _MAX_INVERSE_BYTES = 2**30  # for all targets
@@ -120,7 +120,7 @@ def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array |
     return jax.lax.map(one, (weights, active))
 
 
-def _conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
+def conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
     """Solves A x = b for every b [P, k, F], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
 
     Each system stops by itself. Its result does not depend on the other systems.
@@ -212,7 +212,7 @@ def _solve(problem: _Problem, targets, penalty, duals, tolerances, active, inver
         norms = jnp.linalg.norm(right, axis=1)
         forcing = jnp.minimum(0.1, jnp.sqrt(norms / (1e-30 + jnp.linalg.norm(targets, axis=1))))
         product, precondition = _newton_equations(problem, weights, penalty, inverses)
-        solution, _ = _conjugate_gradients(product, precondition, right[:, None, :], forcing[:, None, None])
+        solution, _ = conjugate_gradients(product, precondition, right[:, None, :], forcing[:, None, None])
         directions = -solution[:, 0, :]
         slopes = jnp.sum(gradients * directions, axis=1)
         score_directions = directions @ problem.transposed
@@ -246,7 +246,7 @@ def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inv
     """
     right = jnp.where(active[:, None, None], probes[None, :, :], 0)
     product, precondition = _newton_equations(problem, weights, penalty, inverses)
-    solution, steps = _conjugate_gradients(product, precondition, right, jnp.asarray(1e-3, probes.dtype))
+    solution, steps = conjugate_gradients(product, precondition, right, jnp.asarray(1e-3, probes.dtype))
     return jnp.mean(jnp.sum(right * (right - solution), axis=2), axis=1), steps
 
 
@@ -297,7 +297,7 @@ class BatchFit:
 
 
 class EntropicBatch:
-    """The problem at the top of this module for fixed features and prior and P targets.
+    """The problem at the top of this module for fixed features and P targets.
 
     It is solved for one τ after another, from large to small. For features in float64, call it within
     ``kme_jax._numerics.precision.float64()``.
@@ -305,25 +305,38 @@ class EntropicBatch:
     Args:
       features: a, [M', F'] with M' ≥ M and F' ≥ F. Rows beyond M may be any finite numbers. Columns beyond F are zeros.
       targets: y, [P, F].
-      prior: p, [M].
+      num_weights: M.
       invert: whether to use inverses from the start, see the top of this module.
+      always_inverted: with at most this many features, inverses are used from the start in any case.
+
+    Attributes:
+      probes: the rows z by which traces are estimated, in the padded and rotated coordinates of the solver, [16, F'].
     """
 
-    def __init__(self, features: np.ndarray | Array, targets: np.ndarray, prior: np.ndarray, *, invert: bool = False):
-        self._num_weights, (num_targets, num_features) = len(prior), targets.shape
+    def __init__(
+        self,
+        features: np.ndarray | Array,
+        targets: np.ndarray,
+        num_weights: int,
+        *,
+        invert: bool = False,
+        always_inverted: int = 512,
+    ):
+        self._num_weights, (num_targets, num_features) = num_weights, targets.shape
         sizes = padded_sizes(self._num_weights, num_features)
         if features.shape != sizes:
             features = np.asarray(features)
             features = np.pad(features, [(0, size - n) for size, n in zip(sizes, features.shape, strict=True)])
         features = jnp.asarray(features)
         dtype, (size, width) = features.dtype, sizes
-        self._prior = jnp.asarray(np.pad(prior, (0, size - len(prior))), dtype)
+        uniform = np.full(num_weights, 1 / num_weights)
+        self._prior = jnp.asarray(np.pad(uniform, (0, size - num_weights)), dtype)
         self._can_invert = width <= _MAX_INVERTED and num_targets * width**2 * dtype.itemsize <= _MAX_INVERSE_BYTES
-        self._invert = self._can_invert and (invert or width <= _ALWAYS_INVERTED)
+        self._invert = self._can_invert and (invert or width <= always_inverted)
         rotate = not self._invert and width <= _MAX_INVERTED
         self._problem, self._rotation = _prepare(features, self._prior, rotate=rotate)
         probes = np.random.default_rng(_PROBE_SEED).choice([-1.0, 1.0], (num_features, _NUM_PROBES))
-        self._targets, self._probes = self._inwards(targets), self._inwards(probes.T)
+        self._targets, self.probes = self._inwards(targets), self._inwards(probes.T)
         self._num_features = num_features
 
     def _inwards(self, vectors: np.ndarray) -> Array:
@@ -356,7 +369,7 @@ class EntropicBatch:
         Args:
           penalty: τ > 0.
           tolerances: of the duality gaps, [P].
-          start: the solutions for another τ, at which to start; None to start at the prior.
+          start: the solutions for another τ, at which to start; None to start at uniform weights.
           active: whether to solve for each target, bool [P]; all if None. The other targets keep their start.
           max_steps: largest number of Newton steps.
         """
@@ -388,7 +401,7 @@ class EntropicBatch:
         """
         active = np.ones(len(self._targets), bool) if active is None else active
         penalty = jnp.asarray(fit.penalty, self._targets.dtype)
-        degrees, steps = _degrees_of_freedom(self._problem, fit.weights, penalty, self._probes, active, fit.inverses)
+        degrees, steps = _degrees_of_freedom(self._problem, fit.weights, penalty, self.probes, active, fit.inverses)
         slow = int(steps) > _STEPS_PER_INVERSE * self._targets.shape[1]
         self._invert = self._invert or (self._can_invert and slow)
         return np.asarray(degrees)
@@ -419,30 +432,28 @@ class EntropicFit:
 
 
 class EntropicLeastSquares:
-    """The problem at the top of this module for fixed features, target and prior, solved for one τ after another.
+    """The problem at the top of this module for fixed features and target, solved for one τ after another.
 
     Args:
       features: a, [M, F]. For float64, call it within ``kme_jax._numerics.precision.float64()``.
       target: y, [F].
-      prior: p, positive, with sum 1, [M]; uniform if None.
+
+    Attributes:
+      batch: the same problem as a batch of one target.
 
     Raises:
-      ValueError: shapes mismatch, or the prior is not a positive probability vector.
+      ValueError: shapes mismatch.
     """
 
-    def __init__(self, features: np.ndarray | Array, target: np.ndarray, prior: np.ndarray | None = None):
+    def __init__(self, features: np.ndarray | Array, target: np.ndarray):
         features = np.asarray(features)
         if features.ndim != 2 or np.shape(target) != features.shape[1:]:
             shapes = f"{list(features.shape)} and target {list(np.shape(target))}"
             raise ValueError(f"features {shapes} do not fit: [M, F] and [F] are needed")
         num_weights = features.shape[0]
-        prior = np.full(num_weights, 1 / num_weights) if prior is None else np.asarray(prior, np.float64)
-        if prior.shape != (num_weights,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
-            raise ValueError(f"prior must be {num_weights} positive numbers that sum to 1")
-        self.prior = prior
-        values = np.asarray(features)
-        self._spread = float(prior @ np.square(values).sum(axis=1) - np.square(prior @ values).sum())  # tr C at p
-        self._batch = EntropicBatch(features, np.asarray(target)[None, :], prior, invert=True)
+        uniform = np.full(num_weights, 1 / num_weights)
+        self._spread = float(uniform @ np.square(features).sum(axis=1) - np.square(uniform @ features).sum())  # tr C
+        self.batch = EntropicBatch(features, np.asarray(target)[None, :], num_weights, invert=True)
 
     def solve(
         self,
@@ -457,7 +468,7 @@ class EntropicLeastSquares:
         Args:
           penalty: τ > 0.
           tolerance: of the duality gap.
-          start: the solution for another τ, at which to start; None to start at the prior.
+          start: the solution for another τ, at which to start; None to start at uniform weights.
           max_steps: largest number of Newton steps. ``report.converged`` says whether they were enough.
 
         Raises:
@@ -466,13 +477,13 @@ class EntropicLeastSquares:
         if not penalty > 0:
             raise ValueError(f"penalty must be positive, got {penalty}")
         before = None if start is None else start.batch
-        fit = self._batch.solve(penalty, np.asarray([tolerance]), start=before, max_steps=max_steps)
+        fit = self.batch.solve(penalty, np.asarray([tolerance]), start=before, max_steps=max_steps)
         steps = int(fit.num_steps[0])
         report = SolverReport(fit.objectives[:, 0], float(fit.gaps[0]), bool(fit.converged[0]), steps)
-        return EntropicFit(penalty, self._batch.weights(fit)[0], self._batch.residuals(fit)[0], report, fit)
+        return EntropicFit(penalty, self.batch.weights(fit)[0], self.batch.residuals(fit)[0], report, fit)
 
     def solve_from_afar(self, penalty: float, tolerance: float) -> EntropicFit:
-        """The solution for a small τ, from the prior.
+        """The solution for a small τ, from uniform weights.
 
         If Newton's method does not converge from there, larger penalties are solved first. Each solution is the start
         for the next penalty.
@@ -492,4 +503,4 @@ class EntropicLeastSquares:
 
     def degrees_of_freedom(self, fit: EntropicFit) -> float:
         """See :meth:`EntropicBatch.degrees_of_freedom`."""
-        return float(self._batch.degrees_of_freedom(fit.batch)[0])
+        return float(self.batch.degrees_of_freedom(fit.batch)[0])

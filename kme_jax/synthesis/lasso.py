@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +23,12 @@ import threadpoolctl
 
 from kme_jax._numerics.precision import float64, reproducible_jit
 
-_MANY = 1000  # weights other than zero, above which first-order steps on feature vectors are tried
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
 _MANY_STEPS = 400
 _SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
 _MAX_NEWTON_STEPS = 40  # for each proximal point step
+_MAX_ROUNDS = 100  # extensions of the working set
 _MAX_STEPS = 5000  # for each working set
 # Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite. So their diagonal is enlarged by this
 # share. The gradient at the current weights is exact, so this only shortens a step, as a proximal term does.
@@ -58,14 +57,18 @@ class SolverReport:
     num_iterations: int
 
 
-class _HostRows:
+class HostRows:
     """Feature vectors a_m in the host's memory, [M, F].
 
     Products with vectors have the precision of the feature vectors. Sums of products are float64.
+
+    Attributes:
+      shape: (M, F).
+      dtype: of the feature vectors.
     """
 
     def __init__(self, features: np.ndarray):
-        self._features = features
+        self._features, self.shape, self.dtype = features, features.shape, features.dtype
 
     def inner(self, vector: np.ndarray, count: int) -> np.ndarray:
         """a_mᵀv for the first ``count`` feature vectors, float64 [count]."""
@@ -109,14 +112,14 @@ def _device_gram(features, first):
     return jnp.matmul(features[first], features.T, precision=jax.lax.Precision.HIGHEST)
 
 
-class _DeviceRows:
-    """As :class:`_HostRows`, on an accelerator. Every product is with all feature vectors, so few programs serve."""
+class DeviceRows:
+    """As :class:`HostRows`, on an accelerator. Every product is with all feature vectors, so few programs serve."""
 
     def __init__(self, features: jax.Array):
-        self._features, self._dtype = features, np.dtype(features.dtype)
+        self._features, self.shape, self.dtype = features, features.shape, np.dtype(features.dtype)
 
     def inner(self, vector, count):
-        return np.asarray(_device_inner(self._features, vector.astype(self._dtype)))[:count].astype(np.float64)
+        return np.asarray(_device_inner(self._features, vector.astype(self.dtype)))[:count].astype(np.float64)
 
     def combination(self, weights):
         with float64():
@@ -135,30 +138,42 @@ class _DeviceRows:
             return np.asarray(_device_inner(self._features, vector))[working]
 
         def combination(weights):
-            everywhere = np.zeros(len(self._features), self._dtype)
+            everywhere = np.zeros(len(self._features), self.dtype)
             everywhere[working] = weights
             return np.asarray(_device_combination(self._features, everywhere))
 
         return inner, combination
 
 
-class _LeastSquares:
+def rows_of(features: np.ndarray | jax.Array) -> HostRows | DeviceRows:
+    """Feature vectors [M, F] where they are: on an accelerator, or in the host's memory."""
+    if isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu":
+        return DeviceRows(features)
+    return HostRows(np.asarray(features))
+
+
+class LeastSquares:
     """½‖y − Σ_m w_m a_m‖² with the Gram matrix of those a_m that were ever in the working set.
+
+    Args:
+      rows: the feature vectors a, [M, F].
+      target: y, [F].
+      many: number of weights other than zero, above which first-order steps on feature vectors are tried.
 
     Attributes:
       dtype: of the feature vectors a, [M, F], one for each weight.
       target: y, [F].
       target_norm: ‖y‖².
       inner: aᵀy, [M].
+      many: see the argument.
       first_order_helps: False once first-order steps did not converge for a large working set.
     """
 
-    def __init__(self, features: np.ndarray | jax.Array, target: np.ndarray):
-        on_accelerator = isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu"
-        self._rows = _DeviceRows(cast(jax.Array, features)) if on_accelerator else _HostRows(np.asarray(features))
-        self.target, self.dtype, self.num_weights = np.asarray(target, np.float64), features.dtype, len(features)
-        if features.ndim != 2 or self.target.shape != features.shape[1:]:
-            shapes = f"{list(features.shape)} and target {list(self.target.shape)}"
+    def __init__(self, rows: HostRows | DeviceRows, target: np.ndarray, *, many: int = 1000):
+        self._rows, self.many, self.dtype = rows, many, rows.dtype
+        self.target, self.num_weights = np.asarray(target, np.float64), rows.shape[0]
+        if len(rows.shape) != 2 or self.target.shape != rows.shape[1:]:
+            shapes = f"{list(rows.shape)} and target {list(self.target.shape)}"
             raise ValueError(f"features {shapes} do not fit: expected [M, F] and [F]")
         self._known = np.zeros(0, int)  # the weights in the Gram matrix, in its order
         self._position = np.full(self.num_weights, -1)
@@ -371,21 +386,21 @@ def lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm) -> tu
     return primal, primal - (shrink * inner - 0.5 * shrink**2 * residual_norm)
 
 
-def _solve(problem: _LeastSquares, weights, count, penalty, allowed, max_rounds):
+def _solve(problem: LeastSquares, weights, count, penalty, allowed):
     """The Lasso for the first ``count`` weights, from ``weights`` [M], to a duality gap of ``allowed``."""
     weights, trace, gap, steps = weights.copy(), [], math.inf, 0
     working = np.flatnonzero(weights)
-    for round_ in range(max_rounds + 1):
+    for round_ in range(_MAX_ROUNDS + 1):
         correlation, residual = problem.correlation(weights, count)
         primal, gap = problem.primal_and_gap(weights, residual, correlation, penalty)
         trace.append(primal)
-        if gap <= allowed or round_ == max_rounds or (round_ > 1 and not trace[-1] < trace[-2]):
+        if gap <= allowed or round_ == _MAX_ROUNDS or (round_ > 1 and not trace[-1] < trace[-2]):
             break  # converged, or rounding allows no more accuracy
         # A weight outside of the working set joins it if it violates |aᵀr| ≤ λ, the worst first.
         violation = np.abs(correlation)
         violation[working] = 0
         joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
-        if len(working) > (_MANY if problem.first_order_helps else _NEWTON_LIMIT):
+        if len(working) > (problem.many if problem.first_order_helps else _NEWTON_LIMIT):
             working = np.sort(np.concatenate([working, joining]))
             if 2 * len(working) > count:
                 working = np.arange(count)
@@ -413,7 +428,6 @@ def lasso_path(
     sizes: Sequence[int],
     *,
     tolerance: float = 1e-5,
-    max_rounds: int = 100,
 ) -> Iterator[tuple[np.ndarray, SolverReport]]:
     """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors. Each solve starts at the one before.
 
@@ -423,7 +437,6 @@ def lasso_path(
       penalty: λ > 0.
       sizes: increasing numbers of feature vectors to use, each from 1 to M.
       tolerance: of the duality gap, in units of ½‖y‖².
-      max_rounds: largest number of extensions of the working set.
 
     Yields:
       For each size, the weights, float64 [size], and the report of the solver. ``report.gap`` is the duality gap.
@@ -436,11 +449,27 @@ def lasso_path(
     sizes = [int(size) for size in sizes]
     if sizes != sorted(set(sizes)) or not sizes or sizes[0] < 1 or sizes[-1] > len(features):
         raise ValueError(f"sizes must increase and be from 1 to {len(features)}, got {sizes}")
-    problem = _LeastSquares(features, target)
+    yield from solve_path(LeastSquares(rows_of(features), target), penalty, sizes, tolerance)
+
+
+def solve_path(
+    problem: LeastSquares, penalty: float, sizes: Sequence[int], tolerance: float
+) -> Iterator[tuple[np.ndarray, SolverReport]]:
+    """The solutions of :func:`lasso_path`, for a problem that was built before. The arguments are not checked.
+
+    Args:
+      problem: of all M feature vectors.
+      penalty: λ > 0.
+      sizes: increasing numbers of feature vectors to use, each from 1 to M.
+      tolerance: of the duality gap, in units of ½‖y‖².
+
+    Yields:
+      As :func:`lasso_path`.
+    """
     weights = np.zeros(problem.num_weights)
     for size in sizes:
         allowed = tolerance * 0.5 * problem.target_norm
-        weights, report = _solve(problem, weights, size, penalty, allowed, max_rounds)
+        weights, report = _solve(problem, weights, size, penalty, allowed)
         yield weights[:size].copy(), report
 
 
@@ -469,13 +498,13 @@ def l1_ball_least_squares(
     Returns:
       The best weights w with Σ|w_m| ≤ C, float64 [M], and a report with one objective for each λ that was tried.
     """
-    problem = _LeastSquares(features, target)
+    problem = LeastSquares(rows_of(features), target)
     weights = np.zeros(problem.num_weights) if start is None else np.asarray(start, np.float64)
     largest = float(np.abs(problem.inner).max(initial=0))  # from this λ on, w(λ) = 0
     low, high, penalty, accuracy = 0.0, largest, 0.1 * largest, 0.1 * tolerance
     best, best_value, best_gap, trace, steps = np.zeros_like(weights), 0.5 * problem.target_norm, np.inf, [], 0
     for _ in range(max_solves):
-        weights, report = _solve(problem, weights, len(weights), penalty, accuracy, 100)
+        weights, report = _solve(problem, weights, len(weights), penalty, accuracy)
         steps += report.num_iterations
         norm = float(np.abs(weights).sum())
         feasible = weights * min(1.0, radius / norm) if norm else weights

@@ -66,22 +66,60 @@ _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
 
-# Rounds of trajectories: annealed with a subset of the frequencies; annealed with all; at temperature 1 while the
-# metric is learnt; while the step for this metric is learnt; and while draws are taken. In the last rounds the metric
-# is fixed, and the step is adapted less and less, so the chains still converge to the posterior (Roberts & Rosenthal
-# 2007). The last three kinds of rounds are an attempt. A new attempt starts where the last one ended, if the chains had
-# not settled.
-_COARSE, _ANNEALED, _LEARNT, _STEPPED, _SAMPLED = 6, 2, 3, 1, 6
-_ATTEMPT, _ATTEMPTS = _LEARNT + _STEPPED + _SAMPLED, 3
 _FEW = 625  # frequencies of the coarse rounds
 _DRAWS = 50  # approximate number of draws that are kept
 # Largest fall of the misfit between halves, in units of five standard deviations of the noise's own misfit.
 _DRIFT = 0.05
 
 
+@dataclasses.dataclass(frozen=True)
+class SamplerSettings:
+    """The numbers of atoms, chains and rounds of the sampler.
+
+    Rounds that learn, adapt the step and sample are an attempt. A new attempt starts where the last one ended, if the
+    chains had not settled.
+
+    Attributes:
+      num_atoms: K, with five different widths, or with one if K is not a multiple of five.
+      num_trajectories: number of trajectories of each chain in each round.
+      num_leaps: number of leapfrog steps of a trajectory. Each takes one gradient.
+      num_chains: C, the number of chains.
+      coarse: rounds that are annealed with a subset of the frequencies.
+      annealed: rounds that are annealed with all frequencies.
+      learnt: rounds at temperature 1 while the metric is learnt.
+      stepped: rounds while the step for this metric is learnt.
+      sampled: rounds while draws are taken. The metric is fixed, and the step is adapted less and less, so the chains
+        still converge to the posterior (Roberts & Rosenthal 2007).
+      attempts: largest number of attempts.
+
+    Raises:
+      ValueError: a number is below 1.
+    """
+
+    num_atoms: int = 100
+    num_trajectories: int = 8
+    num_leaps: int = 50
+    num_chains: int = 4
+    coarse: int = 6
+    annealed: int = 2
+    learnt: int = 3
+    stepped: int = 1
+    sampled: int = 6
+    attempts: int = 3
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    def num_rounds(self, attempts: int) -> int:
+        """The number of rounds with this number of attempts."""
+        return self.coarse + self.annealed + attempts * (self.learnt + self.stepped + self.sampled)
+
+
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Model:
+class Model:
     """The posterior's density, all in float32 and in units of ℓ.
 
     Attributes:
@@ -158,7 +196,7 @@ def _shape(parameters: Parameters) -> Array:
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Chains:
+class Chains:
     """The state of C chains.
 
     Attributes:
@@ -174,7 +212,7 @@ class _Chains:
 
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Plan:
+class Plan:
     """Settings of each trajectory of a round, [num_trajectories] each.
 
     Attributes:
@@ -191,7 +229,7 @@ class _Plan:
 
 
 @functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
-def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_widths: int):
+def _start(model: Model, key: Array, *, num_chains: int, num_atoms: int, num_widths: int):
     """The model in the layout of its waves, the model with fewer frequencies, and chains that start near the prior.
 
     The target of the argument ``model`` is features [J].
@@ -212,15 +250,23 @@ def _start(model: _Model, key: Array, *, num_chains: int, num_atoms: int, num_wi
         "log_widths": every(_WIDTH_MEDIAN, num_widths),
         "log_concentration": every(_CONCENTRATION_MEDIAN),
     }
-    chains = _Chains(parameters, jax.tree.map(jnp.zeros_like, parameters), jnp.log(jnp.float32(0.1)))
+    chains = Chains(parameters, jax.tree.map(jnp.zeros_like, parameters), jnp.log(jnp.float32(0.1)))
     return dataclasses.replace(model, target=target), dataclasses.replace(model, waves=few, target=few_target), chains
 
 
 # Not ``reproducible_jit``: on a GPU, algorithms that XLA chooses by timing halve the time of products with 5000
 # frequencies.
 @functools.partial(jax.jit, static_argnames="num_leaps")
-def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Plan, *, num_leaps: int):
-    """One round of HMC trajectories of all chains at the same time. ``number`` is the number of the round.
+def run_round(model: Model, key: Array, number: Array, chains: Chains, plan: Plan, *, num_leaps: int):
+    """One round of HMC trajectories of all chains at the same time.
+
+    Args:
+      model: the density of the posterior.
+      key: a JAX random key, the same for all rounds.
+      number: of the round.
+      chains: the state of the chains at the start.
+      plan: the settings of each trajectory.
+      num_leaps: number of leapfrog steps of a trajectory.
 
     Returns:
       The chains; Σ ψ(ν) over chains and trajectories, in the order of the features; and the parameters, ‖β − ψ(ν)‖² and
@@ -246,31 +292,36 @@ def _round(model: _Model, key: Array, number: Array, chains: _Chains, plan: _Pla
         parameters, table, rate = jax.vmap(move)(keys, chains.parameters, log_metric)
         misfit = jnp.sum(jnp.square(model.target[None] - table), axis=tuple(range(1, table.ndim)))
         log_step = chains.log_step + plan.gain * (jnp.mean(rate) - _ACCEPTANCE)
-        return (_Chains(parameters, log_metric, log_step), total + table), (parameters, misfit, rate)
+        return (Chains(parameters, log_metric, log_step), total + table), (parameters, misfit, rate)
 
     num_trajectories = plan.gain.shape[0]
     start = (chains, jnp.zeros((num_chains, *model.target.shape), model.target.dtype))
     (chains, total), trace = jax.lax.scan(advance, start, (jax.random.split(key, num_trajectories), plan))
     late = jnp.mean(trace[1][num_trajectories // 2 :], axis=0)
     log_weights = -0.5 * plan.choosing[-1] * late / (model.variance * plan.temperature[-1])
-    chosen = _choice(jax.random.fold_in(key, num_trajectories), log_weights)
+    chosen = resampled(jax.random.fold_in(key, num_trajectories), log_weights)
     parameters, log_metric = jax.tree.map(lambda values: values[chosen], (chains.parameters, chains.log_metric))
     return (
-        _Chains(parameters, log_metric, chains.log_step),
+        Chains(parameters, log_metric, chains.log_step),
         jnp.sum(jax.vmap(model.waves.features)(total), axis=0),
         trace,
     )
 
 
-def _choice(key: Array, log_weights: Array) -> Array:
-    """Indices in proportion to n weights, by systematic resampling, [n]. Each appears once if all weights are equal."""
+def resampled(key: Array, log_weights: Array) -> Array:
+    """Indices in proportion to n weights, by systematic resampling, [n]. Each appears once if all weights are equal.
+
+    Args:
+      key: a JAX random key.
+      log_weights: logarithms of the weights, up to a constant, [n].
+    """
     number = log_weights.shape[0]
     cumulative = jnp.cumsum(jax.nn.softmax(log_weights))
     places = (jnp.arange(number, dtype=jnp.float32) + jax.random.uniform(key, (), log_weights.dtype, 0.1, 0.9)) / number
     return jnp.minimum(jnp.searchsorted(cumulative, places), number - 1)
 
 
-def _trajectory(model: _Model, step: Array, key: Array, parameters: Parameters, log_metric: Parameters, *, num_leaps):
+def _trajectory(model: Model, step: Array, key: Array, parameters: Parameters, log_metric: Parameters, *, num_leaps):
     """One trajectory of one chain (Neal 2011, figure 2): parameters, ψ(ν) and the probability of acceptance."""
     start, unravel = ravel_pytree(parameters)
     metric = jnp.exp(ravel_pytree(log_metric)[0])
@@ -398,6 +449,34 @@ def posterior_mean(
       ValueError: the map is not a FourierMap or LatticeMap, the noise is not Gaussian, the proposal has another number
         of columns, or a count is below 1.
     """
+    settings = SamplerSettings(num_atoms, num_trajectories, num_leaps, num_chains)
+    return sample_posterior(key, embedding, proposal, settings, progress=progress)
+
+
+def sample_posterior(
+    key: Array,
+    embedding: NoisyEmbedding,
+    proposal: NormalProposal,
+    settings: SamplerSettings,
+    *,
+    progress: Progress | None = None,
+) -> tuple[PosteriorMean, PosteriorReport]:
+    """:func:`posterior_mean` with all settings of the sampler.
+
+    Args:
+      key: as for :func:`posterior_mean`.
+      embedding: as for :func:`posterior_mean`.
+      proposal: as for :func:`posterior_mean`.
+      settings: of the sampler.
+      progress: as for :func:`posterior_mean`.
+
+    Returns:
+      As :func:`posterior_mean`.
+
+    Raises:
+      ValueError: as :func:`posterior_mean`, but for the settings, which are valid by themselves.
+    """
+    num_atoms, num_trajectories = settings.num_atoms, settings.num_trajectories
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
         raise ValueError(
@@ -409,60 +488,57 @@ def posterior_mean(
         )
     if proposal.dim != feature_map.dim:
         raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")
-    counts = {"num_atoms": num_atoms, "num_trajectories": num_trajectories}
-    counts |= {"num_leaps": num_leaps, "num_chains": num_chains}
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     num_widths = math.gcd(num_atoms, _NUM_WIDTHS)
     num_features, length = feature_map.num_features, feature_map.length_scale
 
     def single(value) -> Array:
         return cast(Array, np.asarray(value, np.float32))
 
-    model = _Model(
+    model = Model(
         waves=feature_map.waves(proposal.mean, length),
         target=single(embedding.coordinates),
         variance=single(mechanism.variance),
         precision=single(np.square(length / proposal.scale)),
     )
-    model, coarse, chains = _start(model, key, num_chains=num_chains, num_atoms=num_atoms, num_widths=num_widths)
+    model, coarse, chains = _start(
+        model, key, num_chains=settings.num_chains, num_atoms=num_atoms, num_widths=num_widths
+    )
     share = coarse.waves.amplitudes.shape[0] / model.waves.amplitudes.shape[0]
     hottest = max(1.0, feature_map.kernel.diagonal_bound / (num_atoms * mechanism.variance))
     spare = 5 * math.sqrt(2 / num_features)  # five standard deviations of the noise's own misfit
     done, attempts = 0, 1
     misfits: list[np.ndarray] = []
 
-    def advance(model: _Model, plans: _Plan) -> tuple[list[Array], dict[str, np.ndarray], np.ndarray]:
+    def advance(model: Model, plans: Plan) -> tuple[list[Array], dict[str, np.ndarray], np.ndarray]:
         """Σ ψ(ν) of each round, and parameters and acceptance rates after every trajectory."""
         nonlocal chains, done
         sums, traces = [], []
         for start in range(0, len(plans.gain), num_trajectories):
             plan = jax.tree.map(lambda values, start=start: single(values[start : start + num_trajectories]), plans)
-            chains, total, trace = _round(model, key, 1 + done, chains, plan, num_leaps=num_leaps)
+            chains, total, trace = run_round(model, key, 1 + done, chains, plan, num_leaps=settings.num_leaps)
             sums.append(total)
             traces.append(trace)
             done += 1
             if progress:
                 jax.block_until_ready(chains)
-                progress(done, _COARSE + _ANNEALED + attempts * _ATTEMPT)
+                progress(done, settings.num_rounds(attempts))
         parameters, misfit, rates = jax.tree.map(lambda *rounds: np.concatenate(rounds).astype(np.float64), *traces)
         misfits.append(misfit / (num_features * mechanism.variance))
         return sums, parameters, rates
 
     # A share of the frequencies at temperature 1 has as much information as all frequencies at temperature 1/share.
-    middle = min(hottest, 1 / share) if share < 1 else hottest ** (_ANNEALED / (_COARSE + _ANNEALED))
-    advance(coarse, _annealing(share * hottest, share * middle, _COARSE * num_trajectories))
+    middle = min(hottest, 1 / share) if share < 1 else hottest ** (settings.annealed / settings.num_rounds(0))
+    advance(coarse, _annealing(share * hottest, share * middle, settings.coarse * num_trajectories))
     misfits[0] /= share
-    advance(model, _annealing(middle, 1, _ANNEALED * num_trajectories))
+    advance(model, _annealing(middle, 1, settings.annealed * num_trajectories))
     while True:
-        learning, sampling = _attempt(num_trajectories)
+        learning, sampling = _attempt(settings)
         advance(model, learning)
         sums, draws, rates = advance(model, sampling)
         early, late = (float(np.mean(half)) for half in np.array_split(misfits[-1], 2))
         # Chains have not settled if their misfit still falls or exceeds that of the noise. Early and late draws are
         # compared as by Geweke (1992).
-        if attempts == _ATTEMPTS or (early - late <= _DRIFT * spare and late <= 1 + spare):
+        if attempts == settings.attempts or (early - late <= _DRIFT * spare and late <= 1 + spare):
             break
         attempts += 1
     mean = sum(np.asarray(total, np.float64) for total in sums) / rates.size
@@ -483,24 +559,26 @@ def posterior_mean(
     return result, PosteriorReport(np.concatenate(misfits), float(np.mean(rates)), settled, kept, attempts)
 
 
-def _annealing(hottest: float, coldest: float, number: int) -> _Plan:
+def _annealing(hottest: float, coldest: float, number: int) -> Plan:
     """The plan of annealing, for ``number`` trajectories. The metric of each is that of its start."""
     temperature = np.geomspace(hottest, coldest, number)
-    return _Plan(temperature, learning=np.ones(number), gain=np.full(number, _GAIN), choosing=np.ones(number))
+    return Plan(temperature, learning=np.ones(number), gain=np.full(number, _GAIN), choosing=np.ones(number))
 
 
-def _attempt(num_trajectories: int) -> tuple[_Plan, _Plan]:
+def _attempt(settings: SamplerSettings) -> tuple[Plan, Plan]:
     """The plans of an attempt: to learn the metric and the step, and to sample."""
-    learnt, stepped, sampled = (np.arange(rounds * num_trajectories) for rounds in (_LEARNT, _STEPPED, _SAMPLED))
+    num_trajectories = settings.num_trajectories
+    rounds_of_attempt = settings.learnt, settings.stepped, settings.sampled
+    learnt, stepped, sampled = (np.arange(rounds * num_trajectories) for rounds in rounds_of_attempt)
     burnt = np.ones(len(learnt) + len(stepped))
     return (
-        _Plan(
+        Plan(
             temperature=burnt,
             learning=np.concatenate([1 / (1 + learnt), np.zeros(len(stepped))]),  # the mean of the curvatures so far
             gain=_GAIN * np.concatenate([np.ones(len(learnt)), 1 / (1 + 4 * stepped / num_trajectories)]),
             choosing=burnt,
         ),
-        _Plan(
+        Plan(
             temperature=np.ones(len(sampled)),
             learning=np.zeros(len(sampled)),
             gain=0.2 * _GAIN / (1 + sampled / num_trajectories),

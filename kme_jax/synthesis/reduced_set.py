@@ -58,15 +58,18 @@ def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
 _POINTS_PER_CALL = 200
 
 
-def _cosine_turns(u: Array) -> Array:
-    """cos 2πu. In float32 one polynomial with error at most 3e-7, which is cheaper than sine and cosine together."""
+def cosine_of_turns(u: Array) -> Array:
+    """cos 2πu for u of any shape, in its dtype.
+
+    In float32 it is one polynomial with error at most 3e-7, which is cheaper than sine and cosine together.
+    """
     if u.dtype != jnp.float32:
         return sincos_turns(u)[1]
     r = u - jnp.round(u)
     return preimage_kernel.polynomial(preimage_kernel.COSINE, r * r)
 
 
-class _Waves(NamedTuple):
+class CosineWaves(NamedTuple):
     """Features without their scale, computed as cosines alone.
 
     A sine is the cosine of an angle that is a quarter turn smaller. So one elementwise pass computes all features, and
@@ -81,7 +84,7 @@ class _Waves(NamedTuple):
     phases: Array
 
     @classmethod
-    def of(cls, turns: Array) -> _Waves:
+    def of(cls, turns: Array) -> CosineWaves:
         """The features of frequencies [J/2, d]."""
         phases = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), len(turns))
         return cls(jnp.concatenate([turns, turns]).T, phases)
@@ -92,7 +95,7 @@ class _Waves(NamedTuple):
         angles = -self.phases.reshape(shape)
         for d, column in enumerate(self.columns):
             angles = angles + points[..., d, None] * column.reshape(shape)
-        return _cosine_turns(angles)
+        return cosine_of_turns(angles)
 
     def with_gradient(self, vector: Array) -> Array:
         """Rows [1 + d, J] for a vector v [J]: their products with ψ(z) are ⟨v, ψ(z)⟩ and its gradient by z, over 2π."""
@@ -121,7 +124,7 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
     """
     num_frequencies = len(turns)
     rates = _adam_factors(learning_rate, num_steps)
-    waves = _Waves.of(turns)
+    waves = CosineWaves.of(turns)
 
     def add_point(residual, start):
         with_gradient = waves.with_gradient(residual.reshape(-1))
@@ -144,12 +147,23 @@ def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
     return jax.lax.scan(add_point, residual, starts)
 
 
-_one_at_a_time = reproducible_jit(_greedy_points, static_argnames="num_steps")
+greedy_points = reproducible_jit(_greedy_points, static_argnames="num_steps")
 
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
-def _all_at_once(turns, learning_rates, residuals, starts, *, num_steps: int):
-    """:func:`_greedy_points` for several embeddings in one program."""
+def greedy_points_of_all(turns, learning_rates, residuals, starts, *, num_steps: int):
+    """:func:`greedy_points` for several embeddings in one program.
+
+    Args:
+      turns: frequencies in turns, [embeddings, J/2, d].
+      learning_rates: of Adam, [embeddings].
+      residuals: of cosines and sines, [embeddings, 2, J/2].
+      starts: one for each point, the same for all embeddings, [b, d].
+      num_steps: Adam steps for each point.
+
+    Returns:
+      The residuals, [embeddings, 2, J/2], and the points, [embeddings, b, d].
+    """
     points = functools.partial(_greedy_points, num_steps=num_steps)
     return jax.vmap(points, (0, 0, 0, None))(turns, learning_rates, residuals, starts)
 
@@ -164,7 +178,7 @@ def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: i
 
     def extend(i):
         with precision_of(turns):
-            residuals[i], points = _one_at_a_time(
+            residuals[i], points = greedy_points(
                 turns[i], learning_rates[i], residuals[i], blocks[len(points_of[i])], num_steps=num_steps
             )
             points_of[i].append(np.asarray(points))
@@ -227,7 +241,7 @@ def greedy_preimages(
             points = _greedy_in_threads(turns, rates, residuals, blocks, num_steps=num_steps, progress=progress)
         else:
             kernel = preimage_kernel.is_supported(jax.devices()[0], turns.shape[1], turns.shape[2], dtype)
-            extend, blocks_of_points = preimage_kernel.greedy_points if kernel else _all_at_once, []
+            extend, blocks_of_points = preimage_kernel.greedy_points if kernel else greedy_points_of_all, []
             turns, rates, residuals = map(jnp.asarray, (turns, rates, residuals))
             for i, block in enumerate(blocks):
                 residuals, points = extend(turns, rates, residuals, block, num_steps=num_steps)
@@ -246,8 +260,6 @@ def lasso_weights(
     embedding: NoisyEmbedding,
     points: np.ndarray,
     sizes: Sequence[int] | None = None,
-    *,
-    tolerance: float = 1e-5,
 ) -> Iterator[tuple[WeightedSample, SolverReport]]:
     """Weights of the published code of [B]: the Lasso on μ̃ with λ = 100 / 2N, where N is the number of private
     rows.
@@ -257,7 +269,6 @@ def lasso_weights(
       points: z, [M, d].
       sizes: increasing numbers of points, each at most M; None for M alone. Each solve starts at the weights of the
         one before.
-      tolerance: see :func:`kme_jax.synthesis.lasso.lasso_path`.
 
     Yields:
       For each size m: the first m points with their weights, and the report of the solver.
@@ -269,24 +280,37 @@ def lasso_weights(
         features = _features(feature_map, points.astype(feature_map.turns.dtype))
     penalty = 100 / (2 * embedding.mechanism.num_rows)
     sizes = [len(points)] if sizes is None else sizes
-    for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes, tolerance=tolerance):
+    for weights, report in lasso_path(features, embedding.coordinates, penalty, sizes):
         yield WeightedSample(points[: len(weights)], weights, embedding.mechanism), report
 
 
 # --- the modern procedure ------------------------------------------------------------------------------------------
 
 _CANDIDATES_AT_A_TIME = 500
+_JOINT_ROUNDS = 3
+_JOINT_LEARNING_RATE = 0.1  # largest step, in units of the kernel's length for locations and of C/M for weights
 _NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
-def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
+def joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
     Locations move in units of ``length``, and weights in units of radius / M. So one learning rate fits both.
 
+    Args:
+      turns: frequencies in turns, [J/2, d].
+      scale: of the features.
+      target: μ̃, [J].
+      points: z at the start, [M, d].
+      weights: w at the start, [M].
+      radius: C, the bound of Σ|w_m|.
+      length: unit of the locations.
+      rate: learning rate of the first step.
+      num_steps: number of steps.
+
     Returns:
-      The locations, the weights, and the objective at every step.
+      The locations [M, d], the weights [M], and the objective at every step, [num_steps].
     """
     weight_unit = radius / weights.shape[0]
     schedule = optax.cosine_decay_schedule(rate, num_steps)
@@ -303,7 +327,7 @@ def _joint_steps(turns, scale, target, points, weights, radius, length, rate, *,
         },
         {"points": "points", "weights": "weights"},
     )
-    waves = _Waves.of(turns)
+    waves = CosineWaves.of(turns)
 
     def value_and_gradient(points, weights):
         features = waves(points)
@@ -335,7 +359,7 @@ def _joint_reduced_sets(turns, length, target, key, candidates, scale, radius, r
     Returns:
       For each size: the locations, the weights, the features of the locations, and the objective at every step.
     """
-    waves = _Waves.of(turns)
+    waves = CosineWaves.of(turns)
     count = candidates.shape[0]
     padding = -count % _CANDIDATES_AT_A_TIME
     batches = jnp.pad(candidates, ((0, padding), (0, 0))).reshape(-1, _CANDIDATES_AT_A_TIME, candidates.shape[1])
@@ -359,7 +383,7 @@ def _joint_reduced_sets(turns, length, target, key, candidates, scale, radius, r
         moved, traces = [], []
         for (points, _), (dead, weights), drawn in zip(state, alive, seeds, strict=True):
             points = jnp.where(dead[:, None], candidates[drawn[: len(weights)]], points)
-            *points_and_weights, trace = _joint_steps(
+            *points_and_weights, trace = joint_steps(
                 turns, scale, target, points, weights, radius, length, rate, num_steps=num_steps
             )
             moved.append(tuple(points_and_weights))
@@ -389,9 +413,7 @@ def joint_reduced_sets(
     sizes: Sequence[int],
     *,
     radius: float = 1.0,
-    learning_rate: float = 0.1,
     num_steps: int = 400,
-    num_rounds: int = 3,
     progress: Progress | None = None,
 ) -> list[list[tuple[WeightedSample, SolverReport]]]:
     """:func:`joint_reduced_set` for several embeddings and numbers of points: the same samples in less time.
@@ -402,9 +424,7 @@ def joint_reduced_sets(
       candidates: as for :func:`joint_reduced_set`.
       sizes: numbers of points.
       radius: as for :func:`joint_reduced_set`.
-      learning_rate: as for :func:`joint_reduced_set`.
       num_steps: as for :func:`joint_reduced_set`.
-      num_rounds: as for :func:`joint_reduced_set`.
       progress: called with (samples done, number of samples).
 
     Returns:
@@ -429,8 +449,8 @@ def joint_reduced_sets(
     scales = {feature_map.scale for feature_map in maps}
     if len(scales) > 1:
         raise ValueError("the embeddings' kernels must have the same k(x, x)")
-    shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, learning_rate)]
-    options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": num_rounds}
+    shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, _JOINT_LEARNING_RATE)]
+    options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": _JOINT_ROUNDS}
 
     def finish(embedding, optimised):
         points, weights, features, trace = (np.asarray(value) for value in optimised)
@@ -477,9 +497,7 @@ def joint_reduced_set(
     num_points: int,
     *,
     radius: float = 1.0,
-    learning_rate: float = 0.1,
     num_steps: int = 400,
-    num_rounds: int = 3,
     progress: Progress | None = None,
 ) -> tuple[WeightedSample, SolverReport]:
     """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
@@ -495,9 +513,7 @@ def joint_reduced_set(
       candidates: public points, at least M, [number of candidates, d]: the starts and the places to re-seed at.
       num_points: M ≥ 1.
       radius: C ≥ 1, the bound of Σ|w_m|.
-      learning_rate: largest step, in units of the kernel's length for locations and of C/M for weights.
-      num_steps: optimiser steps in each round.
-      num_rounds: number of rounds.
+      num_steps: optimiser steps in each of three rounds.
       progress: called once, with (1, 1).
 
     Returns:
@@ -507,8 +523,7 @@ def joint_reduced_set(
     Raises:
       ValueError: M < 1, there are fewer candidates than M, radius < 1, or the map is not a FourierMap.
     """
-    options = {"learning_rate": learning_rate, "num_steps": num_steps, "num_rounds": num_rounds}
     ((result,),) = joint_reduced_sets(
-        [key], [embedding], candidates, [num_points], radius=radius, progress=progress, **options
+        [key], [embedding], candidates, [num_points], radius=radius, num_steps=num_steps, progress=progress
     )
     return result

@@ -270,7 +270,7 @@ def adaptive_weights_batch(
     variances = np.asarray([embedding.mechanism.variance for embedding in embeddings])
     num_points, num_features = len(points), targets.shape[1]
     uniform = np.full(num_points, 1 / num_points)
-    problem = EntropicBatch(features, targets, uniform)
+    problem = EntropicBatch(features, targets, num_points)
     mean, size = map(np.asarray, _moments(features, np.int32(num_points)))
     mean, size = mean[:num_features], float(size)
 

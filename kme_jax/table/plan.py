@@ -40,7 +40,7 @@ _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
 _MAX_PARTS = 4096  # of a cell
 _EVENLY = 1e-3  # share of all rows that is spread evenly over the classes
-_MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
+MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Plan:
         """The plan from the first measurement, where rho is ρ of all three measurements."""
         num_pairs = max(1, len(layout.pairs()))
         fine, coarse = _fine_noise(num_pairs, rho), math.sqrt(num_pairs / (SHARES[1] * rho))
-        room = math.sqrt(_MOST_CELLS / layout.num_classes) / len(layout.columns)
+        room = math.sqrt(MOST_CELLS / layout.num_classes) / len(layout.columns)
         num_bins, num_unions = (
             max(2.0, min(_num_bins(factor, num_rows, noise), room))
             for factor, noise in ((_BINS, fine), (_UNIONS, coarse))

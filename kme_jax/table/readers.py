@@ -19,9 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
 
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS
@@ -101,7 +98,7 @@ class TableSource:
         Raises:
           FileError: the file has changed since it was opened, or pyarrow cannot convert a column.
         """
-        return _ahead(self._codes())
+        return read_ahead(self._codes())
 
     def _codes(self) -> Generator[np.ndarray]:
         for batch in self.batches():
@@ -112,7 +109,7 @@ class TableSource:
             yield codes
 
 
-def _ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
+def read_ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
     """The same items. A thread computes each one before it is asked for."""
     with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, items, None)

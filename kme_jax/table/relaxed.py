@@ -24,7 +24,6 @@ NUM_RELAXED = 400
 _NUM_FITS = 4
 NUM_STEPS = 600
 _STEPS_AT_ONCE = 30
-_AT_ONCE = 1 << 26  # limit of the entries of all pairs of bins, over fits that run side by side
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
@@ -114,6 +113,7 @@ def fit(
     *,
     num_relaxed: int = NUM_RELAXED,
     num_steps: int = NUM_STEPS,
+    max_entries: int = 1 << 26,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
@@ -128,6 +128,7 @@ def fit(
       observed: the noisy counts.
       num_relaxed: number of relaxed rows in each fit.
       num_steps: number of steps of Adam, a multiple of 30.
+      max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
       progress: called with (steps done, total steps).
 
     Returns:
@@ -160,7 +161,7 @@ def fit(
         "logits": data["base"][None] + spread,
         "weights": jnp.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
     }
-    side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= _AT_ONCE else 1
+    side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= max_entries else 1
     fitted = []
     for i in range(0, _NUM_FITS, side_by_side):
         start_of_fits = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)

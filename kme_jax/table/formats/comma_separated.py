@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import Format, Reader
@@ -85,7 +84,7 @@ class CsvReader(Reader):
         for batch in self._read():
             lengths = np.zeros(batch.num_rows, np.int64)
             for column in batch.columns:
-                lengths += pyarrow.compute.binary_length(column).fill_null(0).to_numpy()
+                lengths += pc.binary_length(column).fill_null(0).to_numpy()
             if lengths.max(initial=0) > self._limits.row_bytes:
                 return False
         return True

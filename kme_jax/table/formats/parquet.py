@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax.storage.files import FileError
@@ -33,10 +31,10 @@ class ParquetReader(Reader):
         self._texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
 
     @contextlib.contextmanager
-    def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pa.parquet.ParquetFile]:
+    def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
             # A buffer, and no pre-buffering: so no row group is read as a whole.
-            with pa.parquet.ParquetFile(
+            with pyarrow.parquet.ParquetFile(
                 self._path,
                 read_dictionary=by_dictionary,
                 pre_buffer=False,

@@ -1,0 +1,73 @@
+"""What the sections of a report read, and what a section is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kme_jax.table.columns import Column
+from kme_jax.table.report.bins import MAX_BINS, Bins, associations, bins_of
+from kme_jax.table.schema import Schema
+
+_MAX_ROWS = 40_000  # rows from which the report is computed
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of a report.
+
+    Attributes:
+      key: of its link within the page.
+      heading: as HTML.
+      html: the text below the heading.
+    """
+
+    key: str
+    heading: str
+    html: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReportData:
+    """The public data of a report.
+
+    Attributes:
+      schema: of the table, with d columns.
+      statement: the privacy statement.
+      codes: category codes of the rows that the report is computed from, [n, d].
+      num_rows: number of synthetic rows. It exceeds n if the report is computed from a part of them.
+      target: the index of the column that the other columns are meant to predict, or None.
+    """
+
+    schema: Schema
+    statement: dict[str, Any]
+    codes: np.ndarray
+    num_rows: int
+    target: int | None
+
+    @classmethod
+    def create(cls, table: pa.Table, schema: Schema, statement: dict[str, Any], target: str | None) -> ReportData:
+        """The data of a table. At most 40 000 rows are used, evenly spaced in the table."""
+        num_rows = table.num_rows
+        num_used = min(num_rows, _MAX_ROWS)
+        codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)))
+        return cls(schema, statement, codes, num_rows, None if target is None else schema.index(target))
+
+    @property
+    def columns(self) -> list[tuple[Column, np.ndarray]]:
+        """Each column with its codes, [n]."""
+        return list(zip(self.schema.columns, self.codes.T, strict=True))
+
+    @functools.cached_property
+    def bins(self) -> list[Bins]:
+        """Each column in few bins."""
+        return [bins_of(column, codes, MAX_BINS) for column, codes in self.columns]
+
+    @functools.cached_property
+    def strength(self) -> np.ndarray:
+        """Cramér's V of all pairs of columns, [d, d]."""
+        return associations(self.bins)
