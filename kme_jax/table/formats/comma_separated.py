@@ -84,7 +84,7 @@ class CsvReader(Reader):
         for batch in self._read():
             lengths = np.zeros(batch.num_rows, np.int64)
             for column in batch.columns:
-                lengths += pc.binary_length(column).fill_null(0).to_numpy()
+                lengths += pc.binary_length(column).fill_null(0).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
             if lengths.max(initial=0) > self._limits.row_bytes:
                 return False
         return True
