@@ -468,7 +468,7 @@ BAD = {
     "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
     "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
     "no name in the ledger": (_command(database=""), "needs a name"),
-    "released before": (_command(), r"was released before, with \(ε, δ\) = \(1, 0.0001\) in all", _spent),
+    "released before": (_command(), r"was released before, with \(ε, δ\) = \(1, 0.0001\) in total", _spent),
     "no points": (_command(points=None, num_points=0), "--num_points"),
     "odd features": (_command(points=None, num_features=7), "--num_features"),
     "length 0": (_command(length=0), "--length"),
@@ -543,7 +543,10 @@ BAD = {
     ),
     "evaluate over a file": (["evaluate", "old", "--against=rows.csv", "--output=rows.csv"], r"\.json"),
     "synthesise over a folder": (["synthesise", "old", "--output=old"], "never overwritten"),
-    "synthesise given points": (["synthesise", "old", "--output=new", "--num_points=5"], "points were given"),
+    "synthesise given points": (
+        ["synthesise", "old", "--output=new", "--num_points=5"],
+        "does not apply with public points",
+    ),
     "synthesise no points": (["synthesise", "old", "--output=new", "--num_points=0"], "--num_points"),
     "plan for one row": (["plan", "--num_rows=1", "--dim=1", "--epsilon=1", "--delta=1e-6"], "at least 2 rows"),
     "plan for too many rows": (
