@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kme_jax._version import __version__
 
 if TYPE_CHECKING:
+    from kme_jax._numerics.precision import float64
     from kme_jax._numerics.pytrees import pytree_dataclass
     from kme_jax.algorithms import algorithm1, algorithm2, improved
     from kme_jax.domain import Bounds, NormalProposal
@@ -84,6 +85,7 @@ __all__ = [
     "algorithm2",
     "closed_form_weights",
     "dp_merf",
+    "float64",
     "improved",
     "integer_embedding",
     "integer_embedding_of_batches",
@@ -104,6 +106,7 @@ __all__ = [
 
 # Where each public name is defined: the same as the imports above, which type checkers and editors read.
 _MODULES = {
+    "_numerics.precision": ("float64",),
     "_numerics.pytrees": ("pytree_dataclass",),
     "algorithms": ("algorithm1", "algorithm2", "improved"),
     "domain": ("Bounds", "NormalProposal"),

@@ -218,10 +218,10 @@ class FourierMap(SpectralMap):
         """ψ(x_n) in the precision of the map: [n, d] -> [n, J].
 
         Raises:
-          ValueError: if a float64 map is called outside of ``kme_jax._numerics.precision.float64()``.
+          ValueError: if a float64 map is called outside of ``kme_jax.float64()``.
         """
         if jnp.asarray(self.turns).dtype != self.turns.dtype:
-            raise ValueError("a float64 FourierMap must be called within kme_jax._numerics.precision.float64()")
+            raise ValueError("a float64 FourierMap must be called within kme_jax.float64()")
         angle = jnp.matmul(jnp.asarray(x, self.turns.dtype), self.turns.T, precision=jax.lax.Precision.HIGHEST)
         sin, cos = sincos_turns(angle)
         return self.scale * jnp.concatenate([cos, sin], axis=1)

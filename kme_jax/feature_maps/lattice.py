@@ -252,11 +252,11 @@ class LatticeMap(SpectralMap):
         (:meth:`weighted_sum` computes it in float64.)
 
         Raises:
-          ValueError: if a float64 map is called outside of ``kme_jax._numerics.precision.float64()``.
+          ValueError: if a float64 map is called outside of ``kme_jax.float64()``.
         """
         dtype = self.amplitudes.dtype
         if jnp.asarray(self.amplitudes).dtype != dtype:
-            raise ValueError("a float64 LatticeMap must be called within kme_jax._numerics.precision.float64()")
+            raise ValueError("a float64 LatticeMap must be called within kme_jax.float64()")
         centre, periods, amplitudes = (
             jnp.asarray(v, dtype)[None, :] for v in (self.centre, self.periods, self.amplitudes)
         )

@@ -477,7 +477,7 @@ class SubspaceMap(FeatureMap):
     def __call__(self, x: Array) -> Array:
         """ψ(x_n) = B k_S(x_n): [n, d] -> [n, F] in float64.
 
-        Call this within ``kme_jax._numerics.precision.float64()``. In float32, ‖B‖ would amplify the error of a kernel
+        Call this within ``kme_jax.float64()``. In float32, ‖B‖ would amplify the error of a kernel
         value far beyond the noise of a release.
 
         Raises:
@@ -485,14 +485,14 @@ class SubspaceMap(FeatureMap):
         """
         x, basis = jnp.asarray(x), jnp.asarray(self.basis)
         if x.dtype != jnp.float64 or basis.dtype != jnp.float64:
-            raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax._numerics.precision.float64()")
+            raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.float64()")
         return _features(self.kernel, x, jnp.asarray(self.pivot_points), basis)
 
     def features_of_points(self, num_rows: int, num_columns: int) -> Array:
         """ψ(z_m) of the public points, padded to a size that is the same for many maps: [num_rows, num_columns].
 
         Rows after row M repeat the features of the last point. Columns after column F are zero. Call this within
-        ``kme_jax._numerics.precision.float64()``.
+        ``kme_jax.float64()``.
         """
         points = np.pad(self.points, [(0, num_rows - self.num_points), (0, 0)], mode="edge")
         missing = num_columns - self.num_features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from kme_jax.domain import Bounds
 from kme_jax.embedding import private_points
 from kme_jax.nonprivate import WARNING, Reference
 from kme_jax.points.release import Release
-
-if TYPE_CHECKING:
-    pass
 
 
 def _cumulative(values: np.ndarray, weights: np.ndarray, at: np.ndarray) -> np.ndarray:

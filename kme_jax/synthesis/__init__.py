@@ -1,4 +1,4 @@
-"""Step 3: a weighted synthetic database from a private embedding."""
+"""Step 3: a weighted synthetic database from a noisy embedding."""
 
 from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares, lasso_path

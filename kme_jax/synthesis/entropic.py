@@ -300,7 +300,7 @@ class EntropicBatch:
     """The problem at the top of this module for fixed features and P targets.
 
     It is solved for one τ after another, from large to small. For features in float64, call it within
-    ``kme_jax._numerics.precision.float64()``.
+    ``kme_jax.float64()``.
 
     Args:
       features: a, [M', F'] with M' ≥ M and F' ≥ F. Rows beyond M may be any finite numbers. Columns beyond F are zeros.
@@ -435,7 +435,7 @@ class EntropicLeastSquares:
     """The problem at the top of this module for fixed features and target, solved for one τ after another.
 
     Args:
-      features: a, [M, F]. For float64, call it within ``kme_jax._numerics.precision.float64()``.
+      features: a, [M, F]. For float64, call it within ``kme_jax.float64()``.
       target: y, [F].
 
     Attributes:
