@@ -199,7 +199,7 @@ def test_bad_arguments(rng):
             EntropicLeastSquares(features, target).solve(0.0, 1e-6)
     fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 8, 2)
     noisy = perturb(jax.random.key(0), mean_embedding(fourier, rng.normal(size=(9, 2))), PrivacyBudget(1.0, 1e-6))
-    with pytest.raises(ValueError, match="FourierMap was made from none: give the points"):
+    with pytest.raises(ValueError, match="FourierMap has no points: give the points"):
         adaptive_weights(noisy)
 
 

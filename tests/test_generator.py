@@ -595,7 +595,7 @@ class TestPrivacy:
         with pytest.raises(ValueError, match=r"spend more than \(ε, δ\)"):
             Composition.of([*parts, parts[1]], BUDGET)
         secure = measure_generator(rows, features, budget=PrivacyBudget(1.0, 1e-5))
-        with pytest.raises(ValueError, match="one kind"):
+        with pytest.raises(ValueError, match="all continuous or all discrete"):
             Composition.of([parts[0], secure.counts.mechanism], BUDGET)
 
     def test_noise_has_the_scale_that_it_says(self):
