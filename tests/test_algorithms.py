@@ -118,6 +118,7 @@ def test_bad_arguments(rng):
             call(**options)
 
 
+@pytest.mark.slow
 def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
     """Δ² = projection² + ‖β − α‖² for the closed form, and the same from all rows ([B] B.1)."""
     mixture_rows = mixture_rows[:500]

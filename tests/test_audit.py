@@ -40,6 +40,7 @@ def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     assert plot.draw(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_bound_is_one(rng):
     """Two normal distributions one apart: μ = 1. The bound is below it in all of 20 repetitions, and close."""
     bounds = [

@@ -151,6 +151,7 @@ def test_the_peers_compute_the_same(name, rng):
         np.testing.assert_allclose(peer.gather(way(peer.place(rows))), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_slow_peer_gets_fewer_rows(tiny):
     """Its result is checked against that for these rows, and rates are compared."""
     right = _numpy_peer

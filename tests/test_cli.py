@@ -663,6 +663,7 @@ def _program(*words, stdout=subprocess.PIPE, **environment):
 
 
 @pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.slow
 def test_a_full_standard_output_does_not_hide_that_work_is_complete(place, buffered):
     """The device /dev/full fails to write, at once or when a buffer is written out."""
     environment = {"PYTHONUNBUFFERED": "" if buffered else "1"}

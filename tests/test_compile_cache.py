@@ -157,6 +157,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_the_command_keeps_its_programs(tmp_path):
     """The second run compiles nothing, finds the same, and is as quiet."""
     folder = tmp_path / "cache"

@@ -126,6 +126,7 @@ def test_the_risk_estimate_is_unbiased(rng):
     ("num_points", "epsilon"),
     [(5, 2.0), (5, 0.05), *(pytest.param(60, epsilon, marks=pytest.mark.slow) for epsilon in (0.05, 1.0))],
 )
+@pytest.mark.slow
 def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, epsilon, rng):
     rows = rng.normal(0.3, 0.8, (2000, 2))
     points = rows[:num_points]

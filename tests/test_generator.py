@@ -266,6 +266,7 @@ def test_every_cycle_has_the_same_learning_rates(decay, expected):
     assert float(training.learning_rate_at(39)) < 0.2 * (0.01 if decay is None else 0.2)
 
 
+@pytest.mark.slow
 def test_training_ends_where_it_would_fit_noise(tmp_path):
     """The discrepancy principle: in the second cycle where noise is large, not before the last where there is none."""
     training = Training(num_steps=40, num_cycles=3, batch_size=60)
@@ -567,6 +568,7 @@ def test_what_cannot_be_is_refused():
         train_generator(key, perturb(key, mean_embedding(points, rows[:, :2]), BUDGET), SMALL, QUICK)
 
 
+@pytest.mark.slow
 def test_lattice_features_do_too():
     lattice = LatticeMap.from_box(Gaussian(0.5), [-4.0, -4.0], [4.0, 4.0])
     made = dp_merf(jax.random.key(0), _rows(), LabelledMap(lattice, 3), SMALL, QUICK, budget=PrivacyBudget(1.0, 1e-4))

@@ -122,6 +122,7 @@ print(len(kme_jax.load({folder!r}).sample.points))
 """
 
 
+@pytest.mark.slow
 def test_points_need_neither_flax_nor_pyarrow(tmp_path):
     code = _without("flax", "orbax", "pyarrow", "matplotlib", "pandas") + "from kme_jax import *\n"
     code += POINTS.format(folder=str(tmp_path / "out"))
@@ -160,6 +161,7 @@ def test_what_needs_pyarrow_says_so():
     assert _error(_without("pyarrow") + "import kme_jax.table") == message
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_unknown_kind_says_what_may_be_missing(tmp_path):
     (tmp_path / "manifest.json").write_text('{"kind": "generator", "version": 4, "files": {}}')
     load = f"import kme_jax\nkme_jax.load({str(tmp_path)!r})"

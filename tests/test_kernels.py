@@ -182,6 +182,7 @@ class TestGaussianSum:
         assert (at[1] <= at[0]).all()
         assert self.KERNEL.decreases_along_rays
 
+    @pytest.mark.slow
     def test_a_map_of_many_frequencies_has_a_small_diameter(self, rng):
         for orthogonal in (False, True):
             found = FourierMap.from_kernel(jax.random.key(0), self.KERNEL, 20_000, 3, orthogonal=orthogonal)

@@ -423,6 +423,7 @@ def test_what_release_refuses(change, match, tmp_path):
     assert not ledger.path.exists()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_there_is_a_whole_release_or_none_and_the_ledger_knows_of_it(tmp_path):
     """Real processes, killed at random while they record and write one release after another."""
     code = f"""

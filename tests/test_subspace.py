@@ -177,6 +177,7 @@ def test_bad_arguments(rng):
         subspace(np.float32([[1, 2]]))
 
 
+@pytest.mark.slow
 def test_progress_and_growth_over_blocks(rng):
     points = rng.normal(0, 30, size=(1300, 2))  # nearly orthogonal: the basis grows beyond its first capacities
     calls = []
