@@ -166,7 +166,7 @@ def test_the_same_key_makes_the_same_bits_in_another_process():
         import hashlib
         import jax
         import numpy as np
-        from kme_jax import FourierMap, Gaussian, dp_merf
+        from kme_jax import FourierMap, Gaussian, PrivacyBudget, dp_merf
         from kme_jax.feature_maps import LabelledMap
         from kme_jax.generators import Training
         from kme_jax.generators import SmoothImages
@@ -176,7 +176,7 @@ def test_the_same_key_makes_the_same_bits_in_another_process():
         rows = np.concatenate([rng.uniform(size=(2000, 64)), rng.integers(0, 2, (2000, 1))], axis=1)
         made = dp_merf(
             jax.random.key(2), rows.astype(np.float32), features, SmoothImages(8, 8, widths=(50, 60), styles=3),
-            Training(num_steps=60, num_cycles=1, batch_size=60, features_per_step=100), epsilon=1.0, delta=1e-5,
+            Training(num_steps=60, num_cycles=1, batch_size=60, features_per_step=100), budget=PrivacyBudget(1.0, 1e-5),
             bounds=(0.0, 1.0), levels=255,
         )
         digest = hashlib.sha256(made.sample(100).tobytes())

@@ -16,7 +16,7 @@ from experiments.audit import cases, encoders
 from experiments.audit.attack import PILOT, gaussian_mu, lower_bound, share_of_diameter
 from experiments.audit.containers import CONTAINERS
 from experiments.audit.mechanisms import KERNEL, NUM_ROWS, Pair
-from kme_jax import Bounds, PrivacyBudget, cli, integer_embedding
+from kme_jax import Bounds, Gaussian, PrivacyBudget, cli, integer_embedding
 from kme_jax._numerics.precision import Progress
 from kme_jax.points.measure import plan_map
 from kme_jax.points.release import Measurement
@@ -31,7 +31,7 @@ def whole_command(pair: Pair, budget: PrivacyBudget, runs: int, progress: Progre
     bounds = Bounds.create([-8.0], [8.0])
     points, databases = pair.feature_map.points, pair.databases()
     length = 1 / math.sqrt(2 * KERNEL.gamma) / 16
-    feature_map = plan_map(cli.KERNELS["gaussian"](length), bounds.to_unit(points), bounded=True)
+    feature_map = plan_map(Gaussian(1 / (2 * length**2)), bounds.to_unit(points), bounded=True)
     embeddings = [integer_embedding(feature_map, rows, bounds=bounds) for rows in databases]
     integers = embeddings[0].integer_map
     totals = [embedding.integer_map.released(embedding.total) for embedding in embeddings]
