@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kme_jax
-from kme_jax import Bounds, PrivacyBudget, measure
+from kme_jax import Bounds, Gaussian, LabelledMap, Ledger, MixedMap, PrivacyBudget, Spending, SubspaceMap, measure
 from kme_jax.feature_maps import FeatureMap, IntegerMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import Calibrated, Noise, register_noise
@@ -17,6 +17,8 @@ from kme_jax.storage import storable
 
 BOUNDS = Bounds.create([0, 0], [1, 1], ["left", "right"])
 BUDGET = PrivacyBudget(1.0, 1e-6)
+POINTS = np.random.default_rng(1).uniform(size=(60, 2))
+SUBSPACE = SubspaceMap.from_points(Gaussian(5.0), POINTS)
 
 
 @storable()
@@ -206,8 +208,6 @@ def test_a_map_with_any_noise(tmp_path, noise, delta):
     assert described["noise"] == noise
     assert described["feature_map"]["proof"].endswith("(IntegerMoments.diameter)")
     assert {"kernel", "public points"} <= set(loaded.statement["public_inputs"])
-    with pytest.raises(ValueError, match=r"needs|Fourier"):
-        measure(_rows(), Moments(2), budget=budget, bounds=BOUNDS, noise=noise).synthesise()
 
 
 def test_the_doubled_noise_is_doubled():
@@ -234,6 +234,35 @@ def test_a_map_without_integers_is_refused():
 
     with pytest.raises(ValueError, match=r"^Other has no integer version, and secure noise needs one$"):
         measure(_rows(), Other(2), np.ones((3, 2)), budget=BUDGET, bounds=BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "public", "noise", "match"),
+    [
+        (Moments(2), None, "gaussian", "Moments has no frequencies: give points to be weighted"),
+        (Gaussian(5.0), None, "laplace", "a proposal needs Gaussian noise"),
+        (SUBSPACE, POINTS, "gaussian", "the feature map was made from public points"),
+    ],
+)
+def test_what_could_not_be_synthesised_is_refused_before_it_is_spent(kernel, public, noise, match, tmp_path):
+    ledger, budget = Ledger(tmp_path / "ledger"), PrivacyBudget(1.0, 0.0 if noise == "laplace" else 1e-6)
+    with pytest.raises(ValueError, match=match):
+        measure(_rows(), kernel, public, budget=budget, bounds=BOUNDS, noise=noise, spending=Spending(ledger, "rows"))
+    assert not ledger.path.exists()
+
+
+def test_a_subspace_of_ones_own(tmp_path):
+    loaded = _carried(measure(_rows(), SUBSPACE, budget=BUDGET, bounds=BOUNDS), tmp_path / "measured")
+    assert loaded.points is None
+    assert loaded.proposal is None
+
+
+@pytest.mark.parametrize("features", [SUBSPACE, Moments(2)], ids=["subspace", "moments"])
+def test_integers_that_are_not_said_to_be_of_rows_are_no_part_of_others(features):
+    """The diameter of a subspace holds for the sum after the basis, and not for the sum before."""
+    for whole in (MixedMap(features, (3,)), LabelledMap(features, 2)):
+        with pytest.raises(ValueError, match=f"{type(features).__name__} has no integer version"):
+            whole.integers(100)
 
 
 def test_names_are_taken_once():

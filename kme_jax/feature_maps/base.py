@@ -175,11 +175,13 @@ class IntegerMap(abc.ABC):
     Attributes:
       feature_map: ψ.
       units: s, the integer that represents 1 of ψ.
+      is_of_rows: whether ``released`` returns the sum unchanged, so that ``diameter`` and ``norm_bound`` hold for q
+        itself. Only such integers may become a part of those of another map. A class has to state it.
     """
 
     feature_map: FeatureMap
     units: float
-    is_of_rows: ClassVar[bool] = True  # whether ``released`` returns the sum unchanged
+    is_of_rows: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

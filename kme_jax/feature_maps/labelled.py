@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -297,11 +298,14 @@ class MixedIntegers(IntegerMap):
     units: float
     numeric: IntegerMap
     level: int
+    is_of_rows: ClassVar[bool] = True
 
     @classmethod
     def create(cls, feature_map: MixedMap, num_rows: int) -> MixedIntegers:
         """See ``FeatureMap.integers``."""
         numeric = feature_map.numeric.integers(num_rows)
+        if not numeric.is_of_rows:  # the diameter is that of sums which are released unchanged
+            raise ValueError(f"a MixedMap of a {type(feature_map.numeric).__name__} has no integer version")
         level = max(1, round(numeric.units / math.sqrt(len(feature_map.categories))))
         if num_rows * level >= 2**MAX_SUM_BITS:
             raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")

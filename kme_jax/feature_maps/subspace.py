@@ -566,7 +566,6 @@ class SubspaceIntegers(IntegerMap):
 
     feature_map: SubspaceMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
-    is_of_rows: ClassVar[bool] = False  # the basis is applied to sums
 
     @classmethod
     def create(cls, feature_map: SubspaceMap, num_rows: int) -> SubspaceIntegers:

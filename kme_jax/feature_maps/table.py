@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -358,6 +359,7 @@ class TableIntegers(IntegerMap):
 
     feature_map: TableMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
+    is_of_rows: ClassVar[bool] = True
 
     @classmethod
     def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:

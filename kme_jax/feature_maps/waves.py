@@ -388,6 +388,7 @@ class SpectralIntegers(IntegerMap):
     feature_map: SpectralMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     levels: np.ndarray
+    is_of_rows: ClassVar[bool] = True
 
     @classmethod
     def create(cls, feature_map: SpectralMap, num_rows: int) -> SpectralIntegers:

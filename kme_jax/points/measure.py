@@ -15,7 +15,7 @@ from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.points.release import MAX_POINTS, Measurement, Release, points_statement
+from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.calibration import gaussian_noise_multiplier
 from kme_jax.privacy.ledger import Spending
@@ -56,9 +56,10 @@ def measure(
       rows: the private database x, [N, d].
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
         it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. A feature map ψ with an
-        integer version may be given instead of a kernel.
+        integer version may be given instead of a kernel; with bounds, of rows in [0, 1]^d.
       public: public points z, [M, d], which are not protected, or a proposal. With bounds, None stands for their
-        proposal. If ``kernel`` is a feature map, the synthesis uses these points or this proposal.
+        proposal. If ``kernel`` is a feature map, the synthesis uses these points or this proposal;
+        None for a map that was made from public points.
       budget: (ε, δ), with δ in (0, 1/N).
       bounds: public bounds of the columns.
       spending: the curator's ledger, and the name of the rows in it. If None, nothing is recorded.
@@ -75,11 +76,15 @@ def measure(
       ModuleNotFoundError: if OpenDP is not installed.
     """
     rows = private_array(rows)
-    if bounds is not None:
+    own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
+    if own_points is not None:
+        if public is not None:
+            raise ValueError("public: the feature map was made from public points, and these get the weights")
+    elif bounds is not None:
         public = _within(bounds, public)
     elif public is None:
         raise ValueError("give bounds, public points or a proposal")
-    check_shapes(rows, public)
+    check_shapes(rows, public if own_points is None else own_points)
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)
     check_num_rows(len(rows), budget)
@@ -92,7 +97,8 @@ def measure(
         feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
     mechanism = plan_mechanism(len(rows), feature_map, budget, noise=noise)
     proposal = public if isinstance(public, NormalProposal) else None
-    points = check_points(public) if proposal is None and feature_map.public_points is None else None
+    weighted = proposal is None and feature_map.public_points is None
+    points = check_points(public) if weighted else None
 
     def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
         return Measurement(noisy, points_statement(noisy, bounds, points, total), proposal, bounds, points)
@@ -100,6 +106,7 @@ def measure(
     # Check everything that can fail before any budget is spent: the statement, a kernel that cannot be saved, a full
     # disk.
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
+    check_synthesis(draft.noisy, proposal, points)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
     if folder is not None:
         check_folder(folder, 2 * num_bytes + ROOM)

@@ -15,6 +15,7 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.algorithms import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, privacy_statement
@@ -142,14 +143,34 @@ def _check_measured(
     """Raises ValueError unless these can be the fields of one measurement."""
     mechanism, feature_map = noisy.mechanism, noisy.feature_map
     check_embedding(noisy, PrivacyBudget(mechanism.epsilon, mechanism.delta))
-    sources = [source for source in (feature_map.public_points, proposal, points) if source is not None]
-    require(len(sources) == 1, "expected exactly one of a map of public points, a proposal and points to be weighted")
+    check_synthesis(noisy, proposal, points)
     for region in filter(None, (proposal, bounds)):
         require(region.dim == feature_map.dim, "the map and the bounds or the proposal have different columns")
     if points is not None:
         check_array(points, "points", "f", (None, feature_map.dim))
     if bounds is not None:
         feature_map.check_box(*unit_box(feature_map.dim))
+
+
+def check_synthesis(noisy: NoisyEmbedding, proposal: NormalProposal | None, points: np.ndarray | None) -> None:
+    """Refuses a noisy embedding that no synthetic points can be made of.
+
+    Args:
+      noisy: μ̃; its coordinates are not used.
+      proposal: see :class:`Measurement`.
+      points: see :class:`Measurement`.
+
+    Raises:
+      ValueError: if there is not exactly one of a map of public points, a proposal and points to be weighted; if a
+        proposal is given for a map without frequencies or for noise that is not Gaussian.
+    """
+    feature_map = noisy.feature_map
+    sources = [source for source in (feature_map.public_points, proposal, points) if source is not None]
+    require(len(sources) == 1, "expected exactly one of a map of public points, a proposal and points to be weighted")
+    if proposal is not None:
+        name = type(feature_map).__name__
+        require(isinstance(feature_map, SpectralMap), f"{name} has no frequencies: give points to be weighted")
+        require(noisy.mechanism.noise == "gaussian", "a proposal needs Gaussian noise: give points to be weighted")
 
 
 def points_statement(
