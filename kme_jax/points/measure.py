@@ -80,11 +80,14 @@ def measure(
     if own_points is not None:
         if public is not None:
             raise ValueError("public: the feature map was made from public points, and these get the weights")
+        source = own_points
     elif bounds is not None:
-        public = _within(bounds, public)
-    elif public is None:
+        source = _within(bounds, public)
+    elif public is not None:
+        source = public
+    else:
         raise ValueError("give bounds, public points or a proposal")
-    check_shapes(rows, public if own_points is None else own_points)
+    check_shapes(rows, source)
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)
     check_num_rows(len(rows), budget)
@@ -94,11 +97,11 @@ def measure(
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
     else:
-        feature_map = plan_map(kernel, public, num_features=num_features, bounded=bounds is not None, seed=seed)
+        feature_map = plan_map(kernel, source, num_features=num_features, bounded=bounds is not None, seed=seed)
     mechanism = plan_mechanism(len(rows), feature_map, budget, noise=noise)
-    proposal = public if isinstance(public, NormalProposal) else None
+    proposal = source if isinstance(source, NormalProposal) else None
     weighted = proposal is None and feature_map.public_points is None
-    points = check_points(public) if weighted else None
+    points = check_points(source) if weighted else None
 
     def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
         return Measurement(noisy, points_statement(noisy, bounds, points, total), proposal, bounds, points)
