@@ -34,6 +34,7 @@ needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU of compute capabi
 needs_interpreter = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="Pallas' interpreter needs JAX 0.11")
 
 
+@jax.jit
 def _values(functions, points, rows):
     """All values [c, m, n] from single columns."""
     form = functions.columns(jnp.asarray(points), jnp.asarray(rows))
@@ -60,7 +61,7 @@ def test_cosines_from_columns(dtype, error, rng):
     turns, rows = rng.normal(size=(7, 3)).astype(dtype), rng.normal(0, 10, (50, 3)).astype(dtype)
     with precision_of(rows):
         cosines, sines = _values(CosSin(), turns, rows)
-        expected = CosSin()(jnp.asarray(turns), jnp.asarray(rows))
+        expected = jax.jit(CosSin())(turns, rows)
         np.testing.assert_allclose(cosines, expected[0], rtol=0, atol=error)  # of angles that are rounded otherwise
         np.testing.assert_allclose(sines, expected[1], rtol=0, atol=error)
 

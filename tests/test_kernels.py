@@ -26,25 +26,30 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("dim", [1, 3])
-def test_two_point_form_is_the_formula(kernel, dim, rng):
+def test_two_point_form_is_the_formula(dim, rng):
     with float64():
-        for _ in range(5):
-            x, y = rng.normal(size=(2, dim))
-            assert float(kernel(x, y)) == pytest.approx(FORMULAS[type(kernel).__name__](kernel, x - y), rel=1e-12)
+        x, y = rng.normal(size=(2, 5, dim))
+        for kernel, values in zip(UNIT, compiled.one_by_one_of_each(UNIT, x, y), strict=True):
+            formula = FORMULAS[type(kernel).__name__]
+            expected = [[formula(kernel, one - other) for other in y] for one in x]
+            np.testing.assert_allclose(values, expected, rtol=1e-12, err_msg=str(kernel))
 
 
-@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
 @pytest.mark.parametrize("dim", [1, 2, 5, 20])
 @pytest.mark.parametrize("expand", [False, True])
-def test_pairwise_matches_two_point_form(kernel, dim, expand, rng):
+def test_pairwise_matches_two_point_form(dim, expand, rng):
+    every = UNIT + COMBINED
     with float64():
         x, y = rng.normal(size=(7, dim)), rng.normal(size=(4, dim))
         y[0] = x[0]
-        each = compiled.one_by_one(kernel, x, y)
-        np.testing.assert_allclose(compiled.pairwise(kernel, x, y, expand=expand), each, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(kernel.diagonal(x), kernel.diagonal_bound, rtol=1e-14)
+        pairs = compiled.pairwise_of_each(every, x, y, expand=expand)
+        diagonals = jax.jit(lambda kernels, x: [kernel.diagonal(x) for kernel in kernels])(every, x)
+        for kernel, values, expected, diagonal in zip(
+            every, pairs, compiled.one_by_one_of_each(every, x, y), diagonals, strict=True
+        ):
+            np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-14, err_msg=str(kernel))
+            np.testing.assert_allclose(diagonal, kernel.diagonal_bound, rtol=1e-14, err_msg=str(kernel))
 
 
 def test_an_expanded_form_is_for_many_columns():
@@ -55,32 +60,35 @@ def test_an_expanded_form_is_for_many_columns():
     assert (gaussian * laplacian).expands(9)
 
 
-@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
-def test_positive_definite_nonnegative_and_bounded(kernel, rng):
+def test_positive_definite_nonnegative_and_bounded(rng):
+    every = UNIT + COMBINED
     with float64():
-        gram = np.asarray(compiled.pairwise(kernel, *[rng.normal(0, 2, size=(60, 2))] * 2))
-    assert np.linalg.eigvalsh(gram).min() > -1e-12
-    assert kernel.is_nonnegative
-    assert gram.min() >= 0
-    assert gram.max() <= kernel.diagonal_bound * (1 + 1e-12)
+        grams = compiled.pairwise_of_each(every, *[rng.normal(0, 2, size=(60, 2))] * 2)
+    for kernel, gram in zip(every, map(np.asarray, grams), strict=True):
+        assert np.linalg.eigvalsh(gram).min() > -1e-12, kernel
+        assert kernel.is_nonnegative, kernel
+        assert gram.min() >= 0, kernel
+        assert gram.max() <= kernel.diagonal_bound * (1 + 1e-12), kernel
 
 
-@pytest.mark.parametrize("kernel", UNIT + COMBINED, ids=str)
-def test_spectral_sample_reproduces_the_kernel(kernel):
+def test_spectral_sample_reproduces_the_kernel():
+    every = UNIT + COMBINED
     x, y = np.float32([[0.3, -0.2, 0.5]]), np.float32([[-0.1, 0.4, 0.2]])
-    frequencies = kernel.spectral_sample(jax.random.key(3), 400_000, 3)
-    assert frequencies.dtype == jnp.float32
-    values = kernel.diagonal_bound * jnp.cos(frequencies @ (x - y)[0])
-    error = 4 * float(values.std()) / math.sqrt(values.size)
-    assert float(values.mean()) == pytest.approx(float(kernel.pairwise(x, y)[0, 0]), abs=error)
+    samples = jax.jit(lambda key: [kernel.spectral_sample(key, 400_000, 3) for kernel in every])(jax.random.key(3))
+    for kernel, frequencies, exact in zip(every, samples, compiled.pairwise_of_each(every, x, y), strict=True):
+        assert frequencies.dtype == jnp.float32, kernel
+        values = kernel.diagonal_bound * np.cos(np.asarray(frequencies, np.float64) @ (x - y)[0])
+        error = 4 * values.std() / math.sqrt(values.size)
+        assert values.mean() == pytest.approx(float(exact[0, 0]), abs=error), kernel
 
 
-@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
-def test_gradient_is_finite_where_points_coincide(kernel):
-    point = jnp.ones(2)
-    assert np.isfinite(jax.jit(jax.grad(kernel))(point, point)).all()
-    pairs = jax.jit(jax.grad(lambda x: kernel.pairwise(x, jnp.ones((1, 2))).sum()))(point[None])
-    assert np.isfinite(pairs).all()
+def test_gradient_is_finite_where_points_coincide():
+    @jax.jit
+    def gradients(point):
+        pairs = [jax.grad(lambda x, k=kernel: k.pairwise(x, point[None]).sum())(point[None])[0] for kernel in UNIT]
+        return [jax.grad(kernel)(point, point) for kernel in UNIT] + pairs
+
+    assert np.isfinite(gradients(jnp.ones(2))).all()
 
 
 def test_parameters_are_dynamic():
@@ -114,16 +122,19 @@ def test_parameters_that_are_not_python_floats_are_checked_too(value):
 def test_parameters_adapt_to_the_points():
     assert kernels.Gaussian(np.float64(0.1)) == kernels.Gaussian(0.1)
     with float64():
-        assert kernels.Gaussian(np.float64(0.1)).pairwise(*[np.ones((2, 1), np.float32)] * 2).dtype == np.float32
-        assert kernels.Gaussian(np.float32(0.5)).pairwise(*[np.ones((2, 1))] * 2).dtype == np.float64
+        for parameter, dtype in [(np.float64(0.1), np.float32), (np.float32(0.5), np.float64)]:
+            kernel = kernels.Gaussian(parameter)
+            # Not by jit, which would make arrays of JAX of the parameters.
+            assert jax.eval_shape(lambda x, k=kernel: k.pairwise(x, x), np.ones((2, 1), dtype)).dtype == dtype
 
 
-@pytest.mark.parametrize("kernel", UNIT, ids=lambda k: type(k).__name__)
-def test_integers_do_not_wrap_around(kernel):
+def test_integers_do_not_wrap_around():
     x, y = np.uint8([[0, 3]]), np.uint8([[200, 1], [1, 2]])
-    expected = kernel.pairwise(x.astype(np.float32), y.astype(np.float32))
-    np.testing.assert_array_equal(kernel.pairwise(x, y), expected)
-    np.testing.assert_allclose(kernel(x[0], y[1]), expected[0, 1], rtol=1e-6)
+    expected = compiled.pairwise_of_each(UNIT, x.astype(np.float32), y.astype(np.float32))
+    pairs, points = compiled.pairwise_of_each(UNIT, x, y), compiled.one_by_one_of_each(UNIT, x, y)
+    for kernel, pair, point, exact in zip(UNIT, pairs, points, expected, strict=True):
+        np.testing.assert_array_equal(pair, exact, err_msg=str(kernel))
+        np.testing.assert_allclose(point, exact, rtol=1e-6, atol=1e-30, err_msg=str(kernel))
 
 
 def test_a_kernel_without_spectral_measure_says_so():
@@ -158,15 +169,18 @@ class TestGaussianSum:
 
     @pytest.mark.parametrize("normal", [jax.random.normal, kernels.orthogonal_normal])
     def test_spectral_sample_reproduces_the_kernel(self, normal):
-        frequencies = self.KERNEL.spectral_sample(jax.random.key(3), 300_000, 3, normal=normal)
-        for difference in np.float32([[0.4, -0.6, 0.3], [2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, -2.0]]):
-            values = jnp.cos(frequencies @ difference)
-            error = 4 * float(values.std()) / math.sqrt(values.size)
-            assert float(values.mean()) == pytest.approx(float(self.KERNEL(difference, 0 * difference)), abs=error)
+        sample = jax.jit(lambda key: self.KERNEL.spectral_sample(key, 300_000, 3, normal=normal))
+        frequencies = np.asarray(sample(jax.random.key(3)), np.float64)
+        differences = np.float32([[0.4, -0.6, 0.3], [2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, -2.0]])
+        exact = compiled.one_by_one(self.KERNEL, differences, np.zeros((1, 3), np.float32))[:, 0]
+        for difference, expected in zip(differences, exact, strict=True):
+            values = np.cos(frequencies @ difference)
+            error = 4 * values.std() / math.sqrt(values.size)
+            assert values.mean() == pytest.approx(float(expected), abs=error)
 
     def test_frequencies_of_different_blocks_are_independent(self):
         """Terms are drawn anew for every frequency: no more equal terms of neighbours than chance makes."""
-        frequencies = np.asarray(self.KERNEL.spectral_sample(jax.random.key(5), 40_000, 3))
+        frequencies = np.asarray(jax.jit(lambda key: self.KERNEL.spectral_sample(key, 40_000, 3))(jax.random.key(5)))
         first = frequencies[:, 1] == 0  # of the term that does not look at the second column
         assert first.mean() == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / 40_000))
         both = first[1:] & first[:-1]
