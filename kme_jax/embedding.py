@@ -19,6 +19,7 @@ from kme_jax._numerics.precision import (
     precision_of,
 )
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import in_short
 from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
 
@@ -38,9 +39,8 @@ class MeanEmbedding:
     coordinates: np.ndarray
     num_rows: int = dataclasses.field(metadata={"static": True})
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.coordinates))
-        return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
+    def _in_short(self) -> str:
+        return f"SENSITIVE, coordinates: {list(np.shape(self.coordinates))}, num_rows={in_short(self.num_rows)}"
 
 
 _BATCH_ROWS = 1 << 20  # the number of rows that are scaled at once
@@ -113,9 +113,8 @@ class IntegerEmbedding:
     total: np.ndarray
     num_rows: int = dataclasses.field(metadata={"static": True})
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.total))
-        return f"IntegerEmbedding(SENSITIVE, total: {shape}, num_rows={self.num_rows})"
+    def _in_short(self) -> str:
+        return f"SENSITIVE, total: {list(np.shape(self.total))}, num_rows={in_short(self.num_rows)}"
 
 
 @jax.jit

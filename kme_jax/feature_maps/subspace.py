@@ -30,6 +30,7 @@ from kme_jax._numerics.precision import (
 )
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
 from kme_jax.kernels import Kernel
@@ -555,6 +556,7 @@ class IntegerKernelValues:
         return gram.KernelValues(self.kernel, expand=False).is_elementwise(dim)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceIntegers(IntegerMap):
     """q(x) = round(s k_S(x)). B is applied once, to the sum, in exact arithmetic.

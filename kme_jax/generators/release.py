@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
@@ -47,6 +48,7 @@ from kme_jax.storage.folders import (
 _STATE = "state "  # prefix of the names of arrays of parameters
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorMeasurement:
     """The two measurements of [H] algorithm 1. A generator learns nothing else about the private rows. Public.
@@ -62,6 +64,10 @@ class GeneratorMeasurement:
     counts: NoisyEmbedding | None
     composition: Composition
     total: dict[str, Any] | None = None
+
+    def _in_short(self) -> str:
+        feature_map = self.embedding.feature_map
+        return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
 
     @property
     def statement(self) -> dict[str, Any]:
@@ -176,6 +182,7 @@ def _check_measured(measured: GeneratorMeasurement) -> None:
         check_coordinates(counts)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorRelease:
     """A release of a generator, with the fields from which its privacy statement follows. Public.
@@ -215,8 +222,8 @@ class GeneratorRelease:
             generator, measured.composition, statement["measurements"], statement["public_inputs"], measured.total
         )
 
-    def __repr__(self) -> str:
-        return f"GeneratorRelease({budget_in_short(self.statement)}, {type(self.generator.network).__name__})"
+    def _in_short(self) -> str:
+        return f"{budget_in_short(self.statement)}, {type(self.generator.network).__name__}"
 
     @property
     def statement(self) -> dict[str, Any]:

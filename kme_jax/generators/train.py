@@ -25,6 +25,7 @@ import optax
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
@@ -49,6 +50,7 @@ _LEAST_COVERED = 0.01  # smallest share of covered rows
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Training:
     """Configuration of the training of a generator. It is public, and must be chosen without the private rows.
@@ -123,6 +125,7 @@ class Training:
         return [end for k, end in enumerate(self.pieces()) if (k % within + 1) % size == 0 or end % self.num_steps == 0]
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class CallSettings:
     """How a training is cut into calls. It changes results by rounding alone.
@@ -293,6 +296,7 @@ class GeneratorReport:
         require(self.standard_error >= 0 and self.expected >= 0, "report: an error is negative")
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator:
     """A trained generator. Public.
@@ -849,7 +853,7 @@ def train_in_calls(
     keeper = None
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
-        public = (repr((network, training, rows.categories, levels)), key, target.coordinates, shares)
+        public = (in_full((network, training, rows.categories, levels)), key, target.coordinates, shares)
         keeper = Checkpoints(
             checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
         )

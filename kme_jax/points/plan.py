@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
@@ -20,6 +21,7 @@ _LEVELS = (0.25, 0.5, 0.75)
 _TRAJECTORIES = 4  # in each round: half as many as in a release, which is enough to estimate the size of its errors
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The accuracy to expect of a release. Errors are differences between statistics of the release and of the rows.

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.algorithms import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
@@ -35,6 +36,7 @@ from kme_jax.synthesis.sample import WeightedSample
 MAX_POINTS = 10**6
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measurement:
     """The noisy embedding of private rows, and the public inputs of the synthesis. All fields are public.
@@ -55,6 +57,10 @@ class Measurement:
     proposal: NormalProposal | None
     bounds: Bounds | None
     points: np.ndarray | None = None
+
+    def _in_short(self) -> str:
+        feature_map = self.noisy.feature_map
+        return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
 
     def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
         """A release with a synthetic database for the embedding.
@@ -182,6 +188,7 @@ def points_statement(
     return privacy_statement(noisy, public_inputs=inputs, total=total)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
     """A measurement, and a synthetic database made from it. All fields are public.
@@ -196,9 +203,8 @@ class Release:
     sample: WeightedSample
     seed: int
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.sample.points))
-        return f"Release({budget_in_short(self.statement)}, points: {shape})"
+    def _in_short(self) -> str:
+        return f"{budget_in_short(self.statement)}, points: {list(np.shape(self.sample.points))}"
 
     @property
     def noisy(self) -> NoisyEmbedding:

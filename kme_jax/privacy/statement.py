@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kme_jax._numerics.short_repr import in_full
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
@@ -71,7 +72,7 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
         "name": name,
         "feature_map": {
             "name": type(feature_map).__name__,
-            "kernel": repr(feature_map.kernel),
+            "kernel": in_full(feature_map.kernel),
             "num_features": feature_map.num_features,
             "diameter": mechanism.sensitivity * mechanism.num_rows,
             "proof": proof,
@@ -161,8 +162,10 @@ def statement_of(
 
 
 def budget_in_short(statement: dict[str, Any]) -> str:
-    """ε and δ for one line, with a warning if the noise was simulated."""
-    return "NOT PRIVATE, " * (not statement["private"]) + f"ε={statement['epsilon']:g}, δ={statement['delta']:g}"
+    """ε, δ and N for one line, with the kind of noise, and a warning if it was simulated."""
+    noise = "secure noise" if statement["private"] else "simulated noise"
+    budget = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N={statement['num_rows']}, {noise}"
+    return "NOT PRIVATE, " * (not statement["private"]) + budget
 
 
 def describe(statement: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ import scipy.linalg
 import threadpoolctl
 
 from kme_jax._numerics.precision import float64, reproducible_jit
+from kme_jax._numerics.short_repr import short_repr
 
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
@@ -40,6 +41,7 @@ _ROWS_PER_TRANSFER = 256
 _BLAS = threadpoolctl.ThreadpoolController()
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class SolverReport:
     """The report of an optimisation.

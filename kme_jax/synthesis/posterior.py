@@ -48,6 +48,7 @@ from jax.flatten_util import ravel_pytree
 
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.waves import SpectralMap, Waves
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
@@ -72,6 +73,7 @@ _DRAWS = 50  # approximate number of draws that are kept
 _DRIFT = 0.05
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class SamplerSettings:
     """The numbers of atoms, chains and rounds of the sampler.
@@ -347,6 +349,7 @@ def _trajectory(model: Model, step: Array, key: Array, parameters: Parameters, l
     return unravel(jnp.where(accepted, end, start)), jnp.where(accepted, end_table, table), rate
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class PosteriorReport:
     """The report of the sampler.

@@ -26,6 +26,7 @@ from kme_jax._numerics.precision import (
     precision_of,
     reproducible_jit,
 )
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -69,6 +70,7 @@ def cosine_of_turns(u: Array) -> Array:
     return preimage_kernel.polynomial(preimage_kernel.COSINE, r * r)
 
 
+@short_repr
 class CosineWaves(NamedTuple):
     """Features without their scale, computed as cosines alone.
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
@@ -146,6 +147,7 @@ def l1_ball_weights(
     return WeightedSample(problem.points, weights, embedding.mechanism), report
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """Weights that :func:`adaptive_weights` compared.
@@ -167,6 +169,7 @@ class Candidate:
     share: float = 0.0
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class RiskReport:
     """The candidates of :func:`adaptive_weights`, with their risks.

@@ -46,6 +46,7 @@ from kme_jax._numerics.cells import (
     parse_numbers,
     parse_time,
 )
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.table.arrow import (
     floats_of,
@@ -104,6 +105,7 @@ _REMEDIES = {
 }
 
 
+@short_repr
 class Marks(NamedTuple):
     """The codes that stand for cells without a value of the column.
 
@@ -364,6 +366,7 @@ def is_label(text: Any) -> bool:
     return isinstance(text, str) and 0 < len(text) <= MAX_LABEL and text.strip() == text and text.isprintable()
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Numeric(Column):
     """Numbers on a grid from a lower to an upper bound.
@@ -525,6 +528,7 @@ def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
     return codes
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
     """Texts from a list. A cell that is a number or a time is the category with the same number or time.
@@ -655,6 +659,7 @@ class Categorical(Column):
         return shown(self.categories)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Ordinal(Categorical):
     """Categories in an order."""
@@ -663,6 +668,7 @@ class Ordinal(Categorical):
     ordered = True
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Datetime(Column):
     """Dates, or times in UTC, from a lower to an upper bound.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
@@ -62,6 +63,7 @@ def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binnin
     return binnings, -1 if target is None else schema.index(target)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMeasurement:
     """The three measurements of a private table, and what is needed to use them. Public.
@@ -81,6 +83,10 @@ class TableMeasurement:
     plan: plans.Plan
     measured: dict[str, NoisyEmbedding]
     statement: dict[str, Any]
+
+    def _in_short(self) -> str:
+        size = f"{len(self.schema.columns)} columns, {len(self.measured)} measurements"
+        return f"{budget_in_short(self.statement)}, {size}"
 
     def synthesise(
         self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
@@ -212,6 +218,7 @@ def _checked_statement(
     }
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRelease:
     """A release of a table: measurements, and synthetic rows that were drawn from them. Public.
@@ -228,9 +235,9 @@ class TableRelease:
     table: pa.Table
     seed: int
 
-    def __repr__(self) -> str:
-        size = f"{self.table.num_rows} rows, {len(self.schema.columns)} columns"
-        return f"TableRelease({budget_in_short(self.statement)}, {size})"
+    def _in_short(self) -> str:
+        size = f"{self.table.num_rows} synthetic rows, {len(self.schema.columns)} columns"
+        return f"{budget_in_short(self.statement)}, {size}"
 
     @property
     def schema(self) -> Schema:

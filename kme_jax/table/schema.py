@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import Categorical, Column, column_of
@@ -18,6 +19,7 @@ from kme_jax.table.columns import Categorical, Column, column_of
 SCHEMA_VERSION = 1
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Schema:
     """The schema of a table. It is public, and must not come from the private rows.
@@ -39,6 +41,9 @@ class Schema:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
         if not isinstance(self.filled_from_data, bool):
             raise ValueError(f"filled_from_data must be true or false, got {said(self.filled_from_data)}")
+
+    def _in_short(self) -> str:
+        return f"{len(self.columns)} columns: {shown(self.names)}"
 
     @property
     def names(self) -> tuple[str, ...]:
