@@ -222,6 +222,15 @@ class Release:
         bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
         return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
 
+    def to_pandas(self) -> Any:
+        """The synthetic database as a DataFrame of float64: the columns, and the weights in a last column "weight".
+
+        Raises:
+          ValueError: a column is named "weight".
+          ModuleNotFoundError: pandas is not installed.
+        """
+        return self.sample.to_pandas(self.columns)
+
     def resynthesise(
         self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
     ) -> Release:

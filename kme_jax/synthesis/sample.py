@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,26 @@ class WeightedSample:
           The estimate, a number or [*shape].
         """
         return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """The points as a DataFrame of float64, with the weights in a last column "weight".
+
+        Args:
+          columns: names of the columns [d]; x1, x2 and so on if None.
+
+        Raises:
+          ValueError: a column is named "weight", or there is another number of names.
+          ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("a DataFrame needs pandas: pip install pandas", name="pandas") from error
+        points = np.asarray(self.points, np.float64)
+        names = [f"x{i + 1}" for i in range(points.shape[1])] if columns is None else list(columns)
+        if "weight" in names:
+            raise ValueError('columns: one is named "weight", as the weights are; give other names')
+        return pandas.DataFrame(points, columns=names).assign(weight=np.asarray(self.weights, np.float64))
 
     def quantise(self, num_rows: int, seed: int) -> np.ndarray:
         """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996).

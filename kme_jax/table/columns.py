@@ -277,6 +277,14 @@ class Column(abc.ABC):
         return pc.if_else(pa.array(missing), pa.scalar(None, self.type), values)
 
     @abc.abstractmethod
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values of this column, as from ``decode``, for a column of a DataFrame. This column alone decides the type.
+
+        Args:
+          array: values of this column [m], of any type that ``check`` accepts.
+        """
+
+    @abc.abstractmethod
     def _decode_values(self, codes: np.ndarray) -> pa.Array:
         """Values of codes that do not stand for missing cells."""
 
@@ -472,6 +480,13 @@ class Numeric(Column):
             values = np.round(values, self._digits)  # 12.34, not 12.340000000000002
         return pa.array(np.clip(values, self.lower, self.upper), self.type)
 
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as int64, as Int64 in a nullable column of integers, or as float64 with NaN for missing cells."""
+        values = array.cast(self.type)
+        if not (self.integer and self.nullable):
+            return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+        return pandas_module().Int64Dtype().__from_arrow__(values)
+
     def _label(self, value):
         return str(value) if self.integer else f"{value:.{self._digits}f}"
 
@@ -648,6 +663,25 @@ class Categorical(Column):
         codes = [self._keys.get(("time", time)) for time in times]
         return np.array([marks.unreadable if code is None else code for code in codes], np.int64)
 
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the categories are the words true and false, in small or capital letters, and have no order."""
+        return not self.ordered and sorted(category.lower() for category in self.categories) == ["false", "true"]
+
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as a categorical with all categories, in their order.
+
+        If the categories are true and false, values are bool, or the nullable boolean in a nullable column.
+        """
+        codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
+        if not self.is_boolean:
+            codes = pc.fill_null(codes, -1).to_numpy()
+            return pandas_module().Categorical.from_codes(codes, list(self.categories), ordered=self.ordered)
+        values = pc.equal(codes, int(self.categories[1].lower() == "true"))
+        if not self.nullable:
+            return np.asarray(values, bool)
+        return pandas_module().BooleanDtype().__from_arrow__(values)
+
     def _decode_values(self, codes):
         return pa.array(self.categories, self.type).take(pa.array(codes))
 
@@ -753,6 +787,11 @@ class Datetime(Column):
             return pa.array(units.astype(np.int32)).cast(self.type)
         return pa.array(units * SECONDS[self.resolution]).cast(self.type)
 
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as datetime64[s], for every resolution. Missing cells are NaT."""
+        values = array.cast(self.type).cast(pa.timestamp("s"))
+        return np.asarray(values, "datetime64[s]")
+
     def _label(self, value):
         if self.resolution == "day":
             return value.isoformat()
@@ -774,6 +813,19 @@ class Datetime(Column):
     @property
     def _values_in_words(self):
         return f"{self.lower} to {self.upper}"
+
+
+def pandas_module() -> Any:
+    """The module pandas.
+
+    Raises:
+      ModuleNotFoundError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("a DataFrame needs pandas: pip install pandas", name="pandas") from error
+    return pandas
 
 
 KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical, Ordinal, Datetime)}

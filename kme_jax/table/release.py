@@ -284,6 +284,17 @@ class TableRelease:
         codes, weights = rows.weighted_sample(num_rows, seed)
         return self.schema.decode(codes).append_column("weight", pa.array(weights))
 
+    def to_pandas(self, table: pa.Table | None = None) -> Any:
+        """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.
+
+        Args:
+          table: rows from :meth:`sample`; None for the rows of the release.
+
+        Raises:
+          ModuleNotFoundError: pandas is not installed.
+        """
+        return self.schema.to_pandas(self.table if table is None else table)
+
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings),
         rows.npz (the distribution from which more rows are drawn) and a manifest into a new folder: all of them, or

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.columns import Categorical, Column, column_of
+from kme_jax.table.columns import Categorical, Column, column_of, pandas_module
 
 SCHEMA_VERSION = 1
 
@@ -124,6 +124,42 @@ class Schema:
             raise ValueError(f"expected codes of shape [rows, {len(self.columns)}], got {list(codes.shape)}")
         arrays = [column.decode(codes[:, place]) for place, column in enumerate(self.columns)]
         return pa.table(arrays, names=list(self.names))
+
+    def to_pandas(self, table: pa.Table) -> Any:
+        """Synthetic rows as a DataFrame. The schema alone decides the types of its columns.
+
+        ========================================  ==========================================
+        column of the schema                      type in the DataFrame (if it is nullable)
+        ========================================  ==========================================
+        numeric, integer                          int64 (Int64)
+        numeric                                   float64 (float64, with NaN)
+        categorical with categories true, false   bool (boolean)
+        other categorical                         category (category, with NaN)
+        ordinal                                   ordered category (the same, with NaN)
+        datetime                                  datetime64[s] (datetime64[s], with NaT)
+        ========================================  ==========================================
+
+        A DataFrame with these types has the same types again after a release.
+
+        Formal guarantee: types of the private DataFrame have no influence. One row can decide such a type: a bool
+        column with one missing cell has the type object. So a type that was copied from the private DataFrame would
+        tell something about this one row, without noise. The schema is public, and each column's type is a function of
+        the column's kind, its categories, ``integer`` and ``nullable``. The values of the synthetic rows have no
+        influence either: all categories are in the type, drawn or not.
+
+        Args:
+          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. A column "weight" that the schema does not
+            have becomes float64.
+
+        Raises:
+          ValueError: columns are missing or extra.
+          ModuleNotFoundError: pandas is not installed.
+        """
+        extra = ["weight"] if "weight" in table.column_names and "weight" not in self.names else []
+        self.check_fields(table.drop_columns(extra).schema)
+        columns = {column.name: column.to_pandas(table.column(column.name)) for column in self.columns}
+        weights = {name: table.column(name).to_numpy() for name in extra}
+        return pandas_module().DataFrame(columns | weights)
 
     def check(self, table: pa.Table) -> None:
         """Refuses a table with invalid values. Not for private rows, because errors show what they hold.
