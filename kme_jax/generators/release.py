@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
@@ -26,7 +27,7 @@ from kme_jax.generators.train import Generator, Training, digest, train_generato
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement, statement_of
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, statement_of
 from kme_jax.privacy.verification import (
     check_coordinates,
     check_described,
@@ -68,6 +69,12 @@ class GeneratorMeasurement:
     def _in_short(self) -> str:
         feature_map = self.embedding.feature_map
         return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
+
+    def _repr_html_(self) -> str:
+        feature_map = self.embedding.feature_map
+        facts = [("measured", f"{feature_map.num_features} features of {type(feature_map).__name__}")]
+        facts += [("next", ".synthesise() trains a generator, and spends nothing")]
+        return card_of("GeneratorMeasurement", self.statement, facts)
 
     @property
     def statement(self) -> dict[str, Any]:
@@ -224,6 +231,15 @@ class GeneratorRelease:
 
     def _in_short(self) -> str:
         return f"{budget_in_short(self.statement)}, {type(self.generator.network).__name__}"
+
+    def _repr_html_(self) -> str:
+        generator = self.generator
+        facts = [("generator", repr(generator.network))]
+        if generator.shares is not None:
+            more = ", ..." * (len(generator.shares) > 10)
+            facts.append(("shares of classes", ", ".join(map(html.number, generator.shares[:10])) + more))
+        facts.append(("next", ".sample(1000) makes synthetic rows, and spends nothing"))
+        return card_of("GeneratorRelease", self.statement, facts, generator.report._repr_html_())
 
     @property
     def statement(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -282,6 +283,12 @@ class GeneratorReport:
     standard_error: float
     expected: float
     converged: bool
+
+    def _repr_html_(self) -> str:
+        fit = f"{html.number(self.fit)} ± {html.number(self.standard_error)}, and {html.number(self.expected)} expected"
+        steps = f"{self.steps[-1] if self.steps else 0} steps"
+        facts = [("trained", f"{steps}: {html.converged(self.converged)}"), ("squared distance", fit)]
+        return html.card("GeneratorReport", facts, html.trace(np.asarray(self.objective), "objective"))
 
     def validate(self) -> None:
         """Refuses invalid fields of a report that was read from a file.

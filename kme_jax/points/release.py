@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
@@ -19,7 +20,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
 from kme_jax.privacy.verification import check_embedding, check_statement
 from kme_jax.storage.codec import decode, encode
 from kme_jax.storage.folders import (
@@ -61,6 +62,12 @@ class Measurement:
     def _in_short(self) -> str:
         feature_map = self.noisy.feature_map
         return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
+
+    def _repr_html_(self) -> str:
+        feature_map = self.noisy.feature_map
+        facts = [("measured", f"{feature_map.num_features} features of {type(feature_map).__name__}")]
+        facts += [("next", ".synthesise() makes a release with synthetic points, and spends nothing")]
+        return card_of("Measurement", self.statement, facts)
 
     def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
         """A release with a synthetic database for the embedding.
@@ -205,6 +212,11 @@ class Release:
 
     def _in_short(self) -> str:
         return f"{budget_in_short(self.statement)}, points: {list(np.shape(self.sample.points))}"
+
+    def _repr_html_(self) -> str:
+        points, weights = self.sample.points, self.sample.weights
+        facts = [("synthetic", html.size_of_points(points))]
+        return card_of("Release", self.statement, facts, *html.weighted_points(points, weights, self.columns))
 
     @property
     def noisy(self) -> NoisyEmbedding:

@@ -21,6 +21,8 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import secure as secure_noise
 from kme_jax.privacy.budget import PrivacyBudget
 
+NOT_PRIVATE = "NOT PRIVATE: the noise was simulated. Do not publish this."
+
 Diameter = Literal["proved", "published"]
 
 
@@ -197,6 +199,15 @@ class Mechanism:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
         budget = f"ε={self.epsilon:g}, δ={self.delta:g}, N={self.num_rows}"
         return f"{budget}, {noise} {self.noise} noise of scale {self.scale:.4g}, sensitivity {self.sensitivity:.4g}"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values for people: the budget, the noise and N."""
+        return [
+            ("privacy", f"ε = {self.epsilon:g}, δ = {self.delta:g} for one row"),
+            ("noise", f"{'secure' if self.secure else 'simulated'}: {self.noise_source}"),
+            ("private rows", f"N = {self.num_rows}"),
+        ]
 
     def validate(self) -> None:
         """Checks a mechanism that was read from a file.

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.linalg
 import threadpoolctl
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import float64, reproducible_jit
 from kme_jax._numerics.short_repr import short_repr
 
@@ -57,6 +58,11 @@ class SolverReport:
     gap: float
     converged: bool
     num_iterations: int
+
+    def _repr_html_(self) -> str:
+        facts = [("solved", f"{self.num_iterations} iterations: {html.converged(self.converged)}")]
+        facts += [("above the optimum", f"by at most {html.number(self.gap)}")]
+        return html.card("SolverReport", facts, html.trace(self.objective, "objective"))
 
 
 class HostRows:

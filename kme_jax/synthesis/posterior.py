@@ -46,6 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.short_repr import short_repr
@@ -371,6 +372,14 @@ class PosteriorReport:
     converged: bool
     kept: float
     attempts: int
+
+    def _repr_html_(self) -> str:
+        misfits = np.asarray(self.misfits, np.float64)
+        facts = [("sampled", f"{self.attempts} attempt{'s' * (self.attempts > 1)}: {html.converged(self.converged)}")]
+        facts += [("acceptance", html.number(self.acceptance)), ("share of noise kept", html.number(self.kept))]
+        facts += [("misfit", "about 1 if the mixtures explain the embedding up to its noise")]
+        trace = html.trace(misfits.mean(axis=1), "mean misfit of the chains") if len(misfits) else ""
+        return html.card("PosteriorReport", facts, trace)
 
 
 @pytree_dataclass

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import check_points
 from kme_jax._numerics.pytrees import pytree_dataclass
-from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism
 
 
 @pytree_dataclass
@@ -28,6 +29,13 @@ class WeightedSample:
     points: np.ndarray
     weights: np.ndarray
     mechanism: Mechanism | None = None
+
+    def _repr_html_(self) -> str:
+        facts, warning, mechanism = [("points", html.size_of_points(self.points))], "", self.mechanism
+        if mechanism is not None:
+            facts += mechanism.facts
+            warning = "" if mechanism.secure else NOT_PRIVATE
+        return html.card("WeightedSample", facts, *html.weighted_points(self.points, self.weights), warning=warning)
 
     def expectation(self, h: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4).

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.subspace import SubspaceMap
@@ -181,6 +182,15 @@ class RiskReport:
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]
+
+    def _repr_html_(self) -> str:
+        best = self.chosen
+        facts = [("chosen", f"{best.kind} weights, risk {html.number(best.risk)}, share {html.number(best.share)}")]
+        facts += [("compared", f"{len(self.candidates)} candidates; those of least risk:")]
+        names = ["kind", "penalty", "degrees of freedom", "risk", "share"]
+        ordered = sorted(self.candidates, key=lambda candidate: candidate.risk)
+        rows = [[c.kind, c.penalty, c.degrees_of_freedom, c.risk, c.share] for c in ordered[: html.MAX_ROWS]]
+        return html.card("RiskReport", facts, html.first_rows(names, rows, len(ordered)))
 
 
 def adaptive_weights(

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
@@ -23,7 +24,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
 from kme_jax.privacy.verification import check_embedding, check_statement, with_room
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
@@ -87,6 +88,11 @@ class TableMeasurement:
     def _in_short(self) -> str:
         size = f"{len(self.schema.columns)} columns, {len(self.measured)} measurements"
         return f"{budget_in_short(self.statement)}, {size}"
+
+    def _repr_html_(self) -> str:
+        facts = [("measured", f"{', '.join(self.measured)} of {len(self.schema.columns)} columns")]
+        facts += [("next", ".synthesise() makes a release with synthetic rows, and spends nothing")]
+        return card_of("TableMeasurement", self.statement, facts)
 
     def synthesise(
         self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
@@ -238,6 +244,12 @@ class TableRelease:
     def _in_short(self) -> str:
         size = f"{self.table.num_rows} synthetic rows, {len(self.schema.columns)} columns"
         return f"{budget_in_short(self.statement)}, {size}"
+
+    def _repr_html_(self) -> str:
+        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.schema.columns)} columns")]
+        facts += [] if self.target is None else [("target", self.target)]
+        few = [list(row.values()) for row in self.table.slice(0, html.MAX_ROWS).to_pylist()]
+        return card_of("TableRelease", self.statement, facts, html.first_rows(self.columns, few, self.table.num_rows))
 
     @property
     def schema(self) -> Schema:
