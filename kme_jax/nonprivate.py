@@ -50,12 +50,12 @@ class Reference:
         return f"SENSITIVE, rows: {list(np.shape(self.rows))}"
 
     @classmethod
-    def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | None = None) -> Reference:
+    def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | bool = False) -> Reference:
         """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, with N²/2 kernel evaluations."""
         rows = check_points(rows, "rows").astype(np.float64)
         return cls(kernel, rows, gram.double_mean(kernel, rows, progress=progress))
 
-    def kernel_mean(self, points: np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
+    def kernel_mean(self, points: np.ndarray, *, progress: Progress | bool = False) -> np.ndarray:
         """μ̂_X(z_m) for points [M, d], float64 [M]."""
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 

@@ -98,7 +98,7 @@ class GeneratorMeasurement:
         levels: int = 0,
         checkpoint: str | None = None,
         public_inputs: Sequence[str] = (),
-        progress: Progress | None = None,
+        progress: Progress | bool = False,
     ) -> GeneratorRelease:
         """A generator for the measurement. This is post-processing: each call spends nothing.
 
@@ -110,7 +110,7 @@ class GeneratorMeasurement:
           levels: see ``train_generator``.
           checkpoint: a folder for checkpoints, see ``train_generator``.
           public_inputs: further public inputs that were used, for example bounds. The statement names them.
-          progress: called with (steps done, total steps).
+          progress: True for a bar, or a function that is called with (steps done, total steps).
 
         Raises:
           ValueError: as for ``train_generator``, or the seed is not from 0 to 2³² − 1.

@@ -24,6 +24,7 @@ import optax
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.short_repr import in_full, short_repr
@@ -742,7 +743,7 @@ def train_generator(
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Generator:
     """A generator whose mean embedding is close to the noisy embedding ([H] equations 7, 16 and algorithm 1, step 5).
 
@@ -770,7 +771,7 @@ def train_generator(
         rows were scaled by ``Bounds``.
       levels: number of equal steps between the bounds, to which numbers of synthetic rows are rounded; 255 for pixels.
       checkpoint: a folder for checkpoints. An interrupted training continues from the last checkpoint in it.
-      progress: called with (steps done, total steps).
+      progress: True for a bar, or a function that is called with (steps done, total steps).
 
     Raises:
       ValueError: the map, the network, counts or bounds do not fit together, the checkpoint is of another training, or
@@ -789,6 +790,7 @@ def train_generator(
     )
 
 
+@shows_progress("training")
 def train_in_calls(
     key: Array,
     embedding: NoisyEmbedding,
@@ -800,7 +802,7 @@ def train_in_calls(
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Generator:
     """:func:`train_generator` with a choice of how the training is cut into calls.
 
@@ -893,7 +895,7 @@ def train_in_calls(
         if ends_cycle and not last:
             _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
             last = fit + error <= expected
-        if progress:
+        if callable(progress):
             progress(done, done if last else pieces[-1])
         if last:
             break
@@ -915,7 +917,7 @@ def train_in_calls(
             warnings.warn(
                 f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
                 f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
-                stacklevel=3,
+                stacklevel=4,
             )
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if num_labels else None

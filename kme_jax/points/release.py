@@ -69,7 +69,7 @@ class Measurement:
         facts += [("next", ".synthesise() makes a release with synthetic points, and spends nothing")]
         return card_of("Measurement", self.statement, facts)
 
-    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
+    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | bool = False) -> Release:
         """A release with a synthetic database for the embedding.
 
         This is post-processing: it spends no budget, and may be repeated. The weights are a probability vector, so that
@@ -78,7 +78,7 @@ class Measurement:
         Args:
           num_points: M. It has no effect with public points, which are all used.
           seed: the seed of the synthesis.
-          progress: called with (work done, most work possible).
+          progress: True for a bar, or a function that is called with (work done, most work possible).
 
         Raises:
           ValueError: if num_points is not from 1 to a million, or the seed is out of range.
@@ -244,7 +244,7 @@ class Release:
         return self.sample.to_pandas(self.columns)
 
     def resynthesise(
-        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
+        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | bool = False
     ) -> Release:
         """A release with another synthetic database for the same embedding, see ``Measurement.synthesise``."""
         return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)

@@ -48,6 +48,7 @@ from jax.flatten_util import ravel_pytree
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
@@ -437,7 +438,7 @@ def posterior_mean(
     num_trajectories: int = 8,
     num_leaps: int = 50,
     num_chains: int = 4,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """The posterior mean of μ̂ given a noisy embedding, by Hamiltonian Monte Carlo. Post-processing.
 
@@ -452,7 +453,7 @@ def posterior_mean(
         misfit shows that the chains had not settled, there are 10 or 20 more rounds.
       num_leaps: number of leapfrog steps of a trajectory. Each takes one gradient.
       num_chains: C, the number of chains.
-      progress: called with (rounds done, total rounds).
+      progress: True for a bar, or a function that is called with (rounds done, total rounds).
 
     Returns:
       The posterior mean, and the report of the sampler.
@@ -465,13 +466,14 @@ def posterior_mean(
     return sample_posterior(key, embedding, proposal, settings, progress=progress)
 
 
+@shows_progress("posterior")
 def sample_posterior(
     key: Array,
     embedding: NoisyEmbedding,
     proposal: NormalProposal,
     settings: SamplerSettings,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """:func:`posterior_mean` with all settings of the sampler.
 
@@ -531,7 +533,7 @@ def sample_posterior(
             sums.append(total)
             traces.append(trace)
             done += 1
-            if progress:
+            if callable(progress):
                 jax.block_until_ready(chains)
                 progress(done, settings.num_rounds(attempts))
         parameters, misfit, rates = jax.tree.map(lambda *rounds: np.concatenate(rounds).astype(np.float64), *traces)

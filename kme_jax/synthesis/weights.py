@@ -16,6 +16,7 @@ import numpy as np
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
@@ -198,7 +199,7 @@ def adaptive_weights(
     points: np.ndarray | None = None,
     *,
     signed: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[WeightedSample, RiskReport]:
     """Weights with a small estimated risk, from probability vectors shrunk towards uniform weights, and signed weights.
 
@@ -227,7 +228,7 @@ def adaptive_weights(
       embedding: μ̃, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
       points: z, [M, d]; those that the map was made from, if None.
       signed: whether signed weights are allowed. If not, the weights are a probability vector.
-      progress: called with (penalties tried, most penalties possible).
+      progress: True for a bar, or a function that is called with (penalties tried, most penalties possible).
 
     Returns:
       The sample, and the report of risks. The weights are a probability vector unless signed weights have the least
@@ -240,12 +241,13 @@ def adaptive_weights(
 
 
 @in_float64
+@shows_progress("weights")
 def adaptive_weights_batch(
     embeddings: Sequence[NoisyEmbedding],
     points: np.ndarray | None = None,
     *,
     signed: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> list[tuple[WeightedSample, RiskReport]]:
     """:func:`adaptive_weights` for a list of noisy embeddings of one map, such as several ε and draws of the noise.
 
@@ -255,7 +257,7 @@ def adaptive_weights_batch(
       embeddings: noisy embeddings μ̃ of the same map.
       points: see :func:`adaptive_weights`.
       signed: see :func:`adaptive_weights`.
-      progress: called with (penalties tried, most penalties possible).
+      progress: True for a bar, or a function that is called with (penalties tried, most penalties possible).
 
     Returns:
       The result of :func:`adaptive_weights` for each embedding.
@@ -311,9 +313,9 @@ def adaptive_weights_batch(
         previous = risks
         active = active & (rises < _RISES_TO_STOP) & (penalty >= _SMALLEST_PENALTY * variances)
         penalty /= _PENALTY_RATIO
-        if progress:
+        if callable(progress):
             progress(num_tried + 1, _MAX_PENALTIES)
-    if progress:
+    if callable(progress):
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
     return [
         _aggregate(

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import TableMap
@@ -78,6 +79,7 @@ class _Session:
         return self.perturb(number, self.sum(number, feature_map), share)
 
 
+@shows_progress("rows")
 def measure_table(
     source: TableSource | pa.Table | str | os.PathLike | Any,
     schema: Schema,
@@ -88,7 +90,7 @@ def measure_table(
     folder: str | os.PathLike | None = None,
     secure: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> TableMeasurement:
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
@@ -111,7 +113,7 @@ def measure_table(
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
       seed: of simulated noise.
-      progress: called with (rows read, 3 N).
+      progress: True for a bar, or a function that is called with (rows read, 3 N).
 
     Raises:
       ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
@@ -136,7 +138,7 @@ def measure_table(
         _check_save(draft, folder)
     if spending is not None:
         spending.check()
-    session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
+    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
     # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
     first = session.sum(0, singles_map)
     total = None if spending is None else spending.spend(planned)
@@ -231,7 +233,7 @@ def release_table(
     num_rows: int | None = None,
     secure: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> TableRelease:
     """A synthetic table in place of a private one: :func:`measure_table`, then ``TableMeasurement.synthesise``.
 
@@ -244,7 +246,7 @@ def release_table(
       num_rows: number of rows of the synthetic table; None for N.
       secure: whether noise is secure.
       seed: of the synthesis, and of simulated noise.
-      progress: called with (work done, total work) by the synthesis.
+      progress: True for a bar, or a function that is called with (work done, total work) by the synthesis.
 
     Raises:
       ValueError: as :func:`measure_table`, or the number of synthetic rows is not from 1 to a billion.
@@ -260,5 +262,6 @@ def release_table(
         spending=spending,
         secure=secure,
         seed=seed,
+        progress=progress is True,
     )
     return measured.synthesise(num_rows, seed=seed, progress=progress)

@@ -95,14 +95,14 @@ class TableMeasurement:
         return card_of("TableMeasurement", self.statement, facts)
 
     def synthesise(
-        self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
+        self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | bool = False
     ) -> TableRelease:
         """A synthetic table for the measurements. This is post-processing: each call spends nothing.
 
         Args:
           num_rows: number of synthetic rows; None for N.
           seed: of the synthesis.
-          progress: called with (work done, total work).
+          progress: True for a bar, or a function that is called with (work done, total work).
 
         Raises:
           ValueError: num_rows is not from 1 to a billion, or the seed is not from 0 to 2³² − 1.
