@@ -57,11 +57,23 @@ if TYPE_CHECKING:
     )
     from kme_jax.table import (
         Categorical as Categorical,
+    )
+    from kme_jax.table import (
         Datetime as Datetime,
+    )
+    from kme_jax.table import (
         Numeric as Numeric,
+    )
+    from kme_jax.table import (
         Ordinal as Ordinal,
+    )
+    from kme_jax.table import (
         Schema as Schema,
+    )
+    from kme_jax.table import (
         measure_table as measure_table,
+    )
+    from kme_jax.table import (
         release_table as release_table,
     )
 
