@@ -280,6 +280,6 @@ def check_shapes(rows, public) -> None:
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
     row_shape, point_shape = np.shape(rows), np.shape(points)
     if len(row_shape) != 2 or not row_shape[0]:
-        raise ValueError(f"rows: expected shape [rows, columns], got {list(row_shape)}")
+        raise ValueError(f"rows: expected shape [rows, columns] with at least one row, got {list(row_shape)}")
     if len(point_shape) == 2 and row_shape[1] != point_shape[1]:
         raise ValueError(f"rows: expected {point_shape[1]} columns, as the points have, got {row_shape[1]}")

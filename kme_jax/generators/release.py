@@ -223,7 +223,7 @@ class GeneratorRelease:
           ValueError: the generator was trained on another measurement, so the statement would be wrong.
         """
         if generator.measured != digest(measured.embedding):
-            raise ValueError("the generator was not trained on this measurement")
+            raise ValueError("the generator was not trained on this measurement: call synthesise of the measurement")
         statement = measured.statement_with(public_inputs)
         return cls(
             generator, measured.composition, statement["measurements"], statement["public_inputs"], measured.total

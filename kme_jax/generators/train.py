@@ -192,7 +192,7 @@ class Rows:
             without bounds.
         """
         if isinstance(features, TableMap):
-            raise ValueError("a generator needs features of numbers, got a TableMap")
+            raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
         dim, categories = features.dim, ()
         if isinstance(features, MixedMap):
             dim, categories = features.numeric.dim, features.categories
@@ -397,7 +397,7 @@ class Generator:
     def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
         if self.shares is None:
             if labels is not None:
-                raise ValueError("labels: this generator has none")
+                raise ValueError("labels: this generator has none; leave them out")
             return np.zeros(num_rows, np.int32)
         if labels is None or isinstance(labels, str):
             if labels not in (None, "balanced"):
@@ -729,7 +729,9 @@ def covered_share(counts: NoisyEmbedding) -> float:
 def _marginal(counts: NoisyEmbedding) -> np.ndarray:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
-        raise ValueError("counts: expected the noisy embedding of the marginal of the label")
+        raise ValueError(
+            "counts: expected the noisy embedding of the marginal of the label, as measure_generator returns"
+        )
     return feature_map.marginals(counts.coordinates, 1)[0]
 
 
@@ -824,7 +826,7 @@ def train_in_calls(
     num_labels, features = _features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not num_labels:
-        raise ValueError("counts are of classes, and these rows have no label")
+        raise ValueError("counts are of classes, and these rows have no label: leave counts out, or use a LabelledMap")
     shares, covered = np.full(max(num_labels, 1), 1 / max(num_labels, 1)), 1.0
     if counts is not None:
         shares, covered = class_shares(counts, num_labels), covered_share(counts)

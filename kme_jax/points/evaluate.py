@@ -55,7 +55,7 @@ def evaluate(
     """
     bounds: Bounds | None = release.measurement.bounds
     if bounds is None:
-        raise ValueError("release: expected a release with bounds")
+        raise ValueError("release: expected a release with bounds; kme_jax.nonprivate.Reference computes Δ of others")
     rows = private_points(rows)
     check_columns(rows, bounds.dim, "rows")
     unit, points = bounds.to_unit(rows), bounds.to_unit(release.sample.points)

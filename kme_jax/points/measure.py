@@ -79,7 +79,9 @@ def measure(
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
     if own_points is not None:
         if public is not None:
-            raise ValueError("public: the feature map was made from public points, and these get the weights")
+            raise ValueError(
+                "public: leave it out: the feature map was made from public points, and these get the weights"
+            )
         source = own_points
     elif bounds is not None:
         source = _within(bounds, public)

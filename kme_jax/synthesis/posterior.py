@@ -494,11 +494,13 @@ def sample_posterior(
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
         raise ValueError(
-            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}"
+            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}: "
+            "adaptive_weights with points takes any map"
         )
     if mechanism.noise != "gaussian":
         raise ValueError(
-            f"expected Gaussian noise, got {mechanism.noise}: the model has the likelihood of Gaussian noise"
+            f"expected Gaussian noise, got {mechanism.noise}: the model has the likelihood of Gaussian noise; "
+            "adaptive_weights with points takes any noise"
         )
     if proposal.dim != feature_map.dim:
         raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")

@@ -42,7 +42,10 @@ Array = jax.Array
 
 def _fourier_map(embedding: NoisyEmbedding) -> FourierMap:
     if not isinstance(embedding.feature_map, FourierMap):
-        raise ValueError(f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
+        raise ValueError(
+            f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}: "
+            "adaptive_weights with points takes any map"
+        )
     return embedding.feature_map
 
 
@@ -50,7 +53,8 @@ def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
     maps = [_fourier_map(embedding) for embedding in embeddings]
     if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
         raise ValueError(
-            "the maps of the embeddings must have the same precision, number of features and number of columns"
+            "the maps of the embeddings must have the same precision, number of features and number of columns: call "
+            "this for one embedding at a time"
         )
     return maps
 
@@ -447,7 +451,7 @@ def joint_reduced_sets(
         if size < 1:
             raise ValueError(f"num_points must be at least 1, got {size}")
         if len(candidates) < size:
-            raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={size}")
+            raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={size}; give more")
     check_radius(radius)
     dtype = maps[0].turns.dtype
     progress = progress if callable(progress) else lambda done, total: None
@@ -455,7 +459,7 @@ def joint_reduced_sets(
     targets = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
     scales = {feature_map.scale for feature_map in maps}
     if len(scales) > 1:
-        raise ValueError("the embeddings' kernels must have the same k(x, x)")
+        raise ValueError("the embeddings' kernels must have the same k(x, x): call this for one embedding at a time")
     shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, _JOINT_LEARNING_RATE)]
     options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": _JOINT_ROUNDS}
 

@@ -90,7 +90,7 @@ class WeightedSample:
         if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
             raise ValueError(
                 f"only probability weights can be quantised: these sum to {weights.sum():.4g} and the smallest is "
-                f"{weights.min():.2g}"
+                f"{weights.min():.2g}; adaptive_weights(noisy, points, signed=False) gives a probability vector"
             )
         shift = np.random.default_rng(seed).uniform()
         edges = np.cumsum(weights) * (num_rows / weights.sum())

@@ -270,7 +270,9 @@ def adaptive_weights_batch(
         raise ValueError("embeddings: expected one or more, got none")
     feature_map = embeddings[0].feature_map
     if any(embedding.feature_map is not feature_map for embedding in embeddings):
-        raise ValueError("embeddings: expected the same feature map for all of them, got different ones")
+        raise ValueError(
+            "embeddings: expected the same feature map for all of them, got different ones; call this for each"
+        )
     if points is None and isinstance(feature_map, SubspaceMap):
         points, expand = feature_map.points, feature_map.expand
         targets = np.stack([embedding.coordinates for embedding in embeddings])

@@ -311,7 +311,7 @@ class Column(abc.ABC):
         if text != MISSING:
             raise self._error(f"{said(text)} is not one of its values, {self._values_in_words}")
         if not self.nullable:
-            raise self._error("no cell is missing: it is not nullable")
+            raise self._error("no cell is missing: it is not nullable (nullable=True allows missing cells)")
         return self.num_values
 
     @abc.abstractmethod
@@ -568,7 +568,7 @@ class Categorical(Column):
                 "(free text and identifiers cannot be released)"
             )
         if not self.categories:
-            raise self._error("the list of categories is empty")
+            raise self._error(f"the list of categories is empty: {_REMEDIES['categories']}")
         for category in self.categories:
             if not is_label(category):
                 raise self._error(f"a category must be {_LABEL}, got {said(category)}")
@@ -577,7 +577,7 @@ class Categorical(Column):
         object.__setattr__(self, "categories", tuple(self.categories))
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
-            raise self._error(f"categories appear more than once: {shown(twice)}")
+            raise self._error(f"categories appear more than once: {shown(twice)}; list each once")
 
     @property
     def num_values(self) -> int:

@@ -124,10 +124,10 @@ def measure_table(
     planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
     check_columns(schema, target)
     if spending is not None and not secure:
-        raise ValueError("a ledger is for secure noise: simulated noise releases nothing")
+        raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     if source.schema != schema:
-        raise ValueError("source: it was opened with another schema")
+        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
     layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, cast(float, planned.rho))
@@ -155,7 +155,7 @@ def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, bu
     for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
         if share:
             if num_rows * largest.weight >= 2**MAX_SUM_BITS:
-                raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+                raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly; release fewer")
             secure_mechanism(largest, num_rows, budget, share=share)
 
 

@@ -315,7 +315,7 @@ class RelaxedRows:
             i, k = self.offsets[a : a + 2]
             weights = weights * np.einsum("tka,ta->tk", self.probabilities[..., i:k], leaves[a].masses(k - i))
         if not weights.sum() > 0:
-            raise ValueError("there are no such rows in the release")
+            raise ValueError("there are no such rows in the release; ask for fewer conditions")
         return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
 
     def sample(self, num_rows: int, seed: int) -> np.ndarray:

@@ -19,6 +19,7 @@ import pyarrow.parquet
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import shown
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
@@ -53,9 +54,11 @@ _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if the schema has too many columns, or the target is not one of them."""
     if len(schema.columns) > MAX_COLUMNS:
-        raise ValueError(f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}")
+        raise ValueError(
+            f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}; remove some"
+        )
     if target is not None and target not in schema.names:
-        raise ValueError(f"target: the schema has no column {target!r}")
+        raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
 
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
@@ -292,7 +295,7 @@ class TableRelease:
         if not weighted:
             return self.schema.decode(rows.sample(num_rows, seed))
         if "weight" in self.schema.names:
-            raise ValueError("weighted: a column is named weight already")
+            raise ValueError("weighted: a column is named weight already; sample without weights")
         codes, weights = rows.weighted_sample(num_rows, seed)
         return self.schema.decode(codes).append_column("weight", pa.array(weights))
 

@@ -17,6 +17,7 @@ from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import Categorical, Column, column_of, pandas_module
 
 SCHEMA_VERSION = 1
+_FIELDS = ("schema_version", "filled_from_data", "columns", "comment")  # of the JSON document
 
 
 @short_repr
@@ -35,7 +36,7 @@ class Schema:
     def __post_init__(self):
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
-            raise ValueError("the schema has no columns")
+            raise ValueError("the schema has no columns: list one or more")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
         if twice:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
@@ -72,7 +73,7 @@ class Schema:
             # The names of the table are not shown: without a header line they would be private cells.
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line")
         if missing or extra:
-            texts = [f"it lacks the schema's {shown(missing)}"] * bool(missing)
+            texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)
             texts += [f"the schema lacks {shown(extra)}: drop extra columns, or add them to the schema"] * bool(extra)
             raise ValueError("; ".join(texts))
 
@@ -191,10 +192,10 @@ class Schema:
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
         if type(version) is not int or version != SCHEMA_VERSION:
-            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {said(version)}")
-        unknown = sorted(document.keys() - {"schema_version", "filled_from_data", "columns", "comment"})
+            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; kme-jax schema drafts one")
+        unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
-            raise ValueError(f"unknown field {said(unknown[0])}")
+            raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
         columns = tuple(column_of(entry, place) for place, entry in enumerate(document["columns"], 1))
         return cls(columns, document.get("filled_from_data", False))
 
