@@ -38,7 +38,10 @@ def _of_points():
         ),
         (lambda: measure_table(TABLE, SCHEMA, budget=BUDGET, target="jobs"), "no column 'jobs', only age, job"),
         (lambda: open_table(TABLE.select(["age"]), SCHEMA), "lacks the schema's job: add it, or remove it from"),
-        (lambda: kme_jax.load(FOLDER / "table_release").sample(5, where=["age<20", "age>30"]), "ask for fewer conditions"),
+        (
+            lambda: kme_jax.load(FOLDER / "table_release").sample(5, where=["age<20", "age>30"]),
+            "ask for fewer conditions",
+        ),
         (lambda: Categorical("job", ()), "the list of categories is empty: list them, from public knowledge"),
         (lambda: SCHEMA.columns[1].code(None), "nullable=True allows missing cells"),
         (lambda: kme_jax.load(FOLDER / "release").sample.to_pandas(["x", "weight"]), "give other names"),
