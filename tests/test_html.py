@@ -85,6 +85,13 @@ def test_simulated_noise_is_not_private():
     )
 
 
+def test_a_generator_says_its_noise():
+    generator = kme_jax.load(FOLDERS[0].parent / "generator").generator
+    assert "secure: OpenDP" in _read(generator).text
+    simulated = tuple(dataclasses.replace(m, secure=False) for m in generator.mechanisms)
+    assert NOT_PRIVATE in _read(dataclasses.replace(generator, mechanisms=simulated)).text
+
+
 def test_totals_are_said():
     measurement = kme_jax.load(FOLDERS[0].parent / "measurement_of_frequencies")
     total = {"releases": 3, "epsilon": 2.5, "delta": 1e-5, "at_delta": {"epsilon": 2.5, "delta": 1e-5}}
@@ -104,6 +111,7 @@ def test_samples(dim, size):
     if shapes:
         assert read.elements.count(shapes) == min(size, pieces.MAX_POINTS)
     assert f"{weights[0]:.4g}" in read.text
+    assert ("negative weights are red" in read.text) == bool(shapes and weights.min() < 0)
     assert ("more columns" in read.text) == (dim == 40)
 
 

@@ -133,12 +133,18 @@ def test_a_text_written_in_the_class_is_kept():
         def __repr__(self) -> str:
             return "my own words"
 
+    @pytree_dataclass
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Inherited(Own):
+        more: int
+
     @short_repr
     @dataclasses.dataclass
     class Generated:
         field: int
 
     assert repr(Own(3)) == "my own words"
+    assert repr(Inherited(3, 4)) == "my own words"
     assert repr(Generated(3)).endswith("Generated(field=3)")
     assert in_full(Own(3)) == "my own words"
 

@@ -17,7 +17,7 @@ from kme_jax._numerics.text import printable
 MAX_POINTS = 500  # of a picture
 MAX_ROWS, MAX_COLUMNS, MAX_CELL = 5, 10, 40  # of a table, and letters of a cell
 _WIDTH, _HEIGHT, _MARGIN = 320, 200, 8  # of a picture, in pixels
-_BLUE, _ORANGE = "#4c78a8", "#e45756"
+_BLUE, _RED = "#4c78a8", "#e45756"
 
 
 def escaped(text: object) -> str:
@@ -44,13 +44,13 @@ def card(title: str, facts: Iterable[tuple[str, str]], *pieces: str, warning: st
       pieces: HTML.
       warning: text that is shown in a frame under the title; none if empty.
     """
-    frame = f"border:2px solid {_ORANGE};padding:2px 6px;margin:4px 0;display:inline-block"
+    frame = f"border:2px solid {_RED};padding:2px 6px;margin:4px 0;display:inline-block"
     rows = "".join(
         f'<tr><th style="text-align:left;vertical-align:top">{escaped(name)}</th>'
         f'<td style="text-align:left">{escaped(value)}</td></tr>'
         for name, value in facts
     )
-    framed = f'<div style="{frame}"><b>{escaped(warning)}</b></div>' if warning else ""
+    framed = f'<div><div style="{frame}"><b>{escaped(warning)}</b></div></div>' if warning else ""
     blocks = "".join(f'<div style="margin-top:6px">{piece}</div>' for piece in pieces if piece)
     return f"<div><b>{escaped(title)}</b><div>{framed}</div><table><tbody>{rows}</tbody></table>{blocks}</div>"
 
@@ -107,7 +107,7 @@ def weighted_points(points: np.ndarray, weights: np.ndarray, columns: Sequence[s
 def scatter(points: np.ndarray, weights: np.ndarray) -> str:
     """A picture of weighted points of one or two columns; empty for more columns.
 
-    The area of a circle is proportional to the size of the weight. Negative weights are orange. One column is shown
+    The area of a circle is proportional to the size of the weight. Negative weights are red. One column is shown
     with the weights as heights.
 
     Args:
@@ -128,19 +128,20 @@ def scatter(points: np.ndarray, weights: np.ndarray) -> str:
         up = _HEIGHT - _pixels(points[largest, 1], points[:, 1], _HEIGHT)
         radii = np.maximum(4 * np.sqrt(np.abs(shown) / heaviest), 0.8)
         shapes = [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" fill="{_BLUE if w > 0 else _ORANGE}"/>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" fill="{_BLUE if w > 0 else _RED}"/>'
             for x, y, r, w in zip(across, up, radii, shown, strict=True)
         ]
     else:
         ends = np.append(shown, [0.0])
         up = _HEIGHT - _pixels(ends, np.append(weights, 0.0), _HEIGHT)
         shapes = [
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{up[-1]:.1f}" y2="{y:.1f}" stroke="{_BLUE if w > 0 else _ORANGE}"/>'
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{up[-1]:.1f}" y2="{y:.1f}" stroke="{_BLUE if w > 0 else _RED}"/>'
             for x, y, w in zip(across, up[:-1], shown, strict=True)
         ]
     limits = ", ".join(f"x{i + 1} from {number(c.min())} to {number(c.max())}" for i, c in enumerate(points.T))
     part = f"; the {MAX_POINTS} largest weights of {len(weights)}" if len(weights) > MAX_POINTS else ""
-    return _picture(shapes, f"{limits}{part}")
+    signs = "; negative weights are red" if (shown < 0).any() else ""
+    return _picture(shapes, f"{limits}{part}{signs}")
 
 
 def trace(values: np.ndarray, name: str) -> str:

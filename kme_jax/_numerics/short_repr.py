@@ -22,11 +22,11 @@ _MAX_DIGITS = 8  # of a float
 
 
 def short_repr(cls: _C) -> _C:
-    """Class decorator: gives a dataclass or a named tuple a short ``repr``. One written in the class itself is kept."""
-    written = vars(cls).get("__repr__")
+    """Class decorator: gives a dataclass or a named tuple a short ``repr``. One that a person has written is kept."""
+    written: Any = cls.__repr__
     file = getattr(getattr(written, "__code__", None), "co_filename", None)
-    if written is None or file in _GENERATED or hasattr(cls, "_fields"):
-        cls.__repr__ = _repr
+    if written is object.__repr__ or file in _GENERATED or hasattr(cls, "_fields"):
+        cls.__repr__ = _repr  # pyright: ignore[reportAttributeAccessIssue]  # pyright takes it for a method of an object
     return cls
 
 
@@ -40,9 +40,10 @@ def _repr(self: Any) -> str:
 
 
 def in_full(value: Any) -> str:
-    """A public object with the values of all its fields, as Python writes dataclasses. It may be long.
+    """A public object with all its fields, as Python writes dataclasses, or with the words of its class.
 
-    Privacy statements and digests of settings use it: they need every value, and one text for equal values.
+    Privacy statements and digests of settings use it, so it must not change. It shows every digit, and
+    cuts nothing.
     """
     if type(value).__repr__ is _repr:
         return f"{type(value).__qualname__}({_own_words(value) or ', '.join(_fields_in_full(value))})"

@@ -36,7 +36,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
 from kme_jax.generators.nnx import nnx
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
 
 Array = jax.Array
 
@@ -326,6 +326,13 @@ class Generator:
     report: GeneratorReport
     mechanisms: tuple[Mechanism, ...]
     measured: str
+
+    def _repr_html_(self) -> str:
+        facts = [("network", repr(self.network))]
+        for mechanism in self.mechanisms[:1]:
+            facts += mechanism.facts[1:]  # the budget is that of all measurements together, see ``GeneratorRelease``
+        warning = "" if all(mechanism.secure for mechanism in self.mechanisms) else NOT_PRIVATE
+        return html.card("Generator", facts, self.report._repr_html_(), warning=warning)
 
     def validate(self) -> None:
         """Refuses invalid fields of a generator that was read from a file.
