@@ -42,12 +42,12 @@ from kme_jax.nonprivate import Reference
 class SecurityConfig(Config):
     """Configuration: one field per flag."""
 
-    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.")
-    epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε.")
-    num_rows: int = flag(100_000, "N, the number of private rows.")
-    num_points: int = flag(1000, "M, the number of public points, the first rows.")
+    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.", quick=(2,))
+    epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε.", quick=(1.0,))
+    num_rows: int = flag(100_000, "N, the number of private rows.", quick=10_000)
+    num_points: int = flag(1000, "M, the number of public points, the first rows.", quick=100)
     delta: float = flag(1e-6, "δ.")
-    num_draws: int = flag(10, "Draws of either noise.")
+    num_draws: int = flag(10, "Draws of either noise.", quick=2)
     output_dir: str = flag("results", "Folder for the JSON results.")
 
     def validate(self) -> None:

@@ -2,7 +2,8 @@
 
 The three steps (Balog et al. 2018, section 3.2): :func:`mean_embedding` of the private rows under a feature map,
 :func:`perturb` it within a :class:`PrivacyBudget`, and represent the result as a :class:`WeightedSample`.
-:func:`improved`, :func:`algorithm1` and :func:`algorithm2` do all three.
+:func:`improved`, :func:`algorithm1` and :func:`algorithm2` do all three. :func:`release` does so for points that may be
+published, and :func:`release_table` for a table with a :class:`Schema`.
 
 A name is imported when it is first used, so that ``import kme_jax`` itself takes no time.
 """
@@ -54,7 +55,30 @@ if TYPE_CHECKING:
         represent,
         uniform,
     )
+    from kme_jax.table import (
+        Categorical as Categorical,
+    )
+    from kme_jax.table import (
+        Datetime as Datetime,
+    )
+    from kme_jax.table import (
+        Numeric as Numeric,
+    )
+    from kme_jax.table import (
+        Ordinal as Ordinal,
+    )
+    from kme_jax.table import (
+        Schema as Schema,
+    )
+    from kme_jax.table import (
+        measure_table as measure_table,
+    )
+    from kme_jax.table import (
+        release_table as release_table,
+    )
 
+# What ``from kme_jax import *`` imports. The names of tables are not among them, because they need pyarrow, which is an
+# extra; ``from kme_jax import release_table`` works. Type checkers know the names by ``as``.
 __all__ = [
     "Bounds",
     "FeatureMap",
@@ -142,6 +166,7 @@ _MODULES = {
         "represent",
         "uniform",
     ),
+    "table": ("Categorical", "Datetime", "Numeric", "Ordinal", "Schema", "measure_table", "release_table"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _PRODUCTS = ("points", "table", "generators")
@@ -159,7 +184,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULE_OF})
 
 
 def load(folder: str | os.PathLike[str], kinds: Sequence[str] | None = None) -> Any:

@@ -97,7 +97,7 @@ def improved(
     num_points: int = 1000,
     num_features: int = 10_000,
     tolerance: float = DEFAULT_TOLERANCE,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> WeightedSample:
     """A weighted sample from one noisy embedding, with less noise and more accurate weights than [B]: the default.
 
@@ -125,7 +125,7 @@ def improved(
       num_points: M, for a proposal. (With public points, all of them are used.)
       num_features: J, even, for a proposal. A lattice may have fewer features.
       tolerance: for public points, see ``SubspaceMap.from_points``.
-      progress: called with (work done, most work possible).
+      progress: True for a bar, or a function that is called with (work done, most work possible).
 
     Returns:
       The weighted synthetic database.
@@ -142,7 +142,7 @@ def improved(
     # With points only the noise is random.
     feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
     features = public_feature_map(feature_key, kernel, public, num_features=num_features, tolerance=tolerance)
-    noisy = perturb(noise_key, mean_embedding(features, rows), budget)
+    noisy = perturb(noise_key, mean_embedding(features, rows, progress=progress is True), budget)
     return synthesise(solver_key, noisy, proposal, num_points, progress=progress)
 
 
@@ -178,7 +178,7 @@ def synthesise(
     *,
     box: tuple[np.ndarray, np.ndarray] | None = None,
     signed: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> WeightedSample:
     """Step 3 of :func:`improved`. It is post-processing: it spends no budget, and may be repeated.
 
@@ -189,7 +189,7 @@ def synthesise(
       num_points: M, for a proposal.
       box: for a proposal, the lower and upper limits of the points, see ``represent``.
       signed: whether weights of public points may be signed, see ``adaptive_weights``.
-      progress: called with (work done, most work possible).
+      progress: True for a bar, or a function that is called with (work done, most work possible).
 
     Returns:
       The weighted sample.
@@ -204,7 +204,7 @@ def synthesise(
             "result is unaffected)",
             stacklevel=2,
         )
-    return represent(mean, num_points, box=box)[0]
+    return represent(mean, num_points, box=box, progress=progress is True)[0]
 
 
 def algorithm2(
@@ -219,7 +219,7 @@ def algorithm2(
     orthogonal: bool = True,
     reduced_set: Literal["joint", "greedy"] = "joint",
     calibration: Calibration = "analytic",
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> WeightedSample:
     """Differentially private database release via a random features RKHS ([B] algorithm 2).
 
@@ -238,7 +238,7 @@ def algorithm2(
       orthogonal: whether the frequencies are orthogonal rather than independent.
       reduced_set: "joint" (locations and weights together, Σ|w| ≤ 1) or "greedy" (the published code's procedure).
       calibration: "analytic", or "classical" as published.
-      progress: called with (work done, total work) by the reduced set method.
+      progress: True for a bar, or a function that is called with (work done, total work) by the reduced set method.
 
     Returns:
       The weighted synthetic database.
@@ -259,7 +259,7 @@ def algorithm2(
     fourier = FourierMap.from_kernel(
         feature_key, kernel, num_features, candidates.shape[1], orthogonal=orthogonal
     )  # lines 1 and 2
-    embedding = mean_embedding(fourier, rows)  # line 3
+    embedding = mean_embedding(fourier, rows, progress=progress is True)  # line 3
     noisy = perturb(noise_key, embedding, budget, calibration=calibration)  # line 4
     if reduced_set == "joint":
         return joint_reduced_set(solver_key, noisy, candidates, num_points, progress=progress)[0]  # lines 5 to 7
@@ -280,6 +280,6 @@ def check_shapes(rows, public) -> None:
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
     row_shape, point_shape = np.shape(rows), np.shape(points)
     if len(row_shape) != 2 or not row_shape[0]:
-        raise ValueError(f"rows: expected shape [rows, columns], got {list(row_shape)}")
+        raise ValueError(f"rows: expected shape [rows, columns] with at least one row, got {list(row_shape)}")
     if len(point_shape) == 2 and row_shape[1] != point_shape[1]:
         raise ValueError(f"rows: expected {point_shape[1]} columns, as the points have, got {row_shape[1]}")

@@ -18,7 +18,9 @@ from kme_jax._numerics.precision import (
     is_on_accelerator,
     precision_of,
 )
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import in_short
 from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
 
@@ -38,9 +40,8 @@ class MeanEmbedding:
     coordinates: np.ndarray
     num_rows: int = dataclasses.field(metadata={"static": True})
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.coordinates))
-        return f"MeanEmbedding(SENSITIVE, coordinates: {shape}, num_rows={self.num_rows})"
+    def _in_short(self) -> str:
+        return f"SENSITIVE, coordinates: {list(np.shape(self.coordinates))}, num_rows={in_short(self.num_rows)}"
 
 
 _BATCH_ROWS = 1 << 20  # the number of rows that are scaled at once
@@ -113,9 +114,8 @@ class IntegerEmbedding:
     total: np.ndarray
     num_rows: int = dataclasses.field(metadata={"static": True})
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.total))
-        return f"IntegerEmbedding(SENSITIVE, total: {shape}, num_rows={self.num_rows})"
+    def _in_short(self) -> str:
+        return f"SENSITIVE, total: {list(np.shape(self.total))}, num_rows={in_short(self.num_rows)}"
 
 
 @jax.jit
@@ -170,7 +170,7 @@ def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tup
             weights = usable.astype(safe.dtype)
         if not len(safe):
             return np.zeros(feature_map.num_features), 0
-        return feature_map.weighted_sum(safe, weights, devices=devices, progress=progress), len(safe)
+        return feature_map.weighted_sum(safe, weights, devices=devices, progress=reporter(progress)), len(safe)
 
 
 def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
@@ -179,8 +179,9 @@ def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbe
     return MeanEmbedding(feature_map, total / num_rows, num_rows)
 
 
+@shows_progress("rows")
 def mean_embedding(
-    feature_map: FeatureMap, rows: np.ndarray, *, devices=None, progress: Progress | None = None
+    feature_map: FeatureMap, rows: np.ndarray, *, devices=None, progress: Progress | bool = False
 ) -> MeanEmbedding:
     """μ̂ = (1/N) Σ_n ψ(x_n).
 
@@ -195,7 +196,7 @@ def mean_embedding(
       feature_map: ψ, chosen without looking at the rows.
       rows: private rows x, [N, d]. An array that is on an accelerator stays there.
       devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (work done, total work).
+      progress: True for a bar, or a function that is called with (work done, total work).
 
     Raises:
       ValueError: if rows are not an [N, d] array with N ≥ 1.
@@ -211,7 +212,7 @@ def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndar
     """
     total, num_rows = np.zeros(feature_map.num_features), 0
     for batch in batches:
-        batch_total, batch_rows = _sum_of(feature_map, batch, devices, None)
+        batch_total, batch_rows = _sum_of(feature_map, batch, devices, False)
         total, num_rows = total + batch_total, num_rows + batch_rows
     return _mean(feature_map, total, num_rows)
 
@@ -228,7 +229,7 @@ def integer_embedding(
     *,
     bounds: Bounds | None = None,
     devices=None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> IntegerEmbedding:
     """Σ_n q(x_n) for the integer features q of a map (``feature_map.integers(N)``), for secure noise.
 
@@ -243,7 +244,7 @@ def integer_embedding(
       rows: private rows x, [N, d].
       bounds: public bounds. If given, the rows are scaled to [0, 1]^d, and ψ is a map of that cube.
       devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (rows done, N).
+      progress: True for a bar, or a function that is called with (rows done, N).
 
     Raises:
       ValueError: if rows are not an [N, d] array with N ≥ 1, or the map has no integer version for N rows.
@@ -259,7 +260,7 @@ def _report_batch(progress: Progress, before: int, size: int, num_rows: int, don
     """Reports progress with one batch as progress with all rows.
 
     Args:
-      progress: called with (rows done, N).
+      progress: True for a bar, or a function that is called with (rows done, N).
       before: the number of rows in the batches before.
       size: the number of rows in this batch.
       num_rows: N.
@@ -270,6 +271,7 @@ def _report_batch(progress: Progress, before: int, size: int, num_rows: int, don
 
 
 @np.errstate(all="ignore")
+@shows_progress("rows")
 def integer_embedding_of_batches(
     feature_map: FeatureMap,
     batches: Iterable[np.ndarray],
@@ -277,7 +279,7 @@ def integer_embedding_of_batches(
     *,
     bounds: Bounds | None = None,
     devices=None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> IntegerEmbedding:
     """:func:`integer_embedding` of N rows that arrive in batches [n_i, d].
 
@@ -294,7 +296,8 @@ def integer_embedding_of_batches(
         integers = integers or feature_map.integers(num_rows)
         rows_before, rows_read = rows_read, rows_read + len(safe)
         if len(safe):
-            batch_progress = progress and functools.partial(_report_batch, progress, rows_before, len(safe), num_rows)
+            report = reporter(progress)
+            batch_progress = report and functools.partial(_report_batch, report, rows_before, len(safe), num_rows)
             batch_total = integers.sum(safe, usable, devices=devices, progress=batch_progress)
             total = batch_total if total is None else total + batch_total
     if integers is None or total is None:

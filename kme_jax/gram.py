@@ -20,6 +20,7 @@ from kme_jax._numerics.precision import (
     precision_of,
     reproducible_jit,
 )
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 
@@ -62,6 +63,7 @@ class KernelValues:
         return dim <= UNROLLED_COLUMNS and not (self.expand and self.kernel.expands(dim))
 
 
+@shows_progress("kernel values")
 def kernel_sums(
     kernel: Kernel,
     points: np.ndarray | Array,
@@ -69,7 +71,7 @@ def kernel_sums(
     weights: np.ndarray | Array | None = None,
     *,
     devices=None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> np.ndarray:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes.
 
@@ -84,7 +86,7 @@ def kernel_sums(
       rows: x, [N, d], finite.
       weights: a, [N]; 1 if None.
       devices: JAX devices over which the rows are spread; all local devices if None.
-      progress: called with (pairs of chunks done, number of pairs of chunks).
+      progress: True for a bar, or a function that is called with (pairs of chunks done, number of pairs of chunks).
 
     Returns:
       Sums, [M], on the host. Partial sums are added in float64.
@@ -107,7 +109,7 @@ def kernel_sums(
             centre = points.mean(axis=0, dtype=dtype)
             points, rows = points - centre[None, :], rows - centre[None, :]
         functions = KernelValues(kernel, expand=True)
-        sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=progress)
+        sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=reporter(progress))
         check_points_are_finite()
         check_rows_are_finite()
     return sums[0].astype(dtype)
@@ -119,13 +121,13 @@ def kernel_mean(
     rows: np.ndarray | Array,
     *,
     devices=None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> np.ndarray:
     """(1/N) Σ_n k(z_m, x_n), the empirical mean embedding evaluated at the points, [M]. See :func:`kernel_sums`."""
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
-def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | None = None) -> float:
+def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | bool = False) -> float:
     """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖².
 
     On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all ordered pairs are evaluated,
@@ -135,7 +137,7 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
       kernel: k.
       rows: x, [N, d], finite.
       devices: as for :func:`kernel_sums`.
-      progress: called with (pairs of blocks done, number of pairs of blocks).
+      progress: True for a bar, or a function that is called with (pairs of blocks done, number of pairs of blocks).
     """
     if jax.default_backend() != "cpu":
         sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)
@@ -144,8 +146,9 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
     return sum_of_pairs(kernel, rows, devices=devices, progress=progress) / len(rows) ** 2
 
 
+@shows_progress("kernel values")
 def sum_of_pairs(
-    kernel: Kernel, rows: np.ndarray, *, block_rows: int = 8192, devices=None, progress: Progress | None = None
+    kernel: Kernel, rows: np.ndarray, *, block_rows: int = 8192, devices=None, progress: Progress | bool = False
 ) -> float:
     """Σ_{n, n'} k(x_n, x_n'). Each unordered pair of blocks of rows is evaluated once.
 
@@ -154,7 +157,7 @@ def sum_of_pairs(
       rows: x, [N, d], finite.
       block_rows: number of rows of a block.
       devices: as for :func:`kernel_sums`.
-      progress: called with (pairs of blocks done, number of pairs of blocks).
+      progress: True for a bar, or a function that is called with (pairs of blocks done, number of pairs of blocks).
     """
     # Rows of weight 0 fill the last block, so that all blocks have one shape.
     padded = tiles.pad(rows, min(len(rows), block_rows))
@@ -166,7 +169,7 @@ def sum_of_pairs(
     for done, (i, j) in enumerate(pairs):
         sums = kernel_sums(kernel, padded[blocks[i]], padded[blocks[j]], weights[blocks[j]], devices=devices)
         pair_sum += (1 if i == j else 2) * float(weights[blocks[i]] @ sums.astype(np.float64))
-        if progress:
+        if callable(progress):
             progress(done + 1, len(pairs))
     return pair_sum
 

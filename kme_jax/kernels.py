@@ -35,6 +35,7 @@ from jax.core import Tracer
 from kme_jax._numerics.exp2 import exp2_nonpositive
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 
 Array = jax.Array
@@ -48,6 +49,7 @@ _DIRECT_COLUMNS = 8
 _FAR = 1e4
 
 
+@short_repr
 class Columnwise(NamedTuple):
     """A kernel in terms of single columns of two sets of points.
 
@@ -419,8 +421,8 @@ class GaussianSum(UnitShiftInvariant):
         object.__setattr__(self, "gammas", gammas)
         object.__setattr__(self, "weights", weights / weights.sum())
 
-    def __repr__(self) -> str:
-        return f"GaussianSum({self.gammas.shape[0]} terms, {self.gammas.shape[1]} columns)"
+    def _in_short(self) -> str:
+        return f"{self.gammas.shape[0]} terms, {self.gammas.shape[1]} columns"
 
     def __call__(self, x, y):
         x, y = _floating(x, y)

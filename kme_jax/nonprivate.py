@@ -16,6 +16,7 @@ from kme_jax._numerics.precision import (
     in_float64,
     reproducible_jit,
 )
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.kernels import Kernel
 
 WARNING = "NOT PRIVATE: computed from the private rows; not to be published"
@@ -30,6 +31,7 @@ def _quadratic_form(kernel, points, columns, start, *, num_rows: int):
     return jnp.sum(columns_i * jnp.matmul(block, columns, precision=jax.lax.Precision.HIGHEST), axis=0)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
     """The exact mean embedding μ̂_X of private rows, as the reference of distances to releases. SENSITIVE.
@@ -44,16 +46,16 @@ class Reference:
     rows: np.ndarray
     squared_norm: float
 
-    def __repr__(self) -> str:
-        return f"Reference(SENSITIVE, rows: {list(self.rows.shape)})"
+    def _in_short(self) -> str:
+        return f"SENSITIVE, rows: {list(np.shape(self.rows))}"
 
     @classmethod
-    def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | None = None) -> Reference:
+    def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | bool = False) -> Reference:
         """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, with N²/2 kernel evaluations."""
         rows = check_points(rows, "rows").astype(np.float64)
         return cls(kernel, rows, gram.double_mean(kernel, rows, progress=progress))
 
-    def kernel_mean(self, points: np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
+    def kernel_mean(self, points: np.ndarray, *, progress: Progress | bool = False) -> np.ndarray:
         """μ̂_X(z_m) for points [M, d], float64 [M]."""
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 

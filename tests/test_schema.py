@@ -483,7 +483,7 @@ BAD_COLUMNS = [
     ({"kind": "categorical", "categories": []}, "the list of categories is empty"),
     ({"kind": "categorical", "categories": "ab"}, "categories must be a list"),
     ({"kind": "categorical", "categories": 3}, "categories must be a list"),
-    ({"kind": "categorical", "categories": ["a", "b", "a"]}, "categories appear more than once: a$"),
+    ({"kind": "categorical", "categories": ["a", "b", "a"]}, "categories appear more than once: a; list each once$"),
     *(
         ({"kind": "ordinal", "categories": ["a", x]}, "a category must be text")
         for x in (1, "", " b", None, "\ud800", ["b"])

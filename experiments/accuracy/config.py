@@ -18,18 +18,22 @@ class AccuracyConfig(Config):
     """Configuration: one field per flag."""
 
     parts: tuple[str, ...] = flag(
-        PARTS, "What to run: subset (figure 1), proposal (figure 2), robustness (other data)."
+        PARTS,
+        "What to run: subset (figure 1), proposal (figure 2), robustness (other data).",
+        quick=("subset", "proposal"),
     )
-    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.")
-    sizes: tuple[int, ...] = flag((10, 31, 100, 316, 1000, 10_000), "M, the numbers of public points.")
-    epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε; classical calibration needs ε <= 1.")
-    num_rows: int = flag(100_000, "N, the number of private rows.")
+    dims: tuple[int, ...] = flag((2, 5), "D, the numbers of columns.", quick=(2,))
+    sizes: tuple[int, ...] = flag((10, 31, 100, 316, 1000, 10_000), "M, the numbers of public points.", quick=(10, 100))
+    epsilons: tuple[float, ...] = flag(
+        (0.01, 0.1, 1.0), "Privacy levels ε; classical calibration needs ε <= 1.", quick=(1.0,)
+    )
+    num_rows: int = flag(100_000, "N, the number of private rows.", quick=10_000)
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
     gamma_scale: float = flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.")
     data_seed: int = flag(0, "Seed of the mixture. Published: 0.")
-    num_draws: int = flag(50, "Draws of the noise for M up to 1000.")
-    num_draws_large: int = flag(5, "Draws of the noise for larger M.")
-    num_releases: int = flag(5, "Releases for each ε, where only a proposal is public.")
+    num_draws: int = flag(50, "Draws of the noise for M up to 1000.", quick=5)
+    num_draws_large: int = flag(5, "Draws of the noise for larger M.", quick=1)
+    num_releases: int = flag(5, "Releases for each ε, where only a proposal is public.", quick=1)
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
     def validate(self) -> None:

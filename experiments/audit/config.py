@@ -12,13 +12,13 @@ from experiments.common.errors import InputError
 class AuditConfig(Config):
     """Configuration: one field per flag."""
 
-    epsilons: tuple[float, ...] = flag((1.0, 10.0), "Privacy levels ε to attack.")
+    epsilons: tuple[float, ...] = flag((1.0, 10.0), "Privacy levels ε to attack.", quick=(1.0,))
     delta: float = flag(1e-6, "δ of the Gaussian mechanisms.")
-    num_runs: int = flag(100_000, "Noisy embeddings under each of two neighbouring databases.")
+    num_runs: int = flag(100_000, "Noisy embeddings under each of two neighbouring databases.", quick=2000)
     num_releases: int = flag(
-        200, "Whole releases under each: by the command for the largest ε, and of DataFrames for all."
+        200, "Whole releases under each: by the command for the largest ε, and of DataFrames for all.", quick=10
     )
-    num_cases: int = flag(50_000, "Neighbouring tables in containers of many kinds.")
+    num_cases: int = flag(50_000, "Neighbouring tables in containers of many kinds.", quick=500)
     seed: int = flag(0, "Seed of frequencies and simulated noise. Secure noise has no seed.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 

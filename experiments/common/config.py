@@ -2,7 +2,7 @@
 
     @dataclasses.dataclass(frozen=True)
     class MyConfig(Config):
-        num_rows: int = flag(1000, "N, the number of private rows.")
+        num_rows: int = flag(100_000, "N, the number of private rows.", quick=1000)
         epsilons: tuple[float, ...] = flag((0.1, 1.0), "Privacy levels ε.")
         output_dir: str = flag("results", "Folder for the JSON result.")
 
@@ -10,12 +10,14 @@
             at_least(self, 1, "num_rows")
 
 ``experiments.common.program.run_main(main, MyConfig)`` defines the flags, parses and validates them, and calls
-``main(config)``. ``config.settings()`` is what a result records.
+``main(config)``. ``config.settings()`` is what a result records. If a field has a quick value, the program has a flag
+``--quick``: it runs with the quick values and writes to results/quick/. A flag that is given beside it is obeyed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import sys
 import types
 import typing
@@ -25,22 +27,28 @@ from typing import Any, Self
 from absl import flags
 
 from experiments.common.errors import InputError, input_errors
-from experiments.common.results import portable_path
+from experiments.common.results import REPOSITORY, portable_path
 from kme_jax import PrivacyBudget
 
 # Flags that this module defines belong to the program: register_key_flag_for_module lists them in its --help.
 flags.disclaim_key_flags()
 
 
-def flag(default: Any, text: str, *, choices: Sequence[str] = ()) -> Any:
+QUICK_DIR = "results/quick"
+_NO_VALUE = object()
+
+
+def flag(default: Any, text: str, *, choices: Sequence[str] = (), quick: Any = _NO_VALUE) -> Any:
     """A field of a configuration that has a flag.
 
     Args:
       default: value of the field if the flag is not given.
       text: help text of the flag.
       choices: the allowed values of a text; empty for any.
+      quick: value of the field with ``--quick``, if the flag is not given; the default if left out.
     """
-    return dataclasses.field(default=default, metadata={"help": text, "choices": tuple(choices)})
+    small = {} if quick is _NO_VALUE else {"quick": quick}
+    return dataclasses.field(default=default, metadata={"help": text, "choices": tuple(choices), **small})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +71,18 @@ class Config:
             else:
                 _DEFINE[kind](field.name, default, text)
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[field.name])
+        if cls._is_quick():
+            sizes = " ".join(f"--{name}={_listed(value)}" for name, value in cls._quick_values().items())
+            _DEFINE[bool]("quick", False, f"A small run, as with these flags where they are not given: {sizes}")
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS["quick"])
 
     @classmethod
     def from_flags(cls) -> Self:
         """The configuration that the flags describe.
 
         Raises:
-          InputError: if an element of a list is not a number where numbers are expected.
+          InputError: if an element of a list is not a number where numbers are expected, or a quick run would be
+            written into figures/.
         """
         values = {}
         for field, kind, is_list in cls._flagged_fields():
@@ -81,7 +94,32 @@ class Config:
                     numbers = "whole numbers" if kind is int else "numbers"
                     raise InputError(f"--{field.name} must be {numbers} separated by commas: {error}") from error
             values[field.name] = value
-        return cls(**values)
+        config = cls(**values)
+        if not (cls._is_quick() and flags.FLAGS["quick"].value):
+            return config
+        config = config.quick_run(*(name for name in values if flags.FLAGS[name].present))
+        if pathlib.Path(getattr(config, "output_dir", QUICK_DIR)).resolve() == (REPOSITORY / "figures").resolve():
+            raise InputError("--quick never writes into figures/: give another --output_dir")
+        return config
+
+    def quick_run(self, *given: str) -> Self:
+        """This configuration with the quick values, and with results/quick as the folder.
+
+        Args:
+          given: names of fields that keep their values.
+        """
+        values = {name: value for name, value in self._quick_values().items() if name not in given}
+        return dataclasses.replace(self, **values)
+
+    @classmethod
+    def _is_quick(cls) -> bool:
+        """Whether the program has a flag ``--quick`` for this class."""
+        return any("quick" in field.metadata for field in dataclasses.fields(cls))
+
+    @classmethod
+    def _quick_values(cls) -> dict[str, Any]:
+        values = {f.name: f.metadata["quick"] for f in dataclasses.fields(cls) if "quick" in f.metadata}
+        return values | {f.name: QUICK_DIR for f in dataclasses.fields(cls) if f.name == "output_dir"}
 
     def validate(self) -> None:
         """Checks all values that can be checked without data.
@@ -122,6 +160,10 @@ def _kind(hint: Any) -> tuple[type, bool]:
         (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
     is_list = typing.get_origin(hint) is tuple
     return (typing.get_args(hint)[0] if is_list else hint), is_list
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(_shown, value)) if isinstance(value, tuple) else _shown(value)
 
 
 def _shown(value: Any) -> str:

@@ -17,20 +17,8 @@ DIMS = (2, 5)
 
 
 def quick_config(config: MixtureConfig) -> MixtureConfig:
-    """The configuration with N, M, J and the number of noise draws a tenth of the published ones, one repeat, and
-    few steps of the optimisers."""
-    return dataclasses.replace(
-        config,
-        num_rows=10_000,
-        max_points=1000,
-        num_noise_draws=100,
-        num_repeats=1,
-        num_features=1000,
-        joint_steps=30,
-        improved_trajectories=1,
-        improved_sizes=(100,),
-        improved_draws=1,
-    )
+    """The configuration with the quick sizes of ``MixtureConfig``, and the same folder."""
+    return config.quick_run("output_dir")
 
 
 def run(config: MixtureConfig) -> dict[str, list[pathlib.Path]]:

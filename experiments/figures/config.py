@@ -20,8 +20,10 @@ class MixtureConfig(Config):
     """Configuration of figures 1 and 2: one field per flag."""
 
     dim: int = flag(2, "D, the number of columns.")
-    num_rows: int | None = flag(None, "N, the number of private rows. Default: 100000, or all rows of --dataset.")
-    max_points: int = flag(10_000, "The largest M, the number of synthetic points.")
+    num_rows: int | None = flag(
+        None, "N, the number of private rows. Default: 100000, or all rows of --dataset.", quick=10_000
+    )
+    max_points: int = flag(10_000, "The largest M, the number of synthetic points.", quick=1000)
     epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε, separated by commas.")
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy, in (0, 1).")
     gamma: float | None = flag(None, "γ of the kernel exp(-γ‖x-y‖²). Default: 1e-4 / D.")
@@ -38,15 +40,19 @@ class MixtureConfig(Config):
     tolerance: float = flag(1e-5, "Squared residual norm at or below which a point adds nothing.")
     seed: int = flag(0, "Seed of the noise.")
     data_seed: int = flag(0, "Seed of the mixture and of the proposal. Published: 0.")
-    num_noise_draws: int = flag(1000, "Noise draws per curve of algorithm 1.")
-    num_repeats: int = flag(3, "Repeats (frequencies and noise) of algorithm 2's curves.")
-    num_features: int = flag(10_000, "J, the number of Fourier features of algorithm 2, even.")
-    joint_steps: int = flag(400, "Optimiser steps in each round of algorithm 2, joint.")
-    improved_trajectories: int = flag(8, "Trajectories in each round of the sampler behind `improved` in figure 2.")
-    improved_sizes: tuple[int, ...] = flag(
-        (10, 31, 100, 316, 1000, 10_000), "M of `improved`, as far as there are points; up to 1000 in figure 2."
+    num_noise_draws: int = flag(1000, "Noise draws per curve of algorithm 1.", quick=100)
+    num_repeats: int = flag(3, "Repeats (frequencies and noise) of algorithm 2's curves.", quick=1)
+    num_features: int = flag(10_000, "J, the number of Fourier features of algorithm 2, even.", quick=1000)
+    joint_steps: int = flag(400, "Optimiser steps in each round of algorithm 2, joint.", quick=30)
+    improved_trajectories: int = flag(
+        8, "Trajectories in each round of the sampler behind `improved` in figure 2.", quick=1
     )
-    improved_draws: int = flag(5, "Noise draws of `improved` in figure 1 (one beyond M = 1000).")
+    improved_sizes: tuple[int, ...] = flag(
+        (10, 31, 100, 316, 1000, 10_000),
+        "M of `improved`, as far as there are points; up to 1000 in figure 2.",
+        quick=(100,),
+    )
+    improved_draws: int = flag(5, "Noise draws of `improved` in figure 1 (one beyond M = 1000).", quick=1)
     proposal_scale: float = flag(500.0, "Standard deviation of the random public points.")
     dataset: str | None = flag(
         None, "An .npz file with an array X_private [rows, D], to be used instead of the generated mixture."

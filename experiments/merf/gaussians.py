@@ -49,10 +49,10 @@ class GaussiansConfig(Config):
     )
     epsilon: float = flag(1.0, "ε of (ε, δ)-differential privacy.")
     delta: float = flag(1e-5, "δ.")
-    num_rows: int = flag(90_000, "N, private rows, a multiple of 25.")
-    num_seeds: int = flag(5, "Seeds: rows, noise and generators.")
-    num_samples: int = flag(90_000, "Synthetic rows that are judged.")
-    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.")
+    num_rows: int = flag(90_000, "N, private rows, a multiple of 25.", quick=2500)
+    num_seeds: int = flag(5, "Seeds: rows, noise and generators.", quick=1)
+    num_samples: int = flag(90_000, "Synthetic rows that are judged.", quick=2500)
+    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.", quick=200)
     output_dir: str = flag("results", "Folder for the JSON result and its picture.")
 
     def validate(self) -> None:

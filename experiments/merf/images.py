@@ -49,24 +49,27 @@ class ImagesConfig(Config):
     data_dir: str = flag(
         "", "Folder with mnist/train-images-idx3-ubyte.gz and so on; without it the public originals are downloaded."
     )
-    datasets: tuple[str, ...] = flag(image_files.NAMES, "What to release, of mnist, fashion_mnist.")
+    datasets: tuple[str, ...] = flag(image_files.NAMES, "What to release, of mnist, fashion_mnist.", quick=("mnist",))
     variants: tuple[str, ...] = flag(
         ("improved", "published"),
         "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
         "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth.",
+        quick=("improved",),
     )
-    epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.")
+    epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.", quick=(1.0,))
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
-    num_seeds: int = flag(5, "Seeds: frequencies, noise, generators and classifiers.")
-    num_samples: int = flag(10_000, "Synthetic images that classifiers learn from.")
+    num_seeds: int = flag(5, "Seeds: frequencies, noise, generators and classifiers.", quick=1)
+    num_samples: int = flag(10_000, "Synthetic images that classifiers learn from.", quick=1000)
     large_samples: int = flag(60_000, "Synthetic images that they learn from once more, for the first seeds.")
-    num_large_seeds: int = flag(1, "Seeds for which they do; 0 for none.")
-    classifiers: tuple[str, ...] = flag(classifiers.NAMES, "Which of the twelve classifiers.")
+    num_large_seeds: int = flag(1, "Seeds for which they do; 0 for none.", quick=0)
+    classifiers: tuple[str, ...] = flag(
+        classifiers.NAMES, "Which of the twelve classifiers.", quick=("logistic_regression", "gaussian_nb")
+    )
     validation: int = flag(
         0, "So many of the private images are set aside and tested on, in the place of the test images: for choosing."
     )
-    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.")
-    real_rows: bool = flag(True, "Train the classifiers on as many real images, too.")
+    num_steps: int = flag(0, "Steps of training, in one cycle; 0 for those of the variant.", quick=100)
+    real_rows: bool = flag(True, "Train the classifiers on as many real images, too.", quick=False)
     output_dir: str = flag("results", "Folder for the JSON results and pictures.")
 
     def validate(self) -> None:

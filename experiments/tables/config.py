@@ -14,10 +14,12 @@ class TablesConfig(Config):
     """Configuration: one field per flag."""
 
     data_dir: str = flag("", "Folder with a folder for each data set, such as adult/adult.data.gz.")
-    datasets: tuple[str, ...] = flag(("adult", "adult_pgm", "intrusion"), f"What to release, of {', '.join(NAMES)}.")
-    epsilons: tuple[float, ...] = flag((0.1, 1.0, 10.0), "Privacy levels ε.")
+    datasets: tuple[str, ...] = flag(
+        ("adult", "adult_pgm", "intrusion"), f"What to release, of {', '.join(NAMES)}.", quick=("adult",)
+    )
+    epsilons: tuple[float, ...] = flag((0.1, 1.0, 10.0), "Privacy levels ε.", quick=(1.0,))
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
-    num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.")
+    num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.", quick=1)
     secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 

@@ -45,7 +45,7 @@ class ScaleConfig(Config):
     """Configuration: one field per flag."""
 
     data_dir: str = flag("", "Folder with adult/adult.data.gz and adult/adult.test.gz.")
-    num_rows: tuple[int, ...] = flag((1_000_000, 10_000_000), "N, the numbers of rows.")
+    num_rows: tuple[int, ...] = flag((1_000_000, 10_000_000), "N, the numbers of rows.", quick=(100_000,))
     epsilon: float = flag(1.0, "Privacy level ε.")
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
     output_dir: str = flag("results", "Folder for the JSON result, and for the file while it is needed.")

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax._numerics.exp2 import exp2_by_polynomial
+from kme_jax._numerics.short_repr import short_repr
 
 Array = jax.Array
 
@@ -27,6 +28,7 @@ _SHARED_BYTES = 32 * 1024  # of rows, so that six programs share a multiprocesso
 _LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
 
 
+@short_repr
 class Columns(NamedTuple):
     """Functions f_1, ..., f_c of pairs, in terms of single columns of points and rows.
 

@@ -7,11 +7,15 @@ from typing import TypeVar
 
 import jax
 
+from kme_jax._numerics.short_repr import short_repr
+
 _C = TypeVar("_C", bound=type)
 
 
 def pytree_dataclass(cls: _C) -> _C:
     """Decorator: registers a dataclass as a pytree. Fields with ``metadata={"static": True}`` are not traced.
+
+    The class also gets a short ``repr``, unless it has written its own.
 
     It does the same as ``jax.tree_util.register_dataclass``, but the class is in the auxiliary data. In JAX 0.10 the
     structures of two dataclasses registered by ``register_dataclass`` are equal if the structures of their fields are
@@ -36,4 +40,4 @@ def pytree_dataclass(cls: _C) -> _C:
         return cls(**dict(zip(static, aux[1:], strict=True)), **dict(zip(traced, children, strict=True)))
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
+    return short_repr(cls)

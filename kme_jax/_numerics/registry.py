@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from kme_jax._numerics.short_repr import short_repr
+
 _C = TypeVar("_C", bound=type)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """A class of the registry.
@@ -48,7 +51,7 @@ def storable(*, former_name: str | None = None, former_fields: Mapping[str, str]
             ):
                 raise ValueError(f"{name}: a class of this name is stored already, {known.cls.__module__}.{name}")
             _ENTRIES[name] = entry
-        return cls
+        return short_repr(cls)
 
     return register
 

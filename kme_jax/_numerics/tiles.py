@@ -27,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kme_jax._numerics import fused
 from kme_jax._numerics.precision import Progress, precision_of, reproducible_jit
+from kme_jax._numerics.short_repr import short_repr
 
 Array = jax.Array
 
@@ -39,6 +40,7 @@ _EXACT_TILE_ROWS = 1024
 _EXACT_CHUNK_ROWS = 2**15
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class TileSizes:
     """Sizes of tiles and chunks. A chunk has a whole number of tiles.

@@ -8,8 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from tqdm import tqdm
-
 from kme_jax._numerics.text import printable
 
 
@@ -43,13 +41,10 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
       A function to call with (work done, total work).
     """
-    with tqdm(desc=name, total=1, bar_format="{l_bar}{bar:24}| {elapsed}<{remaining}", disable=None) as bar:
+    from kme_jax._numerics import progress  # here: it imports JAX, which the help of a command does without
 
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield progress
+    with progress.progress_bar(name, only_on_terminals=True) as report:
+        yield report
 
 
 def print_lines(text: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from kme_jax._numerics.precision import Progress, are_sizes
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
@@ -283,6 +284,7 @@ class _ClassProgress:
 # -- in integers
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedIntegers(IntegerMap):
     """q(x, c) = (q_φ(x), l e_{c_1}, ..., l e_{c_m}), with the integer l nearest to s/√m.
@@ -337,6 +339,7 @@ class MixedIntegers(IntegerMap):
         return total
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledIntegers(IntegerMap):
     """q(x, y) = q_φ(x) ⊗ e_y.

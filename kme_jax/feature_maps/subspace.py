@@ -28,8 +28,10 @@ from kme_jax._numerics.precision import (
     in_float64,
     reproducible_jit,
 )
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
 from kme_jax.kernels import Kernel
@@ -297,13 +299,14 @@ class SubspaceMap(FeatureMap):
 
     @classmethod
     @in_float64
+    @shows_progress("basis")
     def from_points(
         cls,
         kernel: Kernel,
         points: np.ndarray,
         *,
         tolerance: float = DEFAULT_TOLERANCE,
-        progress: Progress | None = None,
+        progress: Progress | bool = False,
     ) -> SubspaceMap:
         """Orthonormalises the points in their order.
 
@@ -313,7 +316,7 @@ class SubspaceMap(FeatureMap):
             be public anyway, and are not protected. Duplicates, and points in the span of earlier ones, are dropped
             from the basis.
           tolerance: a point is dropped if its squared residual norm is at most this; > 0.
-          progress: called with (points done, M).
+          progress: True for a bar, or a function that is called with (points done, M).
 
         Raises:
           ValueError: if points are not a finite [M, d] array, or the tolerance is not positive, or not below any
@@ -329,7 +332,7 @@ class SubspaceMap(FeatureMap):
             num_valid = len(block)
             block = np.pad(block, ((0, _BLOCK - num_valid), (0, 0)))
             pivots.append(start + np.flatnonzero(builder.add(block, num_valid, tolerance)))
-            if progress:
+            if callable(progress):
                 progress(start + num_valid, num_points)
         if builder.rank == 0:
             raise ValueError(f"tolerance {tolerance} drops every point: it must be below k(z, z) of some point")
@@ -555,6 +558,7 @@ class IntegerKernelValues:
         return gram.KernelValues(self.kernel, expand=False).is_elementwise(dim)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubspaceIntegers(IntegerMap):
     """q(x) = round(s k_S(x)). B is applied once, to the sum, in exact arithmetic.

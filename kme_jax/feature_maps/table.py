@@ -16,6 +16,7 @@ import numpy as np
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.kernels import Kernel
@@ -160,10 +161,10 @@ class TableKernel(Kernel):
     binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
 
-    def __repr__(self) -> str:
+    def _in_short(self) -> str:
         orders = [len(block.columns) for block in self.blocks]
         terms = ", ".join(f"{orders.count(order)} of order {order}" for order in sorted(set(orders)))
-        return f"TableKernel({len(self.binnings)} columns; terms: {terms})"
+        return f"{len(self.binnings)} columns; terms: {terms}"
 
     def __call__(self, x, y):
         return self.pairwise(x[None], y[None])[0, 0]
@@ -348,6 +349,7 @@ class TableMap(FeatureMap):
 # -- in integers
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableIntegers(IntegerMap):
     """q(x) = (ω_b e_{c_b(x)})_b = s ψ(x), s = √(Σ_b ω_b²), without any rounding: the weights ω are integers.

@@ -23,6 +23,7 @@ import numpy as np
 
 from kme_jax._numerics import fused, tiles
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
 
@@ -375,6 +376,7 @@ class IntegerCosSin:
         return self.values.is_elementwise(dim)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpectralIntegers(IntegerMap):
     """Fourier features: q = round(l_j cos), round(l_j sin), in int32, with levels l_j = 32000 a_j / max a.

@@ -33,7 +33,7 @@ def dp_merf(
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Generator:
     """Differentially private mean embeddings with random features: a generator ([H] algorithm 1 and sections 3 to 4).
 
@@ -58,7 +58,7 @@ def dp_merf(
       levels: see ``train_generator``.
       checkpoint: a folder for checkpoints, see ``train_generator``. A second call with the same key and rows continues
         from the last checkpoint.
-      progress: called with (steps done, total steps).
+      progress: True for a bar, or a function that is called with (steps done, total steps).
 
     Raises:
       ValueError: shapes mismatch, or the budget or an option is invalid.
@@ -67,7 +67,7 @@ def dp_merf(
 
     gaussian_noise_multiplier(budget)
     noise_key, training_key = jax.random.split(key)
-    embedding, counts = mean_embedding(features, rows), None
+    embedding, counts = mean_embedding(features, rows, progress=progress is True), None
     if class_counts and isinstance(features, LabelledMap):
         counts = mean_embedding(TableMap.of_codes(features.num_labels), class_labels(features, rows))
     measured = measure_labelled(noise_key, embedding, counts, budget, count_share=count_share)

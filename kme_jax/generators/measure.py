@@ -87,7 +87,7 @@ def measure_generator(
     count_share: float = COUNT_SHARE,
     spending: Spending | None = None,
     folder: str | os.PathLike | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> GeneratorMeasurement:
     """[H] algorithm 1, steps 1 to 3, with secure noise. The result may be published.
 
@@ -106,7 +106,8 @@ def measure_generator(
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       folder: a new folder to which the measurement is saved at once, see ``GeneratorMeasurement.save``; None to save
         nothing. If training is interrupted and the measurement is lost, the budget stays spent.
-      progress: called with (rows done, N), as if all classes were equally frequent.
+      progress: True for a bar, or a function that is called with (rows done, N), as if all classes were equally
+        frequent.
 
     Raises:
       ValueError: shapes mismatch, the budget or an option is invalid, or the ledger says that the budget is spent

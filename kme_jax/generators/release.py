@@ -16,7 +16,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
@@ -25,7 +27,7 @@ from kme_jax.generators.train import Generator, Training, digest, train_generato
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement, statement_of
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, statement_of
 from kme_jax.privacy.verification import (
     check_coordinates,
     check_described,
@@ -47,6 +49,7 @@ from kme_jax.storage.folders import (
 _STATE = "state "  # prefix of the names of arrays of parameters
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorMeasurement:
     """The two measurements of [H] algorithm 1. A generator learns nothing else about the private rows. Public.
@@ -62,6 +65,16 @@ class GeneratorMeasurement:
     counts: NoisyEmbedding | None
     composition: Composition
     total: dict[str, Any] | None = None
+
+    def _in_short(self) -> str:
+        feature_map = self.embedding.feature_map
+        return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
+
+    def _repr_html_(self) -> str:
+        feature_map = self.embedding.feature_map
+        facts = [("measured", f"{feature_map.num_features} features of {type(feature_map).__name__}")]
+        facts += [("next", ".synthesise() trains a generator, and spends nothing")]
+        return card_of("GeneratorMeasurement", self.statement, facts)
 
     @property
     def statement(self) -> dict[str, Any]:
@@ -85,7 +98,7 @@ class GeneratorMeasurement:
         levels: int = 0,
         checkpoint: str | None = None,
         public_inputs: Sequence[str] = (),
-        progress: Progress | None = None,
+        progress: Progress | bool = False,
     ) -> GeneratorRelease:
         """A generator for the measurement. This is post-processing: each call spends nothing.
 
@@ -97,7 +110,7 @@ class GeneratorMeasurement:
           levels: see ``train_generator``.
           checkpoint: a folder for checkpoints, see ``train_generator``.
           public_inputs: further public inputs that were used, for example bounds. The statement names them.
-          progress: called with (steps done, total steps).
+          progress: True for a bar, or a function that is called with (steps done, total steps).
 
         Raises:
           ValueError: as for ``train_generator``, or the seed is not from 0 to 2³² − 1.
@@ -176,6 +189,7 @@ def _check_measured(measured: GeneratorMeasurement) -> None:
         check_coordinates(counts)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorRelease:
     """A release of a generator, with the fields from which its privacy statement follows. Public.
@@ -209,14 +223,23 @@ class GeneratorRelease:
           ValueError: the generator was trained on another measurement, so the statement would be wrong.
         """
         if generator.measured != digest(measured.embedding):
-            raise ValueError("the generator was not trained on this measurement")
+            raise ValueError("the generator was not trained on this measurement: call synthesise of the measurement")
         statement = measured.statement_with(public_inputs)
         return cls(
             generator, measured.composition, statement["measurements"], statement["public_inputs"], measured.total
         )
 
-    def __repr__(self) -> str:
-        return f"GeneratorRelease({budget_in_short(self.statement)}, {type(self.generator.network).__name__})"
+    def _in_short(self) -> str:
+        return f"{budget_in_short(self.statement)}, {type(self.generator.network).__name__}"
+
+    def _repr_html_(self) -> str:
+        generator = self.generator
+        facts = [("generator", repr(generator.network))]
+        if generator.shares is not None:
+            more = ", ..." * (len(generator.shares) > 10)
+            facts.append(("shares of classes", ", ".join(map(html.number, generator.shares[:10])) + more))
+        facts.append(("next", ".sample(1000) makes synthetic rows, and spends nothing"))
+        return card_of("GeneratorRelease", self.statement, facts, generator.report._repr_html_())
 
     @property
     def statement(self) -> dict[str, Any]:

@@ -22,9 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
@@ -33,7 +36,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
 from kme_jax.generators.nnx import nnx
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
 
 Array = jax.Array
 
@@ -49,6 +52,7 @@ _LEAST_COVERED = 0.01  # smallest share of covered rows
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Training:
     """Configuration of the training of a generator. It is public, and must be chosen without the private rows.
@@ -123,6 +127,7 @@ class Training:
         return [end for k, end in enumerate(self.pieces()) if (k % within + 1) % size == 0 or end % self.num_steps == 0]
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class CallSettings:
     """How a training is cut into calls. It changes results by rounding alone.
@@ -187,7 +192,7 @@ class Rows:
             without bounds.
         """
         if isinstance(features, TableMap):
-            raise ValueError("a generator needs features of numbers, got a TableMap")
+            raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
         dim, categories = features.dim, ()
         if isinstance(features, MixedMap):
             dim, categories = features.numeric.dim, features.categories
@@ -280,6 +285,12 @@ class GeneratorReport:
     expected: float
     converged: bool
 
+    def _repr_html_(self) -> str:
+        fit = f"{html.number(self.fit)} ± {html.number(self.standard_error)}, and {html.number(self.expected)} expected"
+        steps = f"{self.steps[-1] if self.steps else 0} steps"
+        facts = [("trained", f"{steps}: {html.converged(self.converged)}"), ("squared distance", fit)]
+        return html.card("GeneratorReport", facts, html.trace(np.asarray(self.objective), "objective"))
+
     def validate(self) -> None:
         """Refuses invalid fields of a report that was read from a file.
 
@@ -293,6 +304,7 @@ class GeneratorReport:
         require(self.standard_error >= 0 and self.expected >= 0, "report: an error is negative")
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator:
     """A trained generator. Public.
@@ -314,6 +326,13 @@ class Generator:
     report: GeneratorReport
     mechanisms: tuple[Mechanism, ...]
     measured: str
+
+    def _repr_html_(self) -> str:
+        facts = [("network", repr(self.network))]
+        for mechanism in self.mechanisms[:1]:
+            facts += mechanism.facts[1:]  # the budget is that of all measurements together, see ``GeneratorRelease``
+        warning = "" if all(mechanism.secure for mechanism in self.mechanisms) else NOT_PRIVATE
+        return html.card("Generator", facts, self.report._repr_html_(), warning=warning)
 
     def validate(self) -> None:
         """Refuses invalid fields of a generator that was read from a file.
@@ -385,7 +404,7 @@ class Generator:
     def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
         if self.shares is None:
             if labels is not None:
-                raise ValueError("labels: this generator has none")
+                raise ValueError("labels: this generator has none; leave them out")
             return np.zeros(num_rows, np.int32)
         if labels is None or isinstance(labels, str):
             if labels not in (None, "balanced"):
@@ -717,7 +736,9 @@ def covered_share(counts: NoisyEmbedding) -> float:
 def _marginal(counts: NoisyEmbedding) -> np.ndarray:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
-        raise ValueError("counts: expected the noisy embedding of the marginal of the label")
+        raise ValueError(
+            "counts: expected the noisy embedding of the marginal of the label, as measure_generator returns"
+        )
     return feature_map.marginals(counts.coordinates, 1)[0]
 
 
@@ -731,7 +752,7 @@ def train_generator(
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Generator:
     """A generator whose mean embedding is close to the noisy embedding ([H] equations 7, 16 and algorithm 1, step 5).
 
@@ -759,7 +780,7 @@ def train_generator(
         rows were scaled by ``Bounds``.
       levels: number of equal steps between the bounds, to which numbers of synthetic rows are rounded; 255 for pixels.
       checkpoint: a folder for checkpoints. An interrupted training continues from the last checkpoint in it.
-      progress: called with (steps done, total steps).
+      progress: True for a bar, or a function that is called with (steps done, total steps).
 
     Raises:
       ValueError: the map, the network, counts or bounds do not fit together, the checkpoint is of another training, or
@@ -778,6 +799,7 @@ def train_generator(
     )
 
 
+@shows_progress("training")
 def train_in_calls(
     key: Array,
     embedding: NoisyEmbedding,
@@ -789,7 +811,7 @@ def train_in_calls(
     bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Generator:
     """:func:`train_generator` with a choice of how the training is cut into calls.
 
@@ -811,7 +833,7 @@ def train_in_calls(
     num_labels, features = _features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not num_labels:
-        raise ValueError("counts are of classes, and these rows have no label")
+        raise ValueError("counts are of classes, and these rows have no label: leave counts out, or use a LabelledMap")
     shares, covered = np.full(max(num_labels, 1), 1 / max(num_labels, 1)), 1.0
     if counts is not None:
         shares, covered = class_shares(counts, num_labels), covered_share(counts)
@@ -849,7 +871,7 @@ def train_in_calls(
     keeper = None
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
-        public = (repr((network, training, rows.categories, levels)), key, target.coordinates, shares)
+        public = (in_full((network, training, rows.categories, levels)), key, target.coordinates, shares)
         keeper = Checkpoints(
             checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
         )
@@ -882,7 +904,7 @@ def train_in_calls(
         if ends_cycle and not last:
             _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
             last = fit + error <= expected
-        if progress:
+        if callable(progress):
             progress(done, done if last else pieces[-1])
         if last:
             break
@@ -904,7 +926,7 @@ def train_in_calls(
             warnings.warn(
                 f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
                 f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
-                stacklevel=3,
+                stacklevel=4,
             )
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if num_labels else None

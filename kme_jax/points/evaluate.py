@@ -31,7 +31,7 @@ def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def evaluate(
-    release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | None = None
+    release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | bool = False
 ) -> dict[str, Any]:
     """Errors of means, standard deviations, cumulative distributions and correlations, and Δ. NOT PRIVATE.
 
@@ -39,7 +39,7 @@ def evaluate(
       release: a release with bounds.
       rows: the private rows, [N, d]. They are clamped to the bounds, as they were for the release.
       distance: whether to compute Δ too, the distance of the embeddings in the RKHS: N²/2 kernel evaluations.
-      progress: called with (work done, total work).
+      progress: True for a bar, or a function that is called with (work done, total work).
 
     Returns:
       A dictionary of plain JSON values:
@@ -55,7 +55,7 @@ def evaluate(
     """
     bounds: Bounds | None = release.measurement.bounds
     if bounds is None:
-        raise ValueError("release: expected a release with bounds")
+        raise ValueError("release: expected a release with bounds; kme_jax.nonprivate.Reference computes Δ of others")
     rows = private_points(rows)
     check_columns(rows, bounds.dim, "rows")
     unit, points = bounds.to_unit(rows), bounds.to_unit(release.sample.points)

@@ -41,7 +41,7 @@ def measure(
     noise: str = "gaussian",
     num_features: int = 10_000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Measurement:
     """Steps 1 and 2 of :func:`release`: the noisy embedding of private rows. The later steps do not need the rows.
 
@@ -68,7 +68,7 @@ def measure(
       noise: a kind of noise, see ``secure_mechanism``: "gaussian", "laplace" for δ = 0, or another registered kind.
       num_features: J, even, for a proposal. A lattice may have fewer features.
       seed: the public seed of the frequencies. The noise has no seed.
-      progress: called with (work done, total work) while rows are summed.
+      progress: True for a bar, or a function that is called with (work done, total work) while rows are summed.
 
     Raises:
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
@@ -79,7 +79,9 @@ def measure(
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
     if own_points is not None:
         if public is not None:
-            raise ValueError("public: the feature map was made from public points, and these get the weights")
+            raise ValueError(
+                "public: leave it out: the feature map was made from public points, and these get the weights"
+            )
         source = own_points
     elif bounds is not None:
         source = _within(bounds, public)
@@ -189,7 +191,7 @@ def release(
     num_points: int = 1000,
     num_features: int = 10_000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Release:
     """``kme_jax.improved`` with secure noise: :func:`measure`, and then ``Measurement.synthesise``.
 
@@ -206,7 +208,7 @@ def release(
       num_points: M, for a proposal or bounds.
       num_features: J, see :func:`measure`.
       seed: the public seed of the frequencies and of the synthesis. The noise has no seed.
-      progress: called by the synthesis with (work done, most work possible).
+      progress: True for a bar, or a function that is called by the synthesis with (work done, most work possible).
 
     Raises:
       ValueError: as :func:`measure`, or if num_points is not from 1 to a million.
@@ -222,5 +224,6 @@ def release(
         spending=spending,
         num_features=num_features,
         seed=seed,
+        progress=progress is True,
     )
     return measured.synthesise(num_points, seed=seed, progress=progress)

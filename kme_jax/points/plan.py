@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.progress import shows_progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
@@ -20,6 +22,7 @@ _LEVELS = (0.25, 0.5, 0.75)
 _TRAJECTORIES = 4  # in each round: half as many as in a release, which is enough to estimate the size of its errors
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The accuracy to expect of a release. Errors are differences between statistics of the release and of the rows.
@@ -55,13 +58,14 @@ def _statistics(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np
     return weights @ points, below
 
 
+@shows_progress("plan")
 def plan(
     feature_map: FeatureMap,
     mechanism: Mechanism,
     proposal: NormalProposal | None,
     *,
     errors: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Plan:
     """The plan for a map of rows in [0, 1]^d and a mechanism of ``kme_jax.points.measure.plan_mechanism``.
 
@@ -75,7 +79,7 @@ def plan(
       mechanism: the mechanism for N rows.
       proposal: the proposal of the synthesis; None for public points.
       errors: whether to compute errors, which takes as long as a few releases.
-      progress: called with (work done, total work).
+      progress: True for a bar, or a function that is called with (work done, total work).
     """
     norm = math.sqrt(feature_map.num_features) * mechanism.scale
     if not errors:
@@ -98,7 +102,7 @@ def plan(
         exact = _statistics(rows, np.full(len(rows), 1 / len(rows)))
         for squares, estimate, truth in zip(squared_errors, _statistics(points, weights), exact, strict=True):
             squares.append(np.square(estimate - truth).ravel())
-        if progress:
+        if callable(progress):
             progress(seed + 1, _TABLES)
     mean_error, probability_error = (math.sqrt(np.mean(np.concatenate(squares))) for squares in squared_errors)
     return Plan(mechanism, feature_map.num_features, norm, mean_error, probability_error)

@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.algorithms import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
@@ -18,7 +20,7 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
 from kme_jax.privacy.verification import check_embedding, check_statement
 from kme_jax.storage.codec import decode, encode
 from kme_jax.storage.folders import (
@@ -35,6 +37,7 @@ from kme_jax.synthesis.sample import WeightedSample
 MAX_POINTS = 10**6
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measurement:
     """The noisy embedding of private rows, and the public inputs of the synthesis. All fields are public.
@@ -56,7 +59,17 @@ class Measurement:
     bounds: Bounds | None
     points: np.ndarray | None = None
 
-    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | None = None) -> Release:
+    def _in_short(self) -> str:
+        feature_map = self.noisy.feature_map
+        return f"{budget_in_short(self.statement)}, {type(feature_map).__name__} of {feature_map.num_features} features"
+
+    def _repr_html_(self) -> str:
+        feature_map = self.noisy.feature_map
+        facts = [("measured", f"{feature_map.num_features} features of {type(feature_map).__name__}")]
+        facts += [("next", ".synthesise() makes a release with synthetic points, and spends nothing")]
+        return card_of("Measurement", self.statement, facts)
+
+    def synthesise(self, num_points: int = 1000, *, seed: int = 0, progress: Progress | bool = False) -> Release:
         """A release with a synthetic database for the embedding.
 
         This is post-processing: it spends no budget, and may be repeated. The weights are a probability vector, so that
@@ -65,7 +78,7 @@ class Measurement:
         Args:
           num_points: M. It has no effect with public points, which are all used.
           seed: the seed of the synthesis.
-          progress: called with (work done, most work possible).
+          progress: True for a bar, or a function that is called with (work done, most work possible).
 
         Raises:
           ValueError: if num_points is not from 1 to a million, or the seed is out of range.
@@ -182,6 +195,7 @@ def points_statement(
     return privacy_statement(noisy, public_inputs=inputs, total=total)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
     """A measurement, and a synthetic database made from it. All fields are public.
@@ -196,9 +210,13 @@ class Release:
     sample: WeightedSample
     seed: int
 
-    def __repr__(self) -> str:
-        shape = list(np.shape(self.sample.points))
-        return f"Release({budget_in_short(self.statement)}, points: {shape})"
+    def _in_short(self) -> str:
+        return f"{budget_in_short(self.statement)}, points: {list(np.shape(self.sample.points))}"
+
+    def _repr_html_(self) -> str:
+        points, weights = self.sample.points, self.sample.weights
+        facts = [("synthetic", html.size_of_points(points))]
+        return card_of("Release", self.statement, facts, *html.weighted_points(points, weights, self.columns))
 
     @property
     def noisy(self) -> NoisyEmbedding:
@@ -216,8 +234,17 @@ class Release:
         bounds, dim = self.measurement.bounds, self.sample.points.shape[1]
         return tuple(f"x{i + 1}" for i in range(dim)) if bounds is None else bounds.names
 
+    def to_pandas(self) -> Any:
+        """The synthetic database as a DataFrame of float64: the columns, and the weights in a last column "weight".
+
+        Raises:
+          ValueError: a column is named "weight".
+          ModuleNotFoundError: pandas is not installed.
+        """
+        return self.sample.to_pandas(self.columns)
+
     def resynthesise(
-        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | None = None
+        self, num_points: int = 1000, *, seed: int | None = None, progress: Progress | bool = False
     ) -> Release:
         """A release with another synthetic database for the same embedding, see ``Measurement.synthesise``."""
         return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)

@@ -7,11 +7,14 @@ import numbers
 import operator
 from typing import Any
 
+from kme_jax._numerics.short_repr import short_repr
+
 # Within these limits, calibration in float64 is on the safe side. A larger ε protects nobody. With a smaller ε or δ the
 # result has no information.
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-9, 1e6, 1e-300
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
     """(ε, δ)-differential privacy under replace-one neighbours: databases of the same, public size N that differ in

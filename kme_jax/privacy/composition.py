@@ -39,6 +39,10 @@ class Composition:
     secure: bool
     mu: float | None = None
 
+    def _in_short(self) -> str:
+        noise = "secure" if self.secure else "NOT PRIVATE, simulated"
+        return f"ε={self.epsilon:g}, δ={self.delta:g}, {noise} noise"
+
     @classmethod
     def planned(cls, budget: PrivacyBudget, failure_probability: float = 0.0) -> Composition:
         """The composition of future secure measurements that may spend all of a budget.

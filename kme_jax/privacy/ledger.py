@@ -23,6 +23,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.privacy.calibration import zcdp_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
@@ -40,6 +41,7 @@ class LedgerError(ValueError):
     """The ledger cannot be used, or the budget may not be spent."""
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """The record of one release.
@@ -222,6 +224,7 @@ def check_total(
         at_least("at_delta epsilon", epsilon)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Ledger:
     """A ledger in an append-only file.
@@ -428,6 +431,7 @@ def _entry(line: bytes) -> Entry | None:
     return None
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Spending:
     """The ledger that records the budget of a release, and the name of its private rows.

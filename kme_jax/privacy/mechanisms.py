@@ -16,13 +16,17 @@ import numpy as np
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import secure as secure_noise
 from kme_jax.privacy.budget import PrivacyBudget
 
+NOT_PRIVATE = "NOT PRIVATE: the noise was simulated. Do not publish this."
+
 Diameter = Literal["proved", "published"]
 
 
+@short_repr
 class Calibrated(NamedTuple):
     """The result of a calibration, in the units of the sensitivity.
 
@@ -190,6 +194,20 @@ class Mechanism:
     rho: float | None = None
     grid: float | None = None
     failure_probability: float = 0.0
+
+    def _in_short(self) -> str:
+        noise = "secure" if self.secure else "NOT PRIVATE, simulated"
+        budget = f"ε={self.epsilon:g}, δ={self.delta:g}, N={self.num_rows}"
+        return f"{budget}, {noise} {self.noise} noise of scale {self.scale:.4g}, sensitivity {self.sensitivity:.4g}"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values for people: the budget, the noise and N."""
+        return [
+            ("privacy", f"ε = {self.epsilon:g}, δ = {self.delta:g} for one row"),
+            ("noise", f"{'secure' if self.secure else 'simulated'}: {self.noise_source}"),
+            ("private rows", f"N = {self.num_rows}"),
+        ]
 
     def validate(self) -> None:
         """Checks a mechanism that was read from a file.

@@ -9,11 +9,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kme_jax._numerics import html
+from kme_jax._numerics.short_repr import in_full
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.composition import Composition
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
 STATEMENT_VERSION = 3
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
@@ -71,7 +73,7 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
         "name": name,
         "feature_map": {
             "name": type(feature_map).__name__,
-            "kernel": repr(feature_map.kernel),
+            "kernel": in_full(feature_map.kernel),
             "num_features": feature_map.num_features,
             "diameter": mechanism.sensitivity * mechanism.num_rows,
             "proof": proof,
@@ -161,8 +163,32 @@ def statement_of(
 
 
 def budget_in_short(statement: dict[str, Any]) -> str:
-    """ε and δ for one line, with a warning if the noise was simulated."""
-    return "NOT PRIVATE, " * (not statement["private"]) + f"ε={statement['epsilon']:g}, δ={statement['delta']:g}"
+    """ε, δ and N for one line, with the kind of noise, and a warning if it was simulated."""
+    noise = "secure noise" if statement["private"] else "simulated noise"
+    budget = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N={statement['num_rows']}, {noise}"
+    return "NOT PRIVATE, " * (not statement["private"]) + budget
+
+
+def card_of(title: str, statement: dict[str, Any], facts: Sequence[tuple[str, str]], *pieces: str) -> str:
+    """HTML of a measurement or a release for notebooks: its budget, its noise, and what it holds.
+
+    Args:
+      title: the name of the class.
+      statement: the privacy statement.
+      facts: further names and values.
+      pieces: HTML that follows, see ``kme_jax._numerics.html.card``.
+    """
+    sources = ", ".join(dict.fromkeys(measurement["source"] for measurement in statement["measurements"]))
+    noise = f"secure: {sources}" if statement["private"] else f"simulated: {sources}"
+    known = [
+        ("privacy", f"ε = {statement['epsilon']:g}, δ = {statement['delta']:g} for {statement['unit']}"),
+        ("noise", noise),
+        ("private rows", f"N = {statement['num_rows']}"),
+    ]
+    if statement["total"] and statement["total"]["releases"] > 1:
+        total = f"{statement['total']['releases']} releases of these rows: {describe_total(statement['total'])}"
+        known.append(("in all", total))
+    return html.card(title, [*known, *facts], *pieces, warning="" if statement["private"] else NOT_PRIVATE)
 
 
 def describe(statement: dict[str, Any]) -> str:

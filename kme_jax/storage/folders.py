@@ -25,6 +25,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from kme_jax._numerics.short_repr import short_repr
+
 ROOM = 1 << 20  # bytes of free space for a statement and points
 MANIFEST = "manifest.json"
 _TEMPORARY = ".kme_jax-"
@@ -41,6 +43,7 @@ class UnknownKindError(ReleaseError):
     """The kind of a folder is not registered."""
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A kind of folder.
@@ -296,6 +299,7 @@ def _array(content: bytes) -> np.ndarray:
     return array
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Folder:
     """A folder with a valid manifest. Build it with :func:`open_folder`.

@@ -34,6 +34,7 @@ import numpy as np
 
 from kme_jax._numerics.precision import reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.synthesis.lasso import SolverReport
 
 Array = jax.Array
@@ -269,6 +270,7 @@ def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarr
     return vectors * roots[None, :], vectors.T @ (features @ target) / roots
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchFit:
     """The solutions for one penalty and P targets, in the coordinates and padded sizes of :class:`EntropicBatch`.
@@ -412,6 +414,7 @@ def _squared_distances(fitted: Array, targets: Array) -> Array:
     return jnp.sum(jnp.square(fitted - targets), axis=1)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class EntropicFit:
     """The solution for one penalty.

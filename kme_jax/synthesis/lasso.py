@@ -21,7 +21,9 @@ import numpy as np
 import scipy.linalg
 import threadpoolctl
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import float64, reproducible_jit
+from kme_jax._numerics.short_repr import short_repr
 
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
@@ -40,6 +42,7 @@ _ROWS_PER_TRANSFER = 256
 _BLAS = threadpoolctl.ThreadpoolController()
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class SolverReport:
     """The report of an optimisation.
@@ -55,6 +58,11 @@ class SolverReport:
     gap: float
     converged: bool
     num_iterations: int
+
+    def _repr_html_(self) -> str:
+        facts = [("solved", f"{self.num_iterations} iterations: {html.converged(self.converged)}")]
+        facts += [("above the optimum", f"by at most {html.number(self.gap)}")]
+        return html.card("SolverReport", facts, html.trace(self.objective, "objective"))
 
 
 class HostRows:

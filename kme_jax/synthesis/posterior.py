@@ -46,8 +46,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.waves import SpectralMap, Waves
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
@@ -72,6 +75,7 @@ _DRAWS = 50  # approximate number of draws that are kept
 _DRIFT = 0.05
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class SamplerSettings:
     """The numbers of atoms, chains and rounds of the sampler.
@@ -347,6 +351,7 @@ def _trajectory(model: Model, step: Array, key: Array, parameters: Parameters, l
     return unravel(jnp.where(accepted, end, start)), jnp.where(accepted, end_table, table), rate
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class PosteriorReport:
     """The report of the sampler.
@@ -368,6 +373,14 @@ class PosteriorReport:
     converged: bool
     kept: float
     attempts: int
+
+    def _repr_html_(self) -> str:
+        misfits = np.asarray(self.misfits, np.float64)
+        facts = [("sampled", f"{self.attempts} attempt{'s' * (self.attempts > 1)}: {html.converged(self.converged)}")]
+        facts += [("acceptance", html.number(self.acceptance)), ("share of noise kept", html.number(self.kept))]
+        facts += [("misfit", "about 1 if the mixtures explain the embedding up to its noise")]
+        trace = html.trace(misfits.mean(axis=1), "mean misfit of the chains") if len(misfits) else ""
+        return html.card("PosteriorReport", facts, trace)
 
 
 @pytree_dataclass
@@ -425,7 +438,7 @@ def posterior_mean(
     num_trajectories: int = 8,
     num_leaps: int = 50,
     num_chains: int = 4,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """The posterior mean of μ̂ given a noisy embedding, by Hamiltonian Monte Carlo. Post-processing.
 
@@ -440,7 +453,7 @@ def posterior_mean(
         misfit shows that the chains had not settled, there are 10 or 20 more rounds.
       num_leaps: number of leapfrog steps of a trajectory. Each takes one gradient.
       num_chains: C, the number of chains.
-      progress: called with (rounds done, total rounds).
+      progress: True for a bar, or a function that is called with (rounds done, total rounds).
 
     Returns:
       The posterior mean, and the report of the sampler.
@@ -453,13 +466,14 @@ def posterior_mean(
     return sample_posterior(key, embedding, proposal, settings, progress=progress)
 
 
+@shows_progress("posterior")
 def sample_posterior(
     key: Array,
     embedding: NoisyEmbedding,
     proposal: NormalProposal,
     settings: SamplerSettings,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """:func:`posterior_mean` with all settings of the sampler.
 
@@ -480,11 +494,13 @@ def sample_posterior(
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
         raise ValueError(
-            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}"
+            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}: "
+            "adaptive_weights with points takes any map"
         )
     if mechanism.noise != "gaussian":
         raise ValueError(
-            f"expected Gaussian noise, got {mechanism.noise}: the model has the likelihood of Gaussian noise"
+            f"expected Gaussian noise, got {mechanism.noise}: the model has the likelihood of Gaussian noise; "
+            "adaptive_weights with points takes any noise"
         )
     if proposal.dim != feature_map.dim:
         raise ValueError(f"proposal: expected {feature_map.dim} columns, as the embedding has, got {proposal.dim}")
@@ -519,7 +535,7 @@ def sample_posterior(
             sums.append(total)
             traces.append(trace)
             done += 1
-            if progress:
+            if callable(progress):
                 jax.block_until_ready(chains)
                 progress(done, settings.num_rounds(attempts))
         parameters, misfit, rates = jax.tree.map(lambda *rounds: np.concatenate(rounds).astype(np.float64), *traces)

@@ -26,6 +26,8 @@ from kme_jax._numerics.precision import (
     precision_of,
     reproducible_jit,
 )
+from kme_jax._numerics.progress import shows_progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -40,7 +42,10 @@ Array = jax.Array
 
 def _fourier_map(embedding: NoisyEmbedding) -> FourierMap:
     if not isinstance(embedding.feature_map, FourierMap):
-        raise ValueError(f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}")
+        raise ValueError(
+            f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}: "
+            "adaptive_weights with points takes any map"
+        )
     return embedding.feature_map
 
 
@@ -48,7 +53,8 @@ def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
     maps = [_fourier_map(embedding) for embedding in embeddings]
     if len({(feature_map.turns.shape, feature_map.turns.dtype) for feature_map in maps}) != 1:
         raise ValueError(
-            "the maps of the embeddings must have the same precision, number of features and number of columns"
+            "the maps of the embeddings must have the same precision, number of features and number of columns: call "
+            "this for one embedding at a time"
         )
     return maps
 
@@ -69,6 +75,7 @@ def cosine_of_turns(u: Array) -> Array:
     return preimage_kernel.polynomial(preimage_kernel.COSINE, r * r)
 
 
+@short_repr
 class CosineWaves(NamedTuple):
     """Features without their scale, computed as cosines alone.
 
@@ -199,13 +206,14 @@ def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: i
     return np.stack([np.concatenate(points) for points in points_of])
 
 
+@shows_progress("pre-images")
 def greedy_preimages(
     embeddings: Sequence[NoisyEmbedding],
     starts: np.ndarray,
     *,
     num_steps: int = 100,
     learning_rate: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> np.ndarray:
     """Iterated approximate pre-images, as in the published code of [B] (figure 2, dashed).
 
@@ -218,7 +226,7 @@ def greedy_preimages(
       num_steps: Adam steps for each point (published: 100).
       learning_rate: of Adam, in the unit of the columns. The default is a length over which the kernel varies. (The
         published value is 100, which is about this length for the published kernel.)
-      progress: called as progress(done, total), in units of work.
+      progress: True for a bar, or a function that is called as progress(done, total), in units of work.
 
     Returns:
       Points, [len(embeddings), M, d].
@@ -230,7 +238,8 @@ def greedy_preimages(
     maps = _similar_maps(embeddings)
     starts = check_points(starts, "starts")
     check_columns(starts, maps[0].dim, "starts")
-    dtype, progress = maps[0].turns.dtype, progress or (lambda done, total: None)
+    dtype = maps[0].turns.dtype
+    progress = progress if callable(progress) else lambda done, total: None
     turns = np.stack([feature_map.turns for feature_map in maps])
     rates = np.asarray([learning_rate or feature_map.length_scale for feature_map in maps], dtype)
     residuals = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
@@ -406,6 +415,7 @@ def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps,
     return jax.vmap(run, (0,) * 4 + (None,) * len(shared))(turns, lengths, targets, keys, *shared)
 
 
+@shows_progress("reduced set")
 def joint_reduced_sets(
     keys: Sequence[Array],
     embeddings: Sequence[NoisyEmbedding],
@@ -414,7 +424,7 @@ def joint_reduced_sets(
     *,
     radius: float = 1.0,
     num_steps: int = 400,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> list[list[tuple[WeightedSample, SolverReport]]]:
     """:func:`joint_reduced_set` for several embeddings and numbers of points: the same samples in less time.
 
@@ -425,7 +435,7 @@ def joint_reduced_sets(
       sizes: numbers of points.
       radius: as for :func:`joint_reduced_set`.
       num_steps: as for :func:`joint_reduced_set`.
-      progress: called with (samples done, number of samples).
+      progress: True for a bar, or a function that is called with (samples done, number of samples).
 
     Returns:
       For each embedding and each size, the sample and the report of :func:`joint_reduced_set`.
@@ -441,14 +451,15 @@ def joint_reduced_sets(
         if size < 1:
             raise ValueError(f"num_points must be at least 1, got {size}")
         if len(candidates) < size:
-            raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={size}")
+            raise ValueError(f"candidates: {len(candidates)} points are fewer than num_points={size}; give more")
     check_radius(radius)
-    dtype, progress = maps[0].turns.dtype, progress or (lambda done, total: None)
+    dtype = maps[0].turns.dtype
+    progress = progress if callable(progress) else lambda done, total: None
     lengths = np.asarray([feature_map.length_scale for feature_map in maps], dtype)
     targets = np.stack([embedding.coordinates for embedding in embeddings]).astype(dtype)
     scales = {feature_map.scale for feature_map in maps}
     if len(scales) > 1:
-        raise ValueError("the embeddings' kernels must have the same k(x, x)")
+        raise ValueError("the embeddings' kernels must have the same k(x, x): call this for one embedding at a time")
     shared = [np.asarray(value, dtype) for value in (candidates, scales.pop(), radius, _JOINT_LEARNING_RATE)]
     options = {"sizes": tuple(map(int, sizes)), "num_steps": num_steps, "num_rounds": _JOINT_ROUNDS}
 
@@ -498,7 +509,7 @@ def joint_reduced_set(
     *,
     radius: float = 1.0,
     num_steps: int = 400,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[WeightedSample, SolverReport]:
     """argmin ½‖μ̃ − Σ_m w_m ψ(z_m)‖² over locations z and weights with Σ|w_m| ≤ C ([B] equation 5), by optax.
 
@@ -514,7 +525,7 @@ def joint_reduced_set(
       num_points: M ≥ 1.
       radius: C ≥ 1, the bound of Σ|w_m|.
       num_steps: optimiser steps in each of three rounds.
-      progress: called once, with (1, 1).
+      progress: True for a bar, or a function that is called once, with (1, 1).
 
     Returns:
       The sample, and a report: the objective at every step, the gap of the final weights at the final locations, and

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from kme_jax._numerics.precision import Progress, in_float64, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
 from kme_jax.synthesis.entropic import EntropicLeastSquares, project_features
 from kme_jax.synthesis.lasso import SolverReport
 from kme_jax.synthesis.posterior import PosteriorMean
@@ -67,6 +68,7 @@ def _weigh(mean: PosteriorMean, points: np.ndarray) -> tuple[np.ndarray, SolverR
     return fit.weights, fit.report
 
 
+@shows_progress("points")
 def represent(
     mean: PosteriorMean,
     num_points: int = 1000,
@@ -75,7 +77,7 @@ def represent(
     box: tuple[np.ndarray, np.ndarray] | None = None,
     seed: int = 0,
     num_steps: int = 300,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[WeightedSample, SolverReport]:
     """Points whose embedding is close to a denoised embedding ([B] section 3.3 for uniform weights). Post-processing.
 
@@ -90,7 +92,7 @@ def represent(
       box: lower and upper bounds of the points, [d] each, which may be infinite; None for no bounds.
       seed: of the starting points.
       num_steps: steps of Adam.
-      progress: called with (steps done, total steps).
+      progress: True for a bar, or a function that is called with (steps done, total steps).
 
     Returns:
       The sample, whose weights are probabilities, and a report: the objective ½‖ȳ − Σ w ψ(z)‖² at every step of Adam,
@@ -125,7 +127,7 @@ def represent(
                 waves, target, parameters, state, limits, num_steps=size, schedule_steps=num_steps, uniform=uniform
             )
             traces.append(np.asarray(trace, np.float64))
-            if progress:
+            if callable(progress):
                 progress(start + size, num_steps)
         points = np.clip(centre + length * np.asarray(parameters["points"], np.float64), lower, upper)
         values = np.asarray(jax.nn.softmax(parameters["logits"]), np.float64)

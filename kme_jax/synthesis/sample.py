@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import check_points
 from kme_jax._numerics.pytrees import pytree_dataclass
-from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism
 
 
 @pytree_dataclass
@@ -28,6 +30,13 @@ class WeightedSample:
     weights: np.ndarray
     mechanism: Mechanism | None = None
 
+    def _repr_html_(self) -> str:
+        facts, warning, mechanism = [("points", html.size_of_points(self.points))], "", self.mechanism
+        if mechanism is not None:
+            facts += mechanism.facts
+            warning = "" if mechanism.secure else NOT_PRIVATE
+        return html.card("WeightedSample", facts, *html.weighted_points(self.points, self.weights), warning=warning)
+
     def expectation(self, h: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4).
 
@@ -38,6 +47,26 @@ class WeightedSample:
           The estimate, a number or [*shape].
         """
         return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """The points as a DataFrame of float64, with the weights in a last column "weight".
+
+        Args:
+          columns: names of the columns [d]; x1, x2 and so on if None.
+
+        Raises:
+          ValueError: a column is named "weight", or there is another number of names.
+          ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("a DataFrame needs pandas: pip install pandas", name="pandas") from error
+        points = np.asarray(self.points, np.float64)
+        names = [f"x{i + 1}" for i in range(points.shape[1])] if columns is None else list(columns)
+        if "weight" in names:
+            raise ValueError('columns: one is named "weight", as the weights are; give other names')
+        return pandas.DataFrame(points, columns=names).assign(weight=np.asarray(self.weights, np.float64))
 
     def quantise(self, num_rows: int, seed: int) -> np.ndarray:
         """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996).
@@ -61,7 +90,7 @@ class WeightedSample:
         if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
             raise ValueError(
                 f"only probability weights can be quantised: these sum to {weights.sum():.4g} and the smallest is "
-                f"{weights.min():.2g}"
+                f"{weights.min():.2g}; adaptive_weights(noisy, points, signed=False) gives a probability vector"
             )
         shift = np.random.default_rng(seed).uniform()
         edges = np.cumsum(weights) * (num_rows / weights.sum())

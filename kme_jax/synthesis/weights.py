@@ -14,7 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
+from kme_jax._numerics.progress import shows_progress
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
@@ -146,6 +149,7 @@ def l1_ball_weights(
     return WeightedSample(problem.points, weights, embedding.mechanism), report
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """Weights that :func:`adaptive_weights` compared.
@@ -167,6 +171,7 @@ class Candidate:
     share: float = 0.0
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class RiskReport:
     """The candidates of :func:`adaptive_weights`, with their risks.
@@ -179,13 +184,22 @@ class RiskReport:
     chosen: Candidate
     candidates: tuple[Candidate, ...]
 
+    def _repr_html_(self) -> str:
+        best = self.chosen
+        facts = [("chosen", f"{best.kind} weights, risk {html.number(best.risk)}, share {html.number(best.share)}")]
+        facts += [("compared", f"{len(self.candidates)} candidates; those of least risk:")]
+        names = ["kind", "penalty", "degrees of freedom", "risk", "share"]
+        ordered = sorted(self.candidates, key=lambda candidate: candidate.risk)
+        rows = [[c.kind, c.penalty, c.degrees_of_freedom, c.risk, c.share] for c in ordered[: html.MAX_ROWS]]
+        return html.card("RiskReport", facts, html.first_rows(names, rows, len(ordered)))
+
 
 def adaptive_weights(
     embedding: NoisyEmbedding,
     points: np.ndarray | None = None,
     *,
     signed: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> tuple[WeightedSample, RiskReport]:
     """Weights with a small estimated risk, from probability vectors shrunk towards uniform weights, and signed weights.
 
@@ -214,7 +228,7 @@ def adaptive_weights(
       embedding: μ̃, with Gaussian noise. (For Laplace noise the estimate is only approximate.)
       points: z, [M, d]; those that the map was made from, if None.
       signed: whether signed weights are allowed. If not, the weights are a probability vector.
-      progress: called with (penalties tried, most penalties possible).
+      progress: True for a bar, or a function that is called with (penalties tried, most penalties possible).
 
     Returns:
       The sample, and the report of risks. The weights are a probability vector unless signed weights have the least
@@ -227,12 +241,13 @@ def adaptive_weights(
 
 
 @in_float64
+@shows_progress("weights")
 def adaptive_weights_batch(
     embeddings: Sequence[NoisyEmbedding],
     points: np.ndarray | None = None,
     *,
     signed: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> list[tuple[WeightedSample, RiskReport]]:
     """:func:`adaptive_weights` for a list of noisy embeddings of one map, such as several ε and draws of the noise.
 
@@ -242,7 +257,7 @@ def adaptive_weights_batch(
       embeddings: noisy embeddings μ̃ of the same map.
       points: see :func:`adaptive_weights`.
       signed: see :func:`adaptive_weights`.
-      progress: called with (penalties tried, most penalties possible).
+      progress: True for a bar, or a function that is called with (penalties tried, most penalties possible).
 
     Returns:
       The result of :func:`adaptive_weights` for each embedding.
@@ -255,7 +270,9 @@ def adaptive_weights_batch(
         raise ValueError("embeddings: expected one or more, got none")
     feature_map = embeddings[0].feature_map
     if any(embedding.feature_map is not feature_map for embedding in embeddings):
-        raise ValueError("embeddings: expected the same feature map for all of them, got different ones")
+        raise ValueError(
+            "embeddings: expected the same feature map for all of them, got different ones; call this for each"
+        )
     if points is None and isinstance(feature_map, SubspaceMap):
         points, expand = feature_map.points, feature_map.expand
         targets = np.stack([embedding.coordinates for embedding in embeddings])
@@ -298,9 +315,9 @@ def adaptive_weights_batch(
         previous = risks
         active = active & (rises < _RISES_TO_STOP) & (penalty >= _SMALLEST_PENALTY * variances)
         penalty /= _PENALTY_RATIO
-        if progress:
+        if callable(progress):
             progress(num_tried + 1, _MAX_PENALTIES)
-    if progress:
+    if callable(progress):
         progress(_MAX_PENALTIES, _MAX_PENALTIES)
     return [
         _aggregate(

@@ -10,9 +10,11 @@ import dataclasses
 
 import numpy as np
 
+from kme_jax._numerics.short_repr import in_short, short_repr
 from kme_jax.table.readers import TableSource
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class ColumnCheck:
     """How the cells of a column are read. SENSITIVE: counts of private cells, without noise.
@@ -30,6 +32,9 @@ class ColumnCheck:
     missing: int
     unreadable: int
     moved: int
+
+    def _in_short(self) -> str:
+        return f"SENSITIVE, {in_short(self.name)}, {in_short(self.kind)}"
 
 
 def check_table(source: TableSource) -> list[ColumnCheck]:

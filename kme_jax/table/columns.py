@@ -46,6 +46,7 @@ from kme_jax._numerics.cells import (
     parse_numbers,
     parse_time,
 )
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.table.arrow import (
     floats_of,
@@ -104,6 +105,7 @@ _REMEDIES = {
 }
 
 
+@short_repr
 class Marks(NamedTuple):
     """The codes that stand for cells without a value of the column.
 
@@ -275,6 +277,14 @@ class Column(abc.ABC):
         return pc.if_else(pa.array(missing), pa.scalar(None, self.type), values)
 
     @abc.abstractmethod
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values of this column, as from ``decode``, for a column of a DataFrame. This column alone decides the type.
+
+        Args:
+          array: values of this column [m], of any type that ``check`` accepts.
+        """
+
+    @abc.abstractmethod
     def _decode_values(self, codes: np.ndarray) -> pa.Array:
         """Values of codes that do not stand for missing cells."""
 
@@ -301,7 +311,7 @@ class Column(abc.ABC):
         if text != MISSING:
             raise self._error(f"{said(text)} is not one of its values, {self._values_in_words}")
         if not self.nullable:
-            raise self._error("no cell is missing: it is not nullable")
+            raise self._error("no cell is missing: it is not nullable (nullable=True allows missing cells)")
         return self.num_values
 
     @abc.abstractmethod
@@ -364,6 +374,7 @@ def is_label(text: Any) -> bool:
     return isinstance(text, str) and 0 < len(text) <= MAX_LABEL and text.strip() == text and text.isprintable()
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Numeric(Column):
     """Numbers on a grid from a lower to an upper bound.
@@ -469,6 +480,13 @@ class Numeric(Column):
             values = np.round(values, self._digits)  # 12.34, not 12.340000000000002
         return pa.array(np.clip(values, self.lower, self.upper), self.type)
 
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as int64, as Int64 in a nullable column of integers, or as float64 with NaN for missing cells."""
+        values = array.cast(self.type)
+        if not (self.integer and self.nullable):
+            return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+        return pandas_module().Int64Dtype().__from_arrow__(values)
+
     def _label(self, value):
         return str(value) if self.integer else f"{value:.{self._digits}f}"
 
@@ -525,6 +543,7 @@ def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
     return codes
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
     """Texts from a list. A cell that is a number or a time is the category with the same number or time.
@@ -549,7 +568,7 @@ class Categorical(Column):
                 "(free text and identifiers cannot be released)"
             )
         if not self.categories:
-            raise self._error("the list of categories is empty")
+            raise self._error(f"the list of categories is empty: {_REMEDIES['categories']}")
         for category in self.categories:
             if not is_label(category):
                 raise self._error(f"a category must be {_LABEL}, got {said(category)}")
@@ -558,7 +577,7 @@ class Categorical(Column):
         object.__setattr__(self, "categories", tuple(self.categories))
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
-            raise self._error(f"categories appear more than once: {shown(twice)}")
+            raise self._error(f"categories appear more than once: {shown(twice)}; list each once")
 
     @property
     def num_values(self) -> int:
@@ -644,6 +663,25 @@ class Categorical(Column):
         codes = [self._keys.get(("time", time)) for time in times]
         return np.array([marks.unreadable if code is None else code for code in codes], np.int64)
 
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the categories are the words true and false, in small or capital letters, and have no order."""
+        return not self.ordered and sorted(category.lower() for category in self.categories) == ["false", "true"]
+
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as a categorical with all categories, in their order.
+
+        If the categories are true and false, values are bool, or the nullable boolean in a nullable column.
+        """
+        codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
+        if not self.is_boolean:
+            codes = pc.fill_null(codes, -1).to_numpy()
+            return pandas_module().Categorical.from_codes(codes, list(self.categories), ordered=self.ordered)
+        values = pc.equal(codes, int(self.categories[1].lower() == "true"))
+        if not self.nullable:
+            return np.asarray(values, bool)
+        return pandas_module().BooleanDtype().__from_arrow__(values)
+
     def _decode_values(self, codes):
         return pa.array(self.categories, self.type).take(pa.array(codes))
 
@@ -655,6 +693,7 @@ class Categorical(Column):
         return shown(self.categories)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Ordinal(Categorical):
     """Categories in an order."""
@@ -663,6 +702,7 @@ class Ordinal(Categorical):
     ordered = True
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Datetime(Column):
     """Dates, or times in UTC, from a lower to an upper bound.
@@ -747,6 +787,11 @@ class Datetime(Column):
             return pa.array(units.astype(np.int32)).cast(self.type)
         return pa.array(units * SECONDS[self.resolution]).cast(self.type)
 
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Values as datetime64[s], for every resolution. Missing cells are NaT."""
+        values = array.cast(self.type).cast(pa.timestamp("s"))
+        return np.asarray(values, "datetime64[s]")
+
     def _label(self, value):
         if self.resolution == "day":
             return value.isoformat()
@@ -768,6 +813,19 @@ class Datetime(Column):
     @property
     def _values_in_words(self):
         return f"{self.lower} to {self.upper}"
+
+
+def pandas_module() -> Any:
+    """The module pandas.
+
+    Raises:
+      ModuleNotFoundError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("a DataFrame needs pandas: pip install pandas", name="pandas") from error
+    return pandas
 
 
 KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical, Ordinal, Datetime)}

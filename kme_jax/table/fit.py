@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
@@ -186,13 +187,14 @@ def _leaves(
     )
 
 
+@shows_progress("synthesis")
 def synthesise(
     layout: Layout,
     plan: Plan,
     measured: list[NoisyEmbedding | None],
     *,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> RelaxedRows:
     """Relaxed rows whose embeddings are close to the noisy embeddings.
 
@@ -201,7 +203,7 @@ def synthesise(
       plan: the bins.
       measured: the noisy embeddings of the three measurements; None for a measurement that does not exist.
       seed: of the fit.
-      progress: called with (work done, total work).
+      progress: True for a bar, or a function that is called with (work done, total work).
     """
     first, coarse, pairs = measured
     if first is None:
@@ -209,7 +211,7 @@ def synthesise(
     num_rows = first.mechanism.num_rows
     singles = Singles.read(layout, first)
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
-    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=progress)
+    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in _marginals(pairs) if block.zoom}
     leaves = [

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import TableMap
@@ -78,6 +79,7 @@ class _Session:
         return self.perturb(number, self.sum(number, feature_map), share)
 
 
+@shows_progress("rows")
 def measure_table(
     source: TableSource | pa.Table | str | os.PathLike | Any,
     schema: Schema,
@@ -88,7 +90,7 @@ def measure_table(
     folder: str | os.PathLike | None = None,
     secure: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> TableMeasurement:
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
@@ -111,7 +113,7 @@ def measure_table(
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
       seed: of simulated noise.
-      progress: called with (rows read, 3 N).
+      progress: True for a bar, or a function that is called with (rows read, 3 N).
 
     Raises:
       ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
@@ -122,10 +124,10 @@ def measure_table(
     planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
     check_columns(schema, target)
     if spending is not None and not secure:
-        raise ValueError("a ledger is for secure noise: simulated noise releases nothing")
+        raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     if source.schema != schema:
-        raise ValueError("source: it was opened with another schema")
+        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
     num_rows = source.num_rows
     check_num_rows(num_rows, budget)
     layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, cast(float, planned.rho))
@@ -136,7 +138,7 @@ def measure_table(
         _check_save(draft, folder)
     if spending is not None:
         spending.check()
-    session = _Session(source, budget, None if secure else jax.random.key(seed), progress)
+    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
     # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
     first = session.sum(0, singles_map)
     total = None if spending is None else spending.spend(planned)
@@ -153,7 +155,7 @@ def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, bu
     for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
         if share:
             if num_rows * largest.weight >= 2**MAX_SUM_BITS:
-                raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
+                raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly; release fewer")
             secure_mechanism(largest, num_rows, budget, share=share)
 
 
@@ -231,7 +233,7 @@ def release_table(
     num_rows: int | None = None,
     secure: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> TableRelease:
     """A synthetic table in place of a private one: :func:`measure_table`, then ``TableMeasurement.synthesise``.
 
@@ -244,7 +246,7 @@ def release_table(
       num_rows: number of rows of the synthetic table; None for N.
       secure: whether noise is secure.
       seed: of the synthesis, and of simulated noise.
-      progress: called with (work done, total work) by the synthesis.
+      progress: True for a bar, or a function that is called with (work done, total work) by the synthesis.
 
     Raises:
       ValueError: as :func:`measure_table`, or the number of synthetic rows is not from 1 to a billion.
@@ -260,5 +262,6 @@ def release_table(
         spending=spending,
         secure=secure,
         seed=seed,
+        progress=progress is True,
     )
     return measured.synthesise(num_rows, seed=seed, progress=progress)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.table import Binning, Block, TableMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -43,6 +44,7 @@ _EVENLY = 1e-3  # share of all rows that is spread evenly over the classes
 MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The columns of a table, and the column by which all marginals are split, if there is one.
@@ -164,6 +166,7 @@ def singles_map(layout: Layout) -> TableMap:
     return TableMap(layout.binnings, tuple(blocks))
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Singles:
     """The noisy counts of the first measurement, and estimates from them. Each list has one entry for each column.
@@ -255,6 +258,7 @@ def choose_bins(binning: Binning, counts: np.ndarray, num_bins: float, least: fl
     return np.append(bins, bins.max() + 1)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The bins in which pairs of columns are measured. Each list has one entry for each column.
@@ -432,6 +436,7 @@ def _same(one: TableMap | None, other: TableMap | None) -> bool:
     return one is other if one is None or other is None else one.equals(other)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Largest:
     """Bounds that hold for the map of a measurement under every plan. ``secure_mechanism`` takes it as an integer map.

@@ -18,6 +18,7 @@ import optax
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 
 NUM_RELAXED = 400
@@ -31,6 +32,7 @@ _FINEST = 1e-7
 _PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
     """The noisy counts that relaxed rows are fitted to.
@@ -313,7 +315,7 @@ class RelaxedRows:
             i, k = self.offsets[a : a + 2]
             weights = weights * np.einsum("tka,ta->tk", self.probabilities[..., i:k], leaves[a].masses(k - i))
         if not weights.sum() > 0:
-            raise ValueError("there are no such rows in the release")
+            raise ValueError("there are no such rows in the release; ask for fewer conditions")
         return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
 
     def sample(self, num_rows: int, seed: int) -> np.ndarray:

@@ -16,13 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import shown
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, privacy_statement
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
 from kme_jax.privacy.verification import check_embedding, check_statement, with_room
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
@@ -51,9 +54,11 @@ _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if the schema has too many columns, or the target is not one of them."""
     if len(schema.columns) > MAX_COLUMNS:
-        raise ValueError(f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}")
+        raise ValueError(
+            f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}; remove some"
+        )
     if target is not None and target not in schema.names:
-        raise ValueError(f"target: the schema has no column {target!r}")
+        raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
 
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
@@ -62,6 +67,7 @@ def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binnin
     return binnings, -1 if target is None else schema.index(target)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMeasurement:
     """The three measurements of a private table, and what is needed to use them. Public.
@@ -82,15 +88,24 @@ class TableMeasurement:
     measured: dict[str, NoisyEmbedding]
     statement: dict[str, Any]
 
+    def _in_short(self) -> str:
+        size = f"{len(self.schema.columns)} columns, {len(self.measured)} measurements"
+        return f"{budget_in_short(self.statement)}, {size}"
+
+    def _repr_html_(self) -> str:
+        facts = [("measured", f"{', '.join(self.measured)} of {len(self.schema.columns)} columns")]
+        facts += [("next", ".synthesise() makes a release with synthetic rows, and spends nothing")]
+        return card_of("TableMeasurement", self.statement, facts)
+
     def synthesise(
-        self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | None = None
+        self, num_rows: int | None = None, *, seed: int = 0, progress: Progress | bool = False
     ) -> TableRelease:
         """A synthetic table for the measurements. This is post-processing: each call spends nothing.
 
         Args:
           num_rows: number of synthetic rows; None for N.
           seed: of the synthesis.
-          progress: called with (work done, total work).
+          progress: True for a bar, or a function that is called with (work done, total work).
 
         Raises:
           ValueError: num_rows is not from 1 to a billion, or the seed is not from 0 to 2³² − 1.
@@ -212,6 +227,7 @@ def _checked_statement(
     }
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableRelease:
     """A release of a table: measurements, and synthetic rows that were drawn from them. Public.
@@ -228,9 +244,15 @@ class TableRelease:
     table: pa.Table
     seed: int
 
-    def __repr__(self) -> str:
-        size = f"{self.table.num_rows} rows, {len(self.schema.columns)} columns"
-        return f"TableRelease({budget_in_short(self.statement)}, {size})"
+    def _in_short(self) -> str:
+        size = f"{self.table.num_rows} synthetic rows, {len(self.schema.columns)} columns"
+        return f"{budget_in_short(self.statement)}, {size}"
+
+    def _repr_html_(self) -> str:
+        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.schema.columns)} columns")]
+        facts += [] if self.target is None else [("target", self.target)]
+        few = [list(row.values()) for row in self.table.slice(0, html.MAX_ROWS).to_pylist()]
+        return card_of("TableRelease", self.statement, facts, html.first_rows(self.columns, few, self.table.num_rows))
 
     @property
     def schema(self) -> Schema:
@@ -273,9 +295,20 @@ class TableRelease:
         if not weighted:
             return self.schema.decode(rows.sample(num_rows, seed))
         if "weight" in self.schema.names:
-            raise ValueError("weighted: a column is named weight already")
+            raise ValueError("weighted: a column is named weight already; sample without weights")
         codes, weights = rows.weighted_sample(num_rows, seed)
         return self.schema.decode(codes).append_column("weight", pa.array(weights))
+
+    def to_pandas(self, table: pa.Table | None = None) -> Any:
+        """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.
+
+        Args:
+          table: rows from :meth:`sample`; None for the rows of the release.
+
+        Raises:
+          ModuleNotFoundError: pandas is not installed.
+        """
+        return self.schema.to_pandas(self.table if table is None else table)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes synthetic.parquet, report.html, schema.json, privacy.json, measurements.npz (the noisy embeddings),

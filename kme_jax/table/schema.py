@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.columns import Categorical, Column, column_of
+from kme_jax.table.columns import Categorical, Column, column_of, pandas_module
 
 SCHEMA_VERSION = 1
+_FIELDS = ("schema_version", "filled_from_data", "columns", "comment")  # of the JSON document
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Schema:
     """The schema of a table. It is public, and must not come from the private rows.
@@ -33,12 +36,15 @@ class Schema:
     def __post_init__(self):
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
-            raise ValueError("the schema has no columns")
+            raise ValueError("the schema has no columns: list one or more")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
         if twice:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
         if not isinstance(self.filled_from_data, bool):
             raise ValueError(f"filled_from_data must be true or false, got {said(self.filled_from_data)}")
+
+    def _in_short(self) -> str:
+        return f"{len(self.columns)} columns: {shown(self.names)}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +73,7 @@ class Schema:
             # The names of the table are not shown: without a header line they would be private cells.
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line")
         if missing or extra:
-            texts = [f"it lacks the schema's {shown(missing)}"] * bool(missing)
+            texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)
             texts += [f"the schema lacks {shown(extra)}: drop extra columns, or add them to the schema"] * bool(extra)
             raise ValueError("; ".join(texts))
 
@@ -120,6 +126,42 @@ class Schema:
         arrays = [column.decode(codes[:, place]) for place, column in enumerate(self.columns)]
         return pa.table(arrays, names=list(self.names))
 
+    def to_pandas(self, table: pa.Table) -> Any:
+        """Synthetic rows as a DataFrame. The schema alone decides the types of its columns.
+
+        ========================================  ==========================================
+        column of the schema                      type in the DataFrame (if it is nullable)
+        ========================================  ==========================================
+        numeric, integer                          int64 (Int64)
+        numeric                                   float64 (float64, with NaN)
+        categorical with categories true, false   bool (boolean)
+        other categorical                         category (category, with NaN)
+        ordinal                                   ordered category (the same, with NaN)
+        datetime                                  datetime64[s] (datetime64[s], with NaT)
+        ========================================  ==========================================
+
+        A DataFrame with these types has the same types again after a release.
+
+        Formal guarantee: types of the private DataFrame have no influence. One row can decide such a type: a bool
+        column with one missing cell has the type object. So a type that was copied from the private DataFrame would
+        tell something about this one row, without noise. The schema is public, and each column's type is a function of
+        the column's kind, its categories, ``integer`` and ``nullable``. The values of the synthetic rows have no
+        influence either: all categories are in the type, drawn or not.
+
+        Args:
+          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. A column "weight" that the schema does not
+            have becomes float64.
+
+        Raises:
+          ValueError: columns are missing or extra.
+          ModuleNotFoundError: pandas is not installed.
+        """
+        extra = ["weight"] if "weight" in table.column_names and "weight" not in self.names else []
+        self.check_fields(table.drop_columns(extra).schema)
+        columns = {column.name: column.to_pandas(table.column(column.name)) for column in self.columns}
+        weights = {name: table.column(name).to_numpy() for name in extra}
+        return pandas_module().DataFrame(columns | weights)
+
     def check(self, table: pa.Table) -> None:
         """Refuses a table with invalid values. Not for private rows, because errors show what they hold.
 
@@ -150,10 +192,10 @@ class Schema:
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
         if type(version) is not int or version != SCHEMA_VERSION:
-            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {said(version)}")
-        unknown = sorted(document.keys() - {"schema_version", "filled_from_data", "columns", "comment"})
+            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; kme-jax schema drafts one")
+        unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
-            raise ValueError(f"unknown field {said(unknown[0])}")
+            raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
         columns = tuple(column_of(entry, place) for place, entry in enumerate(document["columns"], 1))
         return cls(columns, document.get("filled_from_data", False))
 

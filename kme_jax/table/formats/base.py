@@ -13,6 +13,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
 
 BATCH_ROWS = 2**16
@@ -56,6 +57,7 @@ class Reader(abc.ABC):
                 yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Format:
     """A file format of tables.

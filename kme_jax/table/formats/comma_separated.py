@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import Format, Reader
 
 _NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class CsvLimits:
     """How much memory a .csv file may take.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
 from kme_jax.table.report.words import label_of, range_of
 
@@ -16,6 +17,7 @@ MAX_BINS = 10  # bins of a column in a pair, plus one for missing values
 WEAK = 0.05  # associations below it are not written as numbers
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Bins:
     """A column in few bins.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
 from kme_jax.table.report.bins import MAX_BINS, Bins, associations, bins_of
 from kme_jax.table.schema import Schema
@@ -16,6 +17,7 @@ from kme_jax.table.schema import Schema
 _MAX_ROWS = 40_000  # rows from which the report is computed
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Section:
     """A section of a report.
@@ -31,6 +33,7 @@ class Section:
     html: str
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReportData:
     """The public data of a report.

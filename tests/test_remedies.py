@@ -1,0 +1,57 @@
+"""Refusals say what to do."""
+
+import inspect
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import kme_jax
+from kme_jax import Ledger, PrivacyBudget, Spending, WeightedSample
+from kme_jax.synthesis import joint_reduced_set, posterior_mean
+from kme_jax.table import Categorical, Numeric, Schema, measure_table, open_table
+
+FOLDER = pathlib.Path(__file__).parent / "data/folders_of_0.1"
+SCHEMA = Schema((Numeric("age", 0, 99), Categorical("job", ("a", "b"))))
+TABLE = pa.table({"age": [1, 2, 3], "job": ["a", "b", "a"]})
+BUDGET = PrivacyBudget(1.0, 1e-3)
+
+
+def _of_points():
+    return kme_jax.load(FOLDER / "release").noisy  # of a SubspaceMap
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda: WeightedSample(np.zeros((2, 1)), np.array([2.0, -1.0])).quantise(5, 0), "signed=False"),
+        (lambda: posterior_mean(None, _of_points(), None), "adaptive_weights with points takes any map"),
+        (lambda: joint_reduced_set(None, _of_points(), np.zeros((5, 2)), 3), "adaptive_weights with points"),
+        (
+            lambda: measure_table(TABLE, SCHEMA, budget=BUDGET, secure=False, spending=Spending(Ledger("l"), "d")),
+            "leave spending out",
+        ),
+        (
+            lambda: measure_table(open_table(TABLE, SCHEMA), Schema(SCHEMA.columns, True), budget=BUDGET),
+            "give the same schema to open_table and here",
+        ),
+        (lambda: measure_table(TABLE, SCHEMA, budget=BUDGET, target="jobs"), "no column 'jobs', only age, job"),
+        (lambda: open_table(TABLE.select(["age"]), SCHEMA), "lacks the schema's job: add it, or remove it from"),
+        (
+            lambda: kme_jax.load(FOLDER / "table_release").sample(5, where=["age<20", "age>30"]),
+            "ask for fewer conditions",
+        ),
+        (lambda: Categorical("job", ()), "the list of categories is empty: list them, from public knowledge"),
+        (lambda: SCHEMA.columns[1].code(None), "nullable=True allows missing cells"),
+        (lambda: kme_jax.load(FOLDER / "release").sample.to_pandas(["x", "weight"]), "give other names"),
+    ],
+)  # fmt: skip
+def test_the_remedy_is_said_in_one_line(call, remedy):
+    with pytest.raises(ValueError, match=remedy) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_the_remedy_for_signed_weights_exists():
+    assert inspect.signature(kme_jax.adaptive_weights).parameters["signed"].default is True
