@@ -30,7 +30,10 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-suppress_warnings = ["myst.header"]  # CHANGELOG and CONTRIBUTING are included as they are
+suppress_warnings = [
+    "myst.header",  # CHANGELOG and CONTRIBUTING are included as they are
+    "ref.python",  # a word such as "columns" may be an attribute of two classes
+]
 
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True

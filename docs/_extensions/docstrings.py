@@ -14,12 +14,17 @@ from sphinx.application import Sphinx
 # What is kept as it is: literals, roles, emphasis, and the bullet of a list.
 _KEPT = re.compile(r"``.+?``|:[\w:]+:`[^`]+`|`[^`]+`__?|(?<![\w*])\*\w(?:[^*\n]*\w)?\*(?![\w*])|^\s*\* ")
 
+_AFTER_LITERAL = " -:/'\".,;!?)]}>"
+
 
 def escaped(line: str) -> str:
     """A line in which |, * and a trailing _ have no meaning in reStructuredText."""
     parts, last = [], 0
     for kept in _KEPT.finditer(line):
-        parts += [_escape(line[last : kept.start()]), kept[0]]
+        following = line[kept.end() : kept.end() + 1]
+        # A literal has to end before a space or a mark: "\\ " is a space of no width.
+        gap = "\\ " if following and kept[0].endswith("`") and following not in _AFTER_LITERAL else ""
+        parts += [_escape(line[last : kept.start()]), kept[0], gap]
         last = kept.end()
     return "".join([*parts, _escape(line[last:])])
 

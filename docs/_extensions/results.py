@@ -29,6 +29,7 @@ TABLES = {
     "accuracy_proposal": (("accuracy_proposal",), "experiments.accuracy.proposal", "markdown"),
     "accuracy_robustness": (("accuracy_robustness",), "experiments.accuracy.robustness", "markdown"),
     "audit": (("audit",), "experiments.audit.run", "markdown"),
+    "benchmark": (("benchmark",), "experiments.benchmark.report", "markdown"),
     "merf_gaussians": (("merf_gaussians",), "experiments.merf.gaussians", "markdown"),
     "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
@@ -42,7 +43,6 @@ TABLES = {
 }
 # The same for plain text. A function of several results takes a list of them.
 TEXTS = {
-    "benchmark": (("benchmark",), "experiments.benchmark.report", "table"),
     "figures_curves": (_PANELS, "experiments.figures.report", "table"),
     "figures_best": (_PANELS, "experiments.figures.report", "best_table"),
     "figures_summary": (_PANELS, "experiments.figures.report", "summary"),
