@@ -7,7 +7,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_extensions")]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("MPLBACKEND", "Agg")
+# Kernels of notebooks find this checkout, and the commands that are installed beside this Python.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+os.environ["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
 
 from kme_jax import __version__  # noqa: E402
 
@@ -38,6 +40,7 @@ suppress_warnings = [
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_in_temp = True
 nb_merge_streams = True
 nb_ipywidgets_js = {}  # the default loads scripts from elsewhere
 
