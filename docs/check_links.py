@@ -80,7 +80,9 @@ def faults(folder: pathlib.Path) -> list[str]:
             target = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
             if not target.exists():
                 lines.append(f"{path.name}: a link to {address}, which does not exist")
-            elif parts.fragment and target in pages and urllib.parse.unquote(parts.fragment) not in pages[target].targets:
+            elif (
+                parts.fragment and target in pages and urllib.parse.unquote(parts.fragment) not in pages[target].targets
+            ):
                 lines.append(f"{path.name}: a link to {address}, which has no such target")
     return lines
 
