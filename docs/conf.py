@@ -9,6 +9,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_extensions")]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Kernels of notebooks find this checkout, and the commands that are installed beside this Python.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA warns where it loads a compiled program
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "docs" / "_build" / ".compiled"))
 os.environ["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
 
