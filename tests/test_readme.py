@@ -33,7 +33,7 @@ READERS_OWN = {
 }
 # Commands of the README that install, and so are run by .ci/run and not by a test.
 INSTALLATIONS = [
-    'pip install -e ".[tables]"',
+    'pip install -e ".[tables]" pandas',
     'pip install -e ".[experiments]" && python -m experiments.figures',
     'pip install -e ".[test]" && python -m pytest',
     'pip install -e ".[docs]" && python -m sphinx -W docs docs/_build/html',
