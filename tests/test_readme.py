@@ -102,9 +102,7 @@ def test_the_readme_is_short():
 
 
 def test_the_table_of_the_readme_is_made_from_the_results():
-    assert f"\n\n{documentation.committed().text('table_peers_headline')}\n\n" in README.read_text().replace(
-        " -->\n", "\n\n"
-    )
+    assert f"\n\n{documentation.committed().text('table_peers_headline')}\n\n" in README.read_text()
 
 
 def test_files_that_the_readme_names_exist():
