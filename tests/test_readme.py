@@ -180,10 +180,15 @@ def test_the_examples_of_the_guides_run(tmp_path, monkeypatch):
         variables = of_page.setdefault(page, {})
         for code in _examples(page):
             exec(compile(code, page, "exec"), variables)
+    _people()[["age", "rich"]].to_csv("people.csv", index=False)
+    (code,) = _examples("docs/index.md")
+    exec(compile(code, "docs/index.md", "exec"), {})
+    assert (tmp_path / "published" / "synthetic.parquet").exists()
     assert of_page["docs/guides/tables.md"]["released"].table.num_rows == 500
     assert of_page["docs/guides/points.md"]["again"].sample.points.shape == (5000, 2)
 
 
+@pytest.mark.slow
 def test_the_short_examples_run(tmp_path, monkeypatch):
     import jax
 

@@ -47,7 +47,15 @@ def process(app: Sphinx, what: str, name: str, obj: object, options: Any, lines:
                 code_indent = indent
 
 
+def shorten(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """A signature that says Array for the array of JAX, whose own name is that of a hidden module."""
+    return tuple(text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Runs before napoleon, whose priority is 500."""
     app.connect("autodoc-process-docstring", process, priority=400)
+    app.connect("autodoc-process-signature", shorten)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
