@@ -114,7 +114,7 @@ def run(config: SecurityConfig) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The results as a table for the README."""
+    """The results as a table of Markdown."""
     lines = [
         "| D | ε | σ, simulated | σ, secure | ratio | Δ, simulated | Δ, secure | ratio | seconds, simulated | secure "
         "| ratio |",

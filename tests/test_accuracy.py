@@ -6,13 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import security
 from experiments.accuracy import plot, proposal, robustness, subset
 from experiments.accuracy.config import AccuracyConfig
-from experiments.audit import run as audit
 from experiments.common.errors import InputError
 from experiments.common.published import balog2018
-from experiments.common.results import REPOSITORY, write_json
+from experiments.common.results import write_json
 
 SHORT = {"num_atoms": 5, "num_trajectories": 2, "num_leaps": 3}
 
@@ -168,18 +166,3 @@ def test_bad_flags_are_one_line(tiny, change, message):
     with pytest.raises(InputError, match=message) as error:
         dataclasses.replace(tiny, **change).validate()
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [
-        ("accuracy", subset),
-        ("accuracy_proposal", proposal),
-        ("accuracy_robustness", robustness),
-        ("audit", audit),
-        ("security", security),
-    ],
-)
-def test_the_readme_shows_the_committed_table(name, module):
-    result = json.loads((REPOSITORY / "figures" / f"{name}.json").read_text())
-    assert module.markdown(result) in (REPOSITORY / "README.md").read_text()

@@ -698,9 +698,9 @@ class TestPrivacy:
 
 
 @pytest.mark.slow
-def test_the_examples_in_the_readme_run(tmp_path, monkeypatch, capsys):
-    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
+    guide = (pathlib.Path(__file__).parent.parent / "docs" / "guides" / "generators.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     chosen = [
         block
         for block in blocks

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from experiments.common.errors import InputError
-from experiments.common.results import REPOSITORY
 from experiments.merf import classifiers, gaussians, image_files, images, plot, release
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon
@@ -295,12 +294,3 @@ def test_a_missing_library_is_one_line():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr.strip() == 'error: no_such_library is not installed: pip install -e ".[experiments]"'
-
-
-def test_the_readme_shows_the_committed_results():
-    committed = sorted((REPOSITORY / "figures").glob("merf_*.json"))
-    assert committed
-    readme = (REPOSITORY / "README.md").read_text()
-    for path in committed:
-        result = json.loads(path.read_text())
-        assert {"merf_images": images, "merf_gaussians": gaussians}[result["experiment"]].markdown(result) in readme

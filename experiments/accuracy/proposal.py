@@ -263,7 +263,7 @@ def _number(values: dict[str, float], name: str, form: str) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The summary as a table for the README."""
+    """The summary as a table of Markdown."""
     lines = [
         "| D | ε | published, best over M | fixed points | locations: joint | posterior mean: improved | ± | gain "
         "| 100 points | 10 000 rows | 1000 rows | seconds |",

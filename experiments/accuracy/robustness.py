@@ -180,7 +180,7 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The summary as a table for the README. Its spread is the largest relative distance of a gain from their mean."""
+    """The summary as a table of Markdown. Its spread is the largest relative distance of a gain from their mean."""
     lines = [
         "| N | D | γ | public | ε | gain for each mixture | furthest from mean | Δ / Δ of uniform weights, worst |",
         "|---|---|---|---|---|---|---|---|",

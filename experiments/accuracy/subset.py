@@ -205,7 +205,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The steps from the published algorithm 1 to `improved` at M = 1000 and 10 000, as a table for the README."""
+    """The steps from the published algorithm 1 to `improved` at M = 1000 and 10 000, as a table of Markdown."""
     lines = [
         "| D | M | ε | published | + exact σ | + √2/N | + probability weights | + shrinkage: improved | gain |",
         "|---|---|---|---|---|---|---|---|---|",

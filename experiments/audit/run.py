@@ -65,7 +65,7 @@ def run(config: AuditConfig) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The results as a table for the README."""
+    """The results as a table of Markdown."""
     lines = [
         "| mechanism | map | ε | of the diameter | claim | lower bound | runs | claim refuted |",
         "|---|---|---|---|---|---|---|---|",

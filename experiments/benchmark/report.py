@@ -51,6 +51,27 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The result as a table of Markdown: a line for each case, with its peers.
+
+    It shows what every version of the benchmark has recorded.
+    """
+    lines = [
+        f"| {result['environment']['device_kind']}, {result['environment']['usable_cores']} cores "
+        "| seconds | pairs per second | of the ceiling | times as fast as | seconds to compile |",
+        "|---|---|---|---|---|---|",
+    ]
+    for record in result["records"]:
+        rate, ceiling = record["pairs_per_second"], record["ceiling"]
+        peers = [f"{name}: {peer['ratio']:.3g}" for name, peer in record["peers"].items() if peer["ratio"]]
+        lines.append(
+            f"| {record['name']} | {record['median_seconds']:.3g} | {f'{rate:.3g}' if rate else '–'} | "
+            f"{format(ceiling['share'], '.0%') if ceiling else '–'} | {', '.join(peers) or '–'} | "
+            f"{record['compile_seconds']:.2g} |"
+        )
+    return "\n".join(lines)
+
+
 def _shown(contender: dict[str, Any]) -> str:
     rows = f", {contender['num_rows']} rows" if contender["num_rows"] else ""
     return f"{contender['variant']}{rows}"

@@ -226,7 +226,7 @@ def _shown(rows: np.ndarray, seed: int) -> dict[str, Any]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Means over seeds ± standard errors, for the README."""
+    """Means over seeds ± standard errors, as a table of Markdown."""
     lines = [
         "| 2-D grid, ε = {epsilon:g}, δ = {delta:g} | NLL per point | modes of 25 | standard deviation of modes, "
         "least and largest mean of seeds | of any one seed | within 15 % of 0.2 | outside of 3 σ | seeds "

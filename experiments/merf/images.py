@@ -276,7 +276,7 @@ def accuracy(cell: dict[str, Any]) -> float:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Accuracy, mean of the classifiers and of seeds ± standard error, for the README."""
+    """Accuracy, mean of the classifiers and of seeds ± standard error, as a table of Markdown."""
     name = result["config"]["dataset"]
     lines = [
         f"| {image_files.TITLES[name]}, δ = {result['config']['delta']:g} | ε | images learnt from | accuracy, mean of "

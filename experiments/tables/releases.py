@@ -28,11 +28,6 @@ _CONTROLS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = 
     "independent columns": lambda rng, codes: rng.permuted(codes, axis=0),
     "real sample": lambda rng, codes: codes[rng.integers(0, len(codes), len(codes))],
 }
-# Results of other methods for adult_pgm at ε = 1, δ = 1e-5 from issue 6, for one split and one seed.
-_OTHERS = {
-    "MST": {"2-way": 0.072, "3-way": 0.151, "auc gradient_boosting": 0.823},
-    "AIM": {"2-way": 0.056, "3-way": 0.118, "auc gradient_boosting": 0.832},
-}
 _METRICS = {f"{order}-way": f"{order}-way" for order in marginals.ORDERS} | {
     f"{score} {name}": f"{score.upper()}, {label}" for score in ("auc", "f1") for name, label in CLASSIFIERS.items()
 }
@@ -161,7 +156,7 @@ def data_title(result: dict[str, Any]) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The summary as a table for the README: mean ± standard error, seconds, and peak memory of a release."""
+    """The summary as a table: mean ± standard error, seconds, and peak memory of a release."""
     lines = [
         f"| {data_title(result)} | {' | '.join(_METRICS.values())} | seconds | MiB |",
         "|---|" + "---|" * (len(_METRICS) + 2),
@@ -179,6 +174,4 @@ def markdown(result: dict[str, Any]) -> str:
     for row in result["summary"]:
         title = row["source"] if row["epsilon"] is None else f"{row['source']}, ε = {row['epsilon']:g}"
         lines.append(line(title, row["mean"], row["error"]))
-    if result["config"]["dataset"] == "adult_pgm":
-        lines += [line(f"{name}, ε = 1 (issue 6, one seed)", mean, {}) for name, mean in _OTHERS.items()]
     return "\n".join(lines)

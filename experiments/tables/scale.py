@@ -146,7 +146,7 @@ def run(
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a table for the README."""
+    """The result as a table of Markdown."""
     lines = [
         "| N | file, MiB | F | non-zeros per row | passes | rows/s | seconds: sums | noise | peak memory, MiB |",
         "|---|---|---|---|---|---|---|---|---|",

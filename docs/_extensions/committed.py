@@ -1,0 +1,50 @@
+"""The tables and texts that pages show, made from the committed results in ``figures/``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pathlib
+from typing import Any
+
+FIGURES = pathlib.Path(__file__).resolve().parents[2] / "figures"
+_PANELS = ("figure1_D2", "figure1_D5", "figure2_D2", "figure2_D5")
+
+# What a page may show: the results in figures/, and the function that makes a table of Markdown of them.
+TABLES = {
+    "accuracy": (("accuracy",), "experiments.accuracy.subset", "markdown"),
+    "accuracy_proposal": (("accuracy_proposal",), "experiments.accuracy.proposal", "markdown"),
+    "accuracy_robustness": (("accuracy_robustness",), "experiments.accuracy.robustness", "markdown"),
+    "audit": (("audit",), "experiments.audit.run", "markdown"),
+    "benchmark": (("benchmark",), "experiments.benchmark.report", "markdown"),
+    "merf_gaussians": (("merf_gaussians",), "experiments.merf.gaussians", "markdown"),
+    "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),
+    "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
+    "security": (("security",), "experiments.security", "markdown"),
+    "table_peers": (("tables_adult_pgm",), "experiments.tables.peers", "markdown"),
+    "table_peers_headline": (("tables_adult_pgm",), "experiments.tables.peers", "headline"),
+    "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
+    "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
+    "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
+    "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
+}
+# The same for plain text. A function of several results takes a list of them.
+TEXTS = {
+    "figures_curves": (_PANELS, "experiments.figures.report", "table"),
+    "figures_best": (_PANELS, "experiments.figures.report", "best_table"),
+    "figures_summary": (_PANELS, "experiments.figures.report", "summary"),
+}
+
+
+def files(name: str) -> list[pathlib.Path]:
+    """The committed files that a table or text is made from."""
+    names, _, _ = (TABLES | TEXTS)[name]
+    return [FIGURES / f"{file}.json" for file in names]
+
+
+def text(name: str) -> str:
+    """A table in Markdown, or plain text, made from the committed results."""
+    names, module, function = (TABLES | TEXTS)[name]
+    results: list[dict[str, Any]] = [json.loads(path.read_text()) for path in files(name)]
+    several = names == _PANELS
+    return getattr(importlib.import_module(module), function)(results if several else results[0])

@@ -1,0 +1,65 @@
+"""Releases of adult_pgm beside those of other systems, as a table.
+
+The results of the other systems are in ``peers.json``. They were measured outside of this project, with one seed each.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+PEERS = pathlib.Path(__file__).with_name("peers.json")
+EPSILON = 1.0  # at which the other systems were run
+# The number of digits is that of the other systems' results.
+_COLUMNS = {
+    "1-way": ("tv1", "1-way", 3),
+    "2-way": ("tv2", "2-way", 3),
+    "3-way": ("tv3", "3-way", 3),
+    "AUC, gradient boosting": ("auc_gradient_boosting", "auc gradient_boosting", 3),
+    "F1, gradient boosting": ("f1_gradient_boosting", "f1 gradient_boosting", 3),
+    "AUC, logistic regression": ("auc_logistic_regression", "auc logistic_regression", 3),
+    "AUC, random forest": ("auc_random_forest", "auc random_forest", 3),
+    "seconds": ("seconds", "seconds", 0),
+}
+HEADLINE = ("1-way", "2-way", "3-way", "AUC, gradient boosting", "seconds")
+
+
+def read_peers() -> dict[str, Any]:
+    """The results of the other systems: "about" says how they were measured, "rows" has one entry for each system."""
+    return json.loads(PEERS.read_text())
+
+
+def markdown(result: dict[str, Any], columns: tuple[str, ...] = tuple(_COLUMNS)) -> str:
+    """Releases at ε = 1 beside the real rows and other systems, as a table of Markdown.
+
+    Args:
+      result: of ``experiments.tables.releases`` for adult_pgm.
+      columns: the titles of the columns that are shown.
+
+    Raises:
+      ValueError: if the result is of another data set.
+    """
+    if result["config"]["dataset"] != "adult_pgm":
+        raise ValueError(f"the other systems were run on adult_pgm, not on {result['config']['dataset']}")
+    summary = {(line["source"], line["epsilon"]): line for line in result["summary"]}
+    ours, real = summary["release", EPSILON], summary["real rows", None]
+    title = f"**kme_jax {result['environment']['kme_jax']}**, {ours['num_seeds']} splits"
+    lines = [
+        f"| adult_pgm, ε = {EPSILON:g}, δ = {ours['delta']:g} | {' | '.join(columns)} |",
+        "|---|" + "---|" * len(columns),
+        _line(title, [(ours["mean"].get(_COLUMNS[c][1]), _COLUMNS[c][2]) for c in columns]),
+    ]
+    for peer in read_peers()["rows"]:
+        lines.append(_line(peer["method"], [(peer.get(_COLUMNS[c][0]), _COLUMNS[c][2]) for c in columns]))
+    lines.append(_line("the real rows", [(real["mean"].get(_COLUMNS[c][1]), _COLUMNS[c][2]) for c in columns]))
+    return "\n".join(lines)
+
+
+def headline(result: dict[str, Any]) -> str:
+    """:func:`markdown` with the columns that the README shows."""
+    return markdown(result, HEADLINE)
+
+
+def _line(title: str, values: list[tuple[float | None, int]]) -> str:
+    return f"| {title} | {' | '.join('–' if value is None else f'{value:.{digits}f}' for value, digits in values)} |"
