@@ -38,6 +38,7 @@ FOURIER = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2)
 LABELLED = LabelledMap(FOURIER, 3)
 SMALL = MLP(widths=(20, 20), code=2)
 QUICK = Training(num_steps=50, num_cycles=1, batch_size=60)
+LONG = Training(num_steps=600, num_cycles=1, batch_size=120, learning_rate=1e-2)
 CENTRES = np.asarray([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
 
 
@@ -56,8 +57,7 @@ def _measured(rows, counts=True, key=3):
 def trained():
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         measured = _measured(_rows(20_000))
-        training = Training(num_steps=600, num_cycles=1, batch_size=120, learning_rate=1e-2)
-        made = train_generator(jax.random.key(5), measured.embedding, SMALL, training, counts=measured.counts)
+        made = train_generator(jax.random.key(5), measured.embedding, SMALL, LONG, counts=measured.counts)
     return measured, made
 
 
@@ -418,8 +418,7 @@ def test_generators_are_of_the_rows_that_are_covered():
     counts = mean_embedding(TableMap.of_codes(3), class_labels(LABELLED, rows))
     with pytest.warns(UserWarning, match=r"add up to 0\.75"):
         measured = measure_labelled(jax.random.key(3), sums, counts, PrivacyBudget(300.0, 1e-5))
-    training = Training(num_steps=400, num_cycles=1, batch_size=120, learning_rate=1e-2)
-    made = train_generator(jax.random.key(5), measured.embedding, SMALL, training, counts=measured.counts)
+    made = train_generator(jax.random.key(5), measured.embedding, SMALL, LONG, counts=measured.counts)
     assert made.report.fit < 0.2 * np.sum(sums.coordinates**2) / 16
     sigma = measured.embedding.mechanism.scale
     assert made.report.expected == pytest.approx(sums.coordinates.size * (sigma / 0.75) ** 2, rel=1e-2)

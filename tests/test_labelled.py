@@ -173,10 +173,17 @@ def test_classes_without_rows_are_zeros(feature_map):
 
 def test_relaxed_rows_are_mixtures_of_rows():
     rows = _rows(MIXED, 6)
-    np.testing.assert_allclose(MIXED.relaxed(MIXED.relax(rows)), MIXED(rows), atol=1e-6)
-    half = (MIXED.relax(rows[:1]) + MIXED.relax(np.concatenate([rows[:1, :3], rows[1:2, 3:]], axis=1))) / 2
-    other = np.concatenate([rows[:1, :3], rows[1:2, 3:]], axis=1)
-    np.testing.assert_allclose(MIXED.relaxed(half), (MIXED(rows[:1]) + MIXED(other)) / 2, atol=1e-6)
+    rows[2] = np.concatenate([rows[0, :3], rows[1, 3:]])  # the numbers of one row, the codes of another
+    features = np.asarray(compiled.features(MIXED, rows))
+
+    @jax.jit
+    def relaxed(rows):
+        parts = MIXED.relax(rows)
+        return MIXED.relaxed(parts), MIXED.relaxed((parts[:1] + parts[2:3]) / 2)
+
+    each, half = relaxed(rows)
+    np.testing.assert_allclose(each, features, atol=1e-6)
+    np.testing.assert_allclose(half, (features[:1] + features[2:3]) / 2, atol=1e-6)
 
 
 def test_what_cannot_be_is_refused():
