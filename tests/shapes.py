@@ -1,0 +1,190 @@
+"""Arrays in calls of public functions, checked against the shapes in their annotations while tests run.
+
+``install`` is called before the package is imported. From then on, each public function and method of ``kme_jax``
+whose annotations have shapes (jaxtyping) checks its arguments and its result when it returns. So a function either
+refuses an array, with its own error, or takes and returns what its annotations say. A method without annotations is
+checked against those of the method that it overrides. Fields of dataclasses are checked after construction, except
+when JAX builds a pytree: its leaves are then placeholders, or arrays with other dimensions.
+
+jaxtyping's own import hook decorates every function, nested ones too, which takes several milliseconds for each
+definition. It also checks arguments before the call, so that the errors of the package could not be tested.
+"""
+
+import dataclasses
+import functools
+import importlib.machinery
+import inspect
+import sys
+import types
+import typing
+
+import beartype
+import beartype.door
+import jax
+import jaxtyping
+import numpy as np
+
+PACKAGE = "kme_jax"
+UNCHECKED = ("kme_jax._numerics", "kme_jax.cli")  # not public
+_CONF = beartype.BeartypeConf(is_pep484_tower=True, warning_cls_on_decorator_exception=None)
+_BUILT_BY_JAX = "_numerics/pytrees.py"  # the file whose code calls a constructor for a pytree
+
+
+class ShapeError(TypeError):
+    """An array does not fit its annotation."""
+
+
+def mentions_shape(hint):
+    """Whether there is an array with a shape in a type."""
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        return True
+    return any(map(mentions_shape, typing.get_args(hint)))
+
+
+def mentions_bare_array(hint):
+    """Whether there is an array without a shape in a type."""
+    return hint in (np.ndarray, jax.Array) or (
+        typing.get_origin(hint) is np.ndarray or any(map(mentions_bare_array, typing.get_args(hint)))
+    )
+
+
+def public_functions(owner):
+    """The public functions of a module, or the public methods of a class, and its own __call__: (name, function,
+    wrap), where ``wrap`` turns a function into the kind of attribute that it is."""
+    for name, value in list(vars(owner).items()):
+        if name.startswith("_") and name != "__call__":
+            continue
+        if isinstance(value, types.FunctionType) and value.__module__ == _module_of(owner):
+            yield name, value, lambda function: function
+        elif isinstance(value, classmethod | staticmethod) and isinstance(owner, type):
+            yield name, value.__func__, type(value)
+        elif type(value) is property and isinstance(value.fget, types.FunctionType) and isinstance(owner, type):
+            yield name, value.fget, property
+
+
+def public_classes(module):
+    """The public classes that a module defines."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def hints_of(function, name=None, owner=None):
+    """{parameter, or "return": type}: of a function, or of the method that it overrides if it has no annotations."""
+    inherited = [vars(base).get(name) for base in owner.__mro__] if isinstance(owner, type) else []
+    for candidate in [function, *inherited]:
+        candidate = getattr(candidate, "fget", None) or getattr(candidate, "__func__", candidate)
+        if isinstance(candidate, types.FunctionType) and inspect.unwrap(candidate).__annotations__:
+            return typing.get_type_hints(inspect.unwrap(candidate), include_extras=True)
+    return {}
+
+
+def _module_of(owner):
+    return owner.__module__ if isinstance(owner, type) else owner.__name__
+
+
+def _fits(value, hint):
+    return beartype.door.is_bearable(value, hint, conf=_CONF)
+
+
+def _has_arrays(value):
+    return any(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(value))
+
+
+def _describe(value):
+    shown = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else leaf, value)
+    return f"{type(value).__name__} {shown!r:.200}"
+
+
+def _check(what, value, hint):
+    if not _fits(value, hint):
+        raise ShapeError(f"{what}: {_describe(value)} is not {hint}")
+
+
+def checked(function, hints, name):
+    """The function, which checks its arguments and its result when it returns."""
+    hints = {parameter: hint for parameter, hint in hints.items() if mentions_shape(hint)}
+    signature = inspect.signature(function)
+    expected = hints.pop("return", None)
+    if expected is not None and inspect.isgeneratorfunction(inspect.unwrap(function)):
+        expected = None
+    if not hints and expected is None:
+        return function
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        result = function(*args, **kwargs)
+        with jaxtyping.jaxtyped("context"):
+            arguments = signature.bind(*args, **kwargs).arguments
+            for parameter, hint in hints.items():
+                value = arguments.get(parameter)
+                # Lists, data frames and other things that become arrays are the function's business.
+                if value is not None and _has_arrays(value):
+                    _check(f"{name}({parameter})", value, hint)
+            if expected is not None:
+                _check(f"the result of {name}", result, expected)
+        return result
+
+    return call
+
+
+def _check_fields(cls):
+    initialise = cls.__init__
+
+    @functools.wraps(initialise)
+    def construct(self, *args, **kwargs):
+        initialise(self, *args, **kwargs)
+        if type(self) is not cls or sys._getframe(1).f_code.co_filename.endswith(_BUILT_BY_JAX):
+            return
+        with jaxtyping.jaxtyped("context"):
+            for field, hint in _field_hints(cls).items():
+                value = getattr(self, field)
+                if _has_arrays(value):
+                    _check(f"{cls.__name__}.{field}", value, hint)
+
+    cls.__init__ = construct
+
+
+@functools.cache
+def _field_hints(cls):
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if mentions_shape(hints[field.name])}
+
+
+def check_module(module):
+    """Makes the public functions of a module, and the methods and constructors of its public classes, check shapes."""
+    classes = public_classes(module)
+    for owner in [module, *classes]:
+        for name, function, wrap in public_functions(owner):
+            wrapped = checked(function, hints_of(function, name, owner), f"{owner.__name__}.{name}")
+            if wrapped is not function:
+                setattr(owner, name, wrap(wrapped))
+    for cls in classes:
+        if dataclasses.is_dataclass(cls) and "__init__" in vars(cls):
+            _check_fields(cls)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        super().exec_module(module)
+        check_module(module)
+
+
+class _Finder:
+    """Finds the modules of the package, and checks their public functions after they were run."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] != PACKAGE or name.startswith(UNCHECKED):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def install():
+    """Checks all modules of the package that are imported from now on."""
+    sys.meta_path.insert(0, _Finder)
