@@ -47,7 +47,7 @@ class Waves(abc.ABC):
 
     @abc.abstractmethod
     def table_of_normals(
-        self, centres: Float[Array, "K d"], weights: Float[Array, "K"], widths: Float[Array, "G"]
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "G"]
     ) -> Float[Array, "..."]:
         """ψ(Σ_k w_k N(z_k, s_g² I)), with k in group g, as a table. Traceable and differentiable.
 
@@ -61,14 +61,14 @@ class Waves(abc.ABC):
         """
 
     @abc.abstractmethod
-    def table(self, features: Float[Array, "F"]) -> Float[Array, "..."]:
+    def table(self, features: Float[AnyArray, "F"]) -> Float[AnyArray, "..."]:
         """Features [J] as a table, with 0 in entries without a frequency."""
 
     @abc.abstractmethod
     def features(self, table: Float[Array, "..."]) -> Float[Array, "F"]:
         """The inverse of ``table``, [J]."""
 
-    def fewer(self, number: int, table: Float[Array, "..."]) -> tuple[Waves, Float[Array, "..."]]:
+    def fewer(self, number: int, table: Float[AnyArray, "..."]) -> tuple[Waves, Float[AnyArray, "..."]]:
         """Waves of the first ``number`` frequencies, which are a random sample of all, and their entries of a table.
 
         All frequencies are returned if there are fewer, or if the first are not a random sample (the default).
@@ -85,7 +85,7 @@ class Waves(abc.ABC):
         return self.features(self.table_of_normals(centres, weights, jnp.zeros(1, centres.dtype)))
 
     def mixtures(
-        self, centres: Float[Array, "K d"], weights: Float[Array, "K"], widths: Float[Array, "G"]
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "G"]
     ) -> Float[Array, "G F"]:
         """ψ of Σ_k w_k N(z_k, s_g² I) over k in group g, for every group, [G, J]. Traceable."""
         groups = widths.shape[0], weights.shape[0] // widths.shape[0]
