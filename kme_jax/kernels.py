@@ -411,8 +411,8 @@ class GaussianSum(UnitShiftInvariant):
       weights: a > 0, [T], scaled to the sum 1. Equal weights if None.
     """
 
-    gammas: Float[AnyArray, "T d"]
-    weights: Float[AnyArray, "T"] | None = None
+    gammas: Float[AnyArray, "terms d"]
+    weights: Float[AnyArray, "terms"] | None = None
 
     def __post_init__(self):
         known = np.ndarray | jax.Array | list | tuple

@@ -91,7 +91,7 @@ class FourierMap(SpectralMap):
     """
 
     kernel: Kernel
-    turns: Float[np.ndarray, "frequencies d"]
+    turns: Float[AnyArray, "frequencies d"]
     least_cosine: float = -1.0
     radius: float = math.inf
 

@@ -110,13 +110,13 @@ class MixedMap(FeatureMap):
         which has the probability of that code."""
         return self.numeric.dim + sum(self.categories)
 
-    def relaxed(self, rows: Float[Array, "n relaxed"]) -> Float[Array, "n F"]:
+    def relaxed(self, rows: Float[AnyArray, "n relaxed"]) -> Float[Array, "n F"]:
         """E ψ of relaxed rows [n, relaxed_dim], with categories drawn with their probabilities: [n, F]."""
         numbers = self.numeric.dim
         shares = rows[:, numbers:] / math.sqrt(len(self.categories))
         return jnp.concatenate([self.numeric(rows[:, :numbers]), shares], axis=1)
 
-    def relax(self, rows: Float[Array, "n d"]) -> Float[Array, "n relaxed"]:
+    def relax(self, rows: Float[AnyArray, "n d"]) -> Float[Array, "n relaxed"]:
         """Rows [n, d + m] as relaxed rows, [n, relaxed_dim], in which each category has probability 1."""
         numbers, columns = self.numeric.dim, [rows[:, : self.numeric.dim]]
         for j, size in enumerate(self.categories):

@@ -456,7 +456,7 @@ class SubspaceMap(FeatureMap):
         """1e100. Squares up to this size, and their sums, are far from overflow."""
         return 1e100
 
-    def rank_at(self, num_points: int | Int[np.ndarray, "n"]) -> int | Int[np.ndarray, "n"]:
+    def rank_at(self, num_points: int | Int[np.ndarray, "n"]) -> np.integer | Int[np.ndarray, "n"]:
         """F of the first M points, for one M or an array of them."""
         return np.searchsorted(self.pivots, num_points, side="left")
 

@@ -47,7 +47,7 @@ class Waves(abc.ABC):
 
     @abc.abstractmethod
     def table_of_normals(
-        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "G"]
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "groups"]
     ) -> Float[Array, "..."]:
         """ψ(Σ_k w_k N(z_k, s_g² I)), with k in group g, as a table. Traceable and differentiable.
 
@@ -85,8 +85,8 @@ class Waves(abc.ABC):
         return self.features(self.table_of_normals(centres, weights, jnp.zeros(1, centres.dtype)))
 
     def mixtures(
-        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "G"]
-    ) -> Float[Array, "G F"]:
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "groups"]
+    ) -> Float[Array, "groups F"]:
         """ψ of Σ_k w_k N(z_k, s_g² I) over k in group g, for every group, [G, J]. Traceable."""
         groups = widths.shape[0], weights.shape[0] // widths.shape[0]
         tables = jax.vmap(self.table_of_normals)(centres.reshape(*groups, -1), weights.reshape(groups), widths[:, None])

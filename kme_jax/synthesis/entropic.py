@@ -79,7 +79,9 @@ class _Problem:
     log_prior: Float[Array, "M"]
     spectrum: Float[Array, "F"]
 
-    def covariance_product(self, weights: Float[Array, "P M"], vectors: Float[Array, "P k F"]) -> Float[Array, "P k F"]:
+    def covariance_product(
+        self, weights: Float[Array, "targets M"], vectors: Float[Array, "targets k F"]
+    ) -> Float[Array, "targets k F"]:
         """C v for the covariance C = Σ w a aᵀ − (Σ w a)(Σ w a)ᵀ of every target: w [P, M], v [P, k, F]."""
         products = _rows_times(vectors, self.transposed)
         centred = products - jnp.sum(weights[:, None, :] * products, axis=2, keepdims=True)
@@ -290,14 +292,14 @@ class BatchFit:
     """
 
     penalty: float
-    weights: Float[Array, "P M"]
-    residuals: Float[Array, "P F"]
-    distances: Float[np.ndarray, "P"]
-    gaps: Float[np.ndarray, "P"]
-    converged: Bool[np.ndarray, "P"]
-    num_steps: Int[np.ndarray, "P"]
-    objectives: Float[np.ndarray, "checks P"]
-    inverses: Float[Array, "P F F"] | None
+    weights: Float[Array, "targets M"]
+    residuals: Float[Array, "targets F"]
+    distances: Float[np.ndarray, "targets"]
+    gaps: Float[np.ndarray, "targets"]
+    converged: Bool[np.ndarray, "targets"]
+    num_steps: Int[np.ndarray, "targets"]
+    objectives: Float[np.ndarray, "checks targets"]
+    inverses: Float[Array, "targets F F"] | None
 
 
 class EntropicBatch:
@@ -320,7 +322,7 @@ class EntropicBatch:
     def __init__(
         self,
         features: Float[AnyArray, "_ _"],
-        targets: Float[np.ndarray, "P F"],
+        targets: Float[np.ndarray, "targets F"],
         num_weights: int,
         *,
         invert: bool = False,
@@ -350,22 +352,22 @@ class EntropicBatch:
         inwards = jnp.asarray(padded, self._problem.features.dtype)
         return inwards if self._rotation is None else inwards @ self._rotation
 
-    def residuals(self, fit: BatchFit) -> Float[np.ndarray, "P F"]:
+    def residuals(self, fit: BatchFit) -> Float[np.ndarray, "targets F"]:
         """The dual variables in the coordinates of the features, [P, F]."""
         vectors = fit.residuals if self._rotation is None else fit.residuals @ self._rotation.T
         return np.asarray(vectors)[:, : self._num_features]
 
-    def weights(self, fit: BatchFit) -> Float[np.ndarray, "P M"]:
+    def weights(self, fit: BatchFit) -> Float[np.ndarray, "targets M"]:
         """w, positive, [P, M]. Each row sums to 1."""
         return np.asarray(fit.weights)[:, : self._num_weights]
 
     def solve(
         self,
         penalty: float,
-        tolerances: Float[np.ndarray, "P"],
+        tolerances: Float[np.ndarray, "targets"],
         *,
         start: BatchFit | None = None,
-        active: Bool[np.ndarray, "P"] | None = None,
+        active: Bool[np.ndarray, "targets"] | None = None,
         max_steps: int = _MAX_NEWTON_STEPS,
     ) -> BatchFit:
         """The solutions for τ.
@@ -393,7 +395,9 @@ class EntropicBatch:
         objectives = np.asarray(trace)[: int(steps.max()) + 1]
         return BatchFit(penalty, weights, duals, distances, gaps, gaps <= tolerances, steps, objectives, inverses)
 
-    def degrees_of_freedom(self, fit: BatchFit, active: Bool[np.ndarray, "P"] | None = None) -> Float[np.ndarray, "P"]:
+    def degrees_of_freedom(
+        self, fit: BatchFit, active: Bool[np.ndarray, "targets"] | None = None
+    ) -> Float[np.ndarray, "targets"]:
         """Σ_f ∂(Σ_m w_m a_m)_f / ∂y_f at the solutions, = tr(C (τ I + C)⁻¹) by the implicit function theorem, [P].
 
         The trace is estimated by Hutchinson's method with 16 fixed vectors of random signs. The relative standard error

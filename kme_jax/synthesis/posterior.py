@@ -263,7 +263,9 @@ def _start(model: Model, key: Array, *, num_chains: int, num_atoms: int, num_wid
 def run_round(
     model: Model, key: PRNGKeyArray, number: Int[Array, ""], chains: Chains, plan: Plan, *, num_leaps: int
 ) -> tuple[
-    Chains, Float32[Array, "F"], tuple[Parameters, Float32[Array, "trajectories C"], Float32[Array, "trajectories C"]]
+    Chains,
+    Float32[Array, "F"],
+    tuple[Parameters, Float32[Array, "trajectories chains"], Float32[Array, "trajectories chains"]],
 ]:
     """One round of HMC trajectories of all chains at the same time.
 
@@ -370,7 +372,7 @@ class PosteriorReport:
       attempts: number of attempts at sampling, 1 to 3. The last one is used.
     """
 
-    misfits: Float[np.ndarray, "trajectories C"]
+    misfits: Float[np.ndarray, "trajectories chains"]
     acceptance: float
     converged: bool
     kept: float
@@ -395,9 +397,9 @@ class PosteriorMean:
 
     feature_map: SpectralMap
     coordinates: Float64[np.ndarray, "F"]
-    centres: Float64[np.ndarray, "S K d"]
-    weights: Float64[np.ndarray, "S K"]
-    widths: Float64[np.ndarray, "S K"]
+    centres: Float64[np.ndarray, "draws K d"]
+    weights: Float64[np.ndarray, "draws K"]
+    widths: Float64[np.ndarray, "draws K"]
     mechanism: Mechanism
 
     def sample(self, num_points: int, seed: int) -> Float64[np.ndarray, "M d"]:

@@ -99,7 +99,7 @@ class CosineWaves(NamedTuple):
             angles = angles + points[..., d, None] * column.reshape(shape)
         return cosine_of_turns(angles)
 
-    def with_gradient(self, vector: Float[AnyArray, "F"]) -> Float[Array, "1+d F"]:
+    def with_gradient(self, vector: Float[AnyArray, "F"]) -> Float[Array, "_ F"]:
         """Rows [1 + d, J] for a vector v [J]: their products with ψ(z) are ⟨v, ψ(z)⟩ and its gradient by z, over 2π."""
         cosines, sines = jnp.split(vector, 2)
         return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines])[None] * self.columns])
