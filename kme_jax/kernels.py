@@ -40,7 +40,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.validation import require
 
 Array = jax.Array
-NormalSampler = Callable[..., Array]
+NormalSampler = Callable[..., Float[Array, "n d"]]
 
 # Up to this many columns, the differences are written out one by one, so that they fuse. With more, a loop adds them.
 UNROLLED_COLUMNS = 16

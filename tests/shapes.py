@@ -10,6 +10,7 @@ jaxtyping's own import hook decorates every function, nested ones too, which tak
 definition. It also checks arguments before the call, so that the errors of the package could not be tested.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -23,7 +24,9 @@ import beartype.door
 import jax
 import jaxtyping
 import numpy as np
+from jax.core import Tracer
 
+AnyArray = np.ndarray | jax.Array
 PACKAGE = "kme_jax"
 UNCHECKED = ("kme_jax._numerics", "kme_jax.cli")  # not public
 _CONF = beartype.BeartypeConf(is_pep484_tower=True, warning_cls_on_decorator_exception=None)
@@ -77,8 +80,25 @@ def hints_of(function, name=None, owner=None):
     for candidate in [function, *inherited]:
         candidate = getattr(candidate, "fget", None) or getattr(candidate, "__func__", candidate)
         if isinstance(candidate, types.FunctionType) and inspect.unwrap(candidate).__annotations__:
-            return typing.get_type_hints(inspect.unwrap(candidate), include_extras=True)
+            return _evaluated(inspect.unwrap(candidate).__annotations__, inspect.unwrap(candidate).__globals__)
     return {}
+
+
+def fields_of(cls):
+    """{field: type}: of a dataclass, with the fields that it inherits."""
+    hints = {}
+    for base in reversed(cls.__mro__):
+        hints |= _evaluated(vars(base).get("__annotations__", {}), vars(sys.modules[base.__module__]))
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name in hints}
+
+
+def _evaluated(annotations, names):
+    """The types that annotations stand for, without those of names that only type checkers import."""
+    hints = {}
+    for name, annotation in annotations.items():
+        with contextlib.suppress(NameError):
+            hints[name] = eval(annotation, dict(names)) if isinstance(annotation, str) else annotation
+    return hints
 
 
 def _module_of(owner):
@@ -104,30 +124,39 @@ def _check(what, value, hint):
 
 
 def checked(function, hints, name):
-    """The function, which checks its arguments and its result when it returns."""
+    """The function, which checks its arguments and its result when it returns, or the items that it yields."""
     hints = {parameter: hint for parameter, hint in hints.items() if mentions_shape(hint)}
-    signature = inspect.signature(function)
-    expected = hints.pop("return", None)
-    if expected is not None and inspect.isgeneratorfunction(inspect.unwrap(function)):
-        expected = None
-    if not hints and expected is None:
+    yields = inspect.isgeneratorfunction(function)
+    if not hints or yields != inspect.isgeneratorfunction(inspect.unwrap(function)):  # a context manager
         return function
+    signature = inspect.signature(function)
+    expected = hints.pop("return", typing.Any)
+
+    def check_arguments(args, kwargs):
+        arguments = signature.bind(*args, **kwargs).arguments
+        for parameter, hint in hints.items():
+            value = arguments.get(parameter)
+            # Lists, data frames and other things that become arrays are the function's business.
+            if value is not None and _has_arrays(value):
+                _check(f"{name}({parameter})", value, hint)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
         result = function(*args, **kwargs)
         with jaxtyping.jaxtyped("context"):
-            arguments = signature.bind(*args, **kwargs).arguments
-            for parameter, hint in hints.items():
-                value = arguments.get(parameter)
-                # Lists, data frames and other things that become arrays are the function's business.
-                if value is not None and _has_arrays(value):
-                    _check(f"{name}({parameter})", value, hint)
-            if expected is not None:
-                _check(f"the result of {name}", result, expected)
+            check_arguments(args, kwargs)
+            _check(f"the result of {name}", result, expected)
         return result
 
-    return call
+    @functools.wraps(function)
+    def generate(*args, **kwargs):
+        for item in function(*args, **kwargs):
+            with jaxtyping.jaxtyped("context"):
+                check_arguments(args, kwargs)
+                _check(f"an item of {name}", item, *(typing.get_args(expected)[:1] or [typing.Any]))
+            yield item
+
+    return generate if yields else call
 
 
 def _check_fields(cls):
@@ -142,9 +171,20 @@ def _check_fields(cls):
             for field, hint in _field_hints(cls).items():
                 value = getattr(self, field)
                 if _has_arrays(value):
-                    _check(f"{cls.__name__}.{field}", value, hint)
+                    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+                    _check(f"{cls.__name__}.{field}", value, _of_any_array(hint) if traced else hint)
 
     cls.__init__ = construct
+
+
+def _of_any_array(hint):
+    """The type with arrays of NumPy or JAX in place of those of one of them."""
+    if not mentions_shape(hint):
+        return hint
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        return hint.dtype[AnyArray, hint.dim_str]
+    origin, arguments = typing.get_origin(hint), tuple(map(_of_any_array, typing.get_args(hint)))
+    return typing.Union[arguments] if origin in (typing.Union, types.UnionType) else origin[arguments]  # noqa: UP007
 
 
 @functools.cache

@@ -124,7 +124,9 @@ def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array |
     return jax.lax.map(one, (weights, active))
 
 
-def conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
+def conjugate_gradients(
+    product, precondition, right: Float[Array, "targets k F"], tolerance: Float[Array, "..."]
+) -> tuple[Float[Array, "targets k F"], Int[Array, ""]]:
     """Solves A x = b for every b [P, k, F], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
 
     Each system stops by itself. Its result does not depend on the other systems.

@@ -225,10 +225,10 @@ class Plan:
       choosing: 1 if chains are resampled after the round, otherwise 0.
     """
 
-    temperature: Float32[AnyArray, "trajectories"]
-    learning: Float32[AnyArray, "trajectories"]
-    gain: Float32[AnyArray, "trajectories"]
-    choosing: Float32[AnyArray, "trajectories"]
+    temperature: Float[AnyArray, "trajectories"]
+    learning: Float[AnyArray, "trajectories"]
+    gain: Float[AnyArray, "trajectories"]
+    choosing: Float[AnyArray, "trajectories"]
 
 
 @functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))

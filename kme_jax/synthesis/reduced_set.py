@@ -91,7 +91,7 @@ class CosineWaves(NamedTuple):
         phases = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), len(turns))
         return cls(jnp.concatenate([turns, turns]).T, phases)
 
-    def __call__(self, points: Float[Array, "*M d"]) -> Float[Array, "*M F"]:
+    def __call__(self, points: Float[AnyArray, "*M d"]) -> Float[Array, "*M F"]:
         """Features of points [..., d], [..., J]."""
         shape = (1,) * (points.ndim - 1) + self.phases.shape
         angles = -self.phases.reshape(shape)
@@ -310,17 +310,17 @@ _NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
 def joint_steps(
-    turns: Float[Array, "frequencies d"],
-    scale: Float[Array, ""],
-    target: Float[Array, "F"],
-    points: Float[Array, "M d"],
-    weights: Float[Array, "M"],
-    radius: Float[Array, ""],
-    length: Float[Array, ""],
-    rate: Float[Array, ""],
+    turns: Float[AnyArray, "frequencies d"],
+    scale: Float[AnyArray, ""],
+    target: Float[AnyArray, "F"],
+    points: Float[AnyArray, "M d"],
+    weights: Float[AnyArray, "M"],
+    radius: Float[AnyArray, ""],
+    length: Float[AnyArray, ""],
+    rate: Float[AnyArray, ""],
     *,
     num_steps: int,
-) -> tuple[Float[Array, "M d"], Float[Array, "M"], Float[Array, "steps"]]:
+) -> tuple[Float[AnyArray, "M d"], Float[AnyArray, "M"], Float[AnyArray, "steps"]]:
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
     Locations move in units of ``length``, and weights in units of radius / M. So one learning rate fits both.
