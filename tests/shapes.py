@@ -109,13 +109,22 @@ def _fits(value, hint):
     return beartype.door.is_bearable(value, hint, conf=_CONF)
 
 
+def _arrays(value):
+    """The arrays in a value, in the containers that signatures have."""
+    if isinstance(value, np.ndarray | jax.Array):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _arrays(item)
+
+
 def _has_arrays(value):
-    return any(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(value))
+    return next(_arrays(value), None) is not None
 
 
 def _describe(value):
-    shown = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else leaf, value)
-    return f"{type(value).__name__} {shown!r:.200}"
+    sizes = [f"{array.dtype} {list(array.shape)}" for array in _arrays(value)]
+    return f"{type(value).__name__} of {', '.join(sizes[:5]) or 'no arrays'}"
 
 
 def _check(what, value, hint):
@@ -171,7 +180,7 @@ def _check_fields(cls):
             for field, hint in _field_hints(cls).items():
                 value = getattr(self, field)
                 if _has_arrays(value):
-                    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+                    traced = any(isinstance(array, Tracer) for array in _arrays(value))
                     _check(f"{cls.__name__}.{field}", value, _of_any_array(hint) if traced else hint)
 
     cls.__init__ = construct

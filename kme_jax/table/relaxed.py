@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float, Float32, Int64, PRNGKeyArray
+from jaxtyping import Float, Float32, Int64, PRNGKeyArray, Real
 
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
@@ -225,7 +225,7 @@ class Leaves:
         joined = (np.concatenate([getattr(p, n) for p in pieces], axis=-1) for n in ("first", "last", "bins", "shares"))
         return Leaves(*joined)
 
-    def masses(self, num_bins: int) -> Float[np.ndarray, "classes bins"]:
+    def masses(self, num_bins: int) -> Real[np.ndarray, "classes bins"]:
         """The sum of the shares of every class and bin, [T, num_bins]."""
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
