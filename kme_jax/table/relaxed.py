@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float, Float32, Int64, PRNGKeyArray, Real
+from jaxtyping import Float, Int64, PRNGKeyArray, Real
 
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
@@ -245,7 +245,7 @@ class RelaxedRows:
     """
 
     weights: Float[np.ndarray, "classes K"]
-    probabilities: Float32[np.ndarray, "classes K bins"]
+    probabilities: Float[np.ndarray, "classes K bins"]
     offsets: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     leaves: tuple[Leaves, ...]
     split: int = dataclasses.field(metadata={"static": True})
