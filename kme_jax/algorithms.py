@@ -7,8 +7,10 @@ from typing import Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float, PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics.precision import Progress, check_points
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.domain import NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
@@ -33,10 +35,10 @@ from kme_jax.synthesis import (
 
 
 def algorithm1(
-    key: jax.Array,
-    rows: np.ndarray,
+    key: PRNGKeyArray,
+    rows: Shaped[AnyArray, "N d"],
     kernel: Kernel,
-    points: np.ndarray,
+    points: Real[AnyArray, "M d"],
     *,
     budget: PrivacyBudget,
     weights: Literal["closed_form", "l1_ball"] = "closed_form",
@@ -88,10 +90,10 @@ def algorithm1(
 
 
 def improved(
-    key: jax.Array,
-    rows: np.ndarray,
+    key: PRNGKeyArray,
+    rows: Shaped[AnyArray, "N d"],
     kernel: Kernel,
-    public: np.ndarray | NormalProposal,
+    public: Real[AnyArray, "M d"] | NormalProposal,
     *,
     budget: PrivacyBudget,
     num_points: int = 1000,
@@ -147,13 +149,13 @@ def improved(
 
 
 def public_feature_map(
-    key: jax.Array,
+    key: PRNGKeyArray,
     kernel: Kernel,
-    public: np.ndarray | NormalProposal,
+    public: Real[AnyArray, "M d"] | NormalProposal,
     *,
     num_features: int = 10_000,
     tolerance: float = DEFAULT_TOLERANCE,
-    box: tuple[np.ndarray, np.ndarray] | None = None,
+    box: tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]] | None = None,
 ) -> FeatureMap:
     """The map of :func:`improved`: coordinates in the span of public points, or Fourier features for a proposal.
 
@@ -171,12 +173,12 @@ def public_feature_map(
 
 
 def synthesise(
-    key: jax.Array,
+    key: PRNGKeyArray,
     noisy: NoisyEmbedding,
-    public: np.ndarray | NormalProposal | None = None,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     num_points: int = 1000,
     *,
-    box: tuple[np.ndarray, np.ndarray] | None = None,
+    box: tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]] | None = None,
     signed: bool = True,
     progress: Progress | bool = False,
 ) -> WeightedSample:
@@ -208,10 +210,10 @@ def synthesise(
 
 
 def algorithm2(
-    key: jax.Array,
-    rows: np.ndarray,
+    key: PRNGKeyArray,
+    rows: Shaped[AnyArray, "N d"],
     kernel: Kernel,
-    candidates: np.ndarray,
+    candidates: Real[AnyArray, "candidates d"],
     num_points: int,
     *,
     budget: PrivacyBudget,
@@ -267,7 +269,7 @@ def algorithm2(
     return next(lasso_weights(noisy, points))[0]
 
 
-def check_shapes(rows, public) -> None:
+def check_shapes(rows: Shaped[AnyArray, "N d"], public: Real[AnyArray, "M d"] | NormalProposal) -> None:
     """Checks that the shapes of private rows and public points match, before anything is computed.
 
     Args:

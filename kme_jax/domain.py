@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Float64, Real, Shaped
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.validation import require
 
 
@@ -25,11 +27,11 @@ class NormalProposal:
       scale: the standard deviation of each column, positive, [d].
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
+    mean: Float[np.ndarray, "d"]
+    scale: Float[np.ndarray, "d"]
 
     @classmethod
-    def create(cls, mean: np.ndarray, scale: np.ndarray) -> NormalProposal:
+    def create(cls, mean: Real[AnyArray, "d"], scale: float | Real[AnyArray, "d"]) -> NormalProposal:
         """The proposal with these parameters.
 
         Args:
@@ -48,7 +50,7 @@ class NormalProposal:
         return cls(mean, np.broadcast_to(scale, mean.shape).copy())
 
     @classmethod
-    def from_bounds(cls, lower: np.ndarray, upper: np.ndarray) -> NormalProposal:
+    def from_bounds(cls, lower: Real[AnyArray, "d"], upper: Real[AnyArray, "d"]) -> NormalProposal:
         """The proposal whose mean is two standard deviations away from public lower and upper bounds, [d] each.
 
         Raises:
@@ -73,7 +75,7 @@ class NormalProposal:
         """d, the number of columns."""
         return len(self.mean)
 
-    def sample(self, num_points: int, seed: int) -> np.ndarray:
+    def sample(self, num_points: int, seed: int) -> Float64[np.ndarray, "M d"]:
         """Independent draws, float64 [num_points, d]."""
         return np.random.default_rng(seed).normal(self.mean, self.scale, (num_points, self.dim))
 
@@ -90,12 +92,14 @@ class Bounds:
       names: public names of the d columns.
     """
 
-    lower: np.ndarray
-    upper: np.ndarray
+    lower: Float[np.ndarray, "d"]
+    upper: Float[np.ndarray, "d"]
     names: tuple[str, ...] = dataclasses.field(metadata={"static": True})
 
     @classmethod
-    def create(cls, lower: np.ndarray, upper: np.ndarray, names: Sequence[str] | None = None) -> Bounds:
+    def create(
+        cls, lower: Real[AnyArray, "d"], upper: Real[AnyArray, "d"], names: Sequence[str] | None = None
+    ) -> Bounds:
         """The bounds of columns.
 
         Args:
@@ -143,7 +147,7 @@ class Bounds:
         return NormalProposal.from_bounds(np.zeros(self.dim), np.ones(self.dim))
 
     @np.errstate(all="ignore")
-    def to_unit(self, rows: np.ndarray) -> np.ndarray:
+    def to_unit(self, rows: Shaped[AnyArray, "n d"]) -> Float64[np.ndarray, "n d"]:
         """Rows [n, d], scaled by the bounds to [0, 1]^d, float64 [n, d]. Each entry is scaled by itself.
 
         An entry beyond a bound, ±inf included, is moved to the bound. NaN is moved to the middle.
@@ -153,12 +157,12 @@ class Bounds:
         unit = (np.clip(rows, self.lower, self.upper) - self.lower) / (self.upper - self.lower)
         return np.clip(unit, 0, 1)
 
-    def from_unit(self, points: np.ndarray) -> np.ndarray:
+    def from_unit(self, points: Real[AnyArray, "n d"]) -> Float64[np.ndarray, "n d"]:
         """The inverse of :meth:`to_unit` for points [n, d]. Points outside of [0, 1]^d are moved into it first."""
         rows = self.lower + np.clip(np.asarray(points, np.float64), 0, 1) * (self.upper - self.lower)
         return np.clip(rows, self.lower, self.upper)
 
 
-def unit_box(dim: int) -> tuple[np.ndarray, np.ndarray]:
+def unit_box(dim: int) -> tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d"]]:
     """The lower and upper bounds, [d] each, of [0, 1]^d."""
     return np.zeros(dim), np.ones(dim)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 
 from kme_jax._numerics.cells import points_of
 from kme_jax._numerics.precision import (
@@ -20,6 +21,7 @@ from kme_jax._numerics.precision import (
 )
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import in_short
 from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
@@ -37,7 +39,7 @@ class MeanEmbedding:
     """
 
     feature_map: FeatureMap
-    coordinates: np.ndarray
+    coordinates: Float[np.ndarray, "F"]
     num_rows: int = dataclasses.field(metadata={"static": True})
 
     def _in_short(self) -> str:
@@ -47,7 +49,7 @@ class MeanEmbedding:
 _BATCH_ROWS = 1 << 20  # the number of rows that are scaled at once
 
 
-def private_array(rows: Any) -> np.ndarray:
+def private_array(rows: Any) -> Shaped[np.ndarray, "..."]:
     """The rows as an array. Lists become an array of objects: NumPy would choose the type by the values of the cells.
 
     Raises:
@@ -76,7 +78,7 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, list | tuple) or (hasattr(row, "__array__") and len(np.shape(row)) > 0)
 
 
-def private_points(rows: Any) -> np.ndarray:
+def private_points(rows: Any) -> Float[np.ndarray, "N d"]:
     """The rows as a floating-point array [n, d]. A cell that is not a number becomes NaN.
 
     Each cell becomes a number independently of the others, see ``kme_jax._numerics.cells``. The type of the given array
@@ -111,7 +113,7 @@ class IntegerEmbedding:
     """
 
     integer_map: IntegerMap = dataclasses.field(metadata={"static": True})
-    total: np.ndarray
+    total: Int64[np.ndarray, "sums"]
     num_rows: int = dataclasses.field(metadata={"static": True})
 
     def _in_short(self) -> str:
@@ -125,7 +127,9 @@ def _safe_on_device(rows, usable):
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
-def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = None) -> tuple[np.ndarray, np.ndarray]:
+def _usable(
+    feature_map: FeatureMap, rows: AnyArray, bounds: Bounds | None = None
+) -> tuple[Float[np.ndarray, "n d"], Bool[AnyArray, "n"]]:
     """Safe rows [n, d], and which rows are usable, [n].
 
     A row that is not usable is replaced by a public constant. It then raises no error, and is computed in the same way
@@ -139,7 +143,7 @@ def _usable(feature_map: FeatureMap, rows: np.ndarray, bounds: Bounds | None = N
 
 
 @np.errstate(all="ignore")  # no warning may depend on values
-def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
+def class_labels(feature_map: FeatureMap, rows: Shaped[AnyArray, "N d"]) -> Float64[np.ndarray, "N 1"]:
     """The labels of rows [N, d] of a ``LabelledMap``, for counting, [N, 1]. SENSITIVE.
 
     A row that the map does not cover contributes nothing to the embedding. Its label is −1, which is not a class.
@@ -160,7 +164,7 @@ def class_labels(feature_map: FeatureMap, rows: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tuple[np.ndarray, int]:
+def _sum_of(feature_map: FeatureMap, rows: AnyArray, devices, progress) -> tuple[Float[np.ndarray, "F"], int]:
     with precision_of(rows):  # a float64 array on an accelerator can be used only within this context
         if is_on_accelerator(rows) and rows.ndim == 2 and rows.dtype in (np.float32, np.float64) and len(rows):
             check_columns(rows, feature_map.dim, "rows")
@@ -173,7 +177,7 @@ def _sum_of(feature_map: FeatureMap, rows: np.ndarray, devices, progress) -> tup
         return feature_map.weighted_sum(safe, weights, devices=devices, progress=reporter(progress)), len(safe)
 
 
-def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbedding:
+def _mean(feature_map: FeatureMap, total: Float[np.ndarray, "F"], num_rows: int) -> MeanEmbedding:
     if not num_rows:
         raise ValueError("rows: expected at least one row, got none")
     return MeanEmbedding(feature_map, total / num_rows, num_rows)
@@ -181,7 +185,7 @@ def _mean(feature_map: FeatureMap, total: np.ndarray, num_rows: int) -> MeanEmbe
 
 @shows_progress("rows")
 def mean_embedding(
-    feature_map: FeatureMap, rows: np.ndarray, *, devices=None, progress: Progress | bool = False
+    feature_map: FeatureMap, rows: Shaped[AnyArray, "N d"], *, devices=None, progress: Progress | bool = False
 ) -> MeanEmbedding:
     """μ̂ = (1/N) Σ_n ψ(x_n).
 
@@ -204,7 +208,9 @@ def mean_embedding(
     return _mean(feature_map, *_sum_of(feature_map, rows, devices, progress))
 
 
-def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndarray], *, devices=None) -> MeanEmbedding:
+def mean_embedding_of_batches(
+    feature_map: FeatureMap, batches: Iterable[Shaped[AnyArray, "_ d"]], *, devices=None
+) -> MeanEmbedding:
     """:func:`mean_embedding` of rows that arrive in batches [n_i, d]. One batch at a time is in memory.
 
     Raises:
@@ -217,7 +223,7 @@ def mean_embedding_of_batches(feature_map: FeatureMap, batches: Iterable[np.ndar
     return _mean(feature_map, total, num_rows)
 
 
-def batches_of(rows: np.ndarray, size: int = _BATCH_ROWS) -> Iterator[np.ndarray]:
+def batches_of(rows: Shaped[np.ndarray, "..."], size: int = _BATCH_ROWS) -> Iterator[Shaped[np.ndarray, "..."]]:
     """Batches of rows [N, d], in their order: [size, d] each, of which the last may be smaller. One batch if N is 0."""
     for start in range(0, max(1, len(rows)) if rows.ndim else 1, size):
         yield rows[start : start + size] if rows.ndim else rows
@@ -225,7 +231,7 @@ def batches_of(rows: np.ndarray, size: int = _BATCH_ROWS) -> Iterator[np.ndarray
 
 def integer_embedding(
     feature_map: FeatureMap,
-    rows: np.ndarray,
+    rows: Shaped[AnyArray, "N d"],
     *,
     bounds: Bounds | None = None,
     devices=None,
@@ -274,7 +280,7 @@ def _report_batch(progress: Progress, before: int, size: int, num_rows: int, don
 @shows_progress("rows")
 def integer_embedding_of_batches(
     feature_map: FeatureMap,
-    batches: Iterable[np.ndarray],
+    batches: Iterable[Shaped[AnyArray, "_ d"]],
     num_rows: int,
     *,
     bounds: Bounds | None = None,
@@ -289,7 +295,7 @@ def integer_embedding_of_batches(
       ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total.
     """
     integers: IntegerMap | None = None
-    total: np.ndarray | None = None
+    total: Int64[np.ndarray, "sums"] | None = None
     rows_read = 0
     for batch in batches:
         safe, usable = _usable(feature_map, _exact_points(batch), bounds)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, Real
 
 from kme_jax._numerics import fused, tiles
 from kme_jax._numerics.precision import (
@@ -22,12 +23,13 @@ from kme_jax._numerics.precision import (
 )
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
 
 Array = jax.Array
 
 
-def gram(kernel: Kernel, x: Array, y: Array | None = None) -> Array:
+def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | None = None) -> Float[Array, "n m"]:
     """The Gram matrix k(x_i, y_j), from direct differences. Traceable.
 
     Args:
@@ -50,7 +52,7 @@ class KernelValues:
     expand: bool = dataclasses.field(metadata={"static": True})
     num_values: ClassVar[int] = 1
 
-    def __call__(self, points, rows):
+    def __call__(self, points: Real[AnyArray, "m d"], rows: Real[AnyArray, "n d"]) -> tuple[Float[Array, "m n"]]:
         return (self.kernel.pairwise(points, rows, expand=self.expand),)
 
     def columns(self, points, rows):
@@ -66,13 +68,13 @@ class KernelValues:
 @shows_progress("kernel values")
 def kernel_sums(
     kernel: Kernel,
-    points: np.ndarray | Array,
-    rows: np.ndarray | Array,
-    weights: np.ndarray | Array | None = None,
+    points: Real[AnyArray, "M d"],
+    rows: Real[AnyArray, "N d"],
+    weights: Real[AnyArray, "N"] | None = None,
     *,
     devices=None,
     progress: Progress | bool = False,
-) -> np.ndarray:
+) -> Float[np.ndarray, "M"]:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes.
 
     Float64 works whatever JAX's global setting is. Arrays on an accelerator are used there.
@@ -117,17 +119,19 @@ def kernel_sums(
 
 def kernel_mean(
     kernel: Kernel,
-    points: np.ndarray | Array,
-    rows: np.ndarray | Array,
+    points: Real[AnyArray, "M d"],
+    rows: Real[AnyArray, "N d"],
     *,
     devices=None,
     progress: Progress | bool = False,
-) -> np.ndarray:
+) -> Float[np.ndarray, "M"]:
     """(1/N) Σ_n k(z_m, x_n), the empirical mean embedding evaluated at the points, [M]. See :func:`kernel_sums`."""
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
-def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progress: Progress | bool = False) -> float:
+def double_mean(
+    kernel: Kernel, rows: Real[AnyArray, "N d"], *, devices=None, progress: Progress | bool = False
+) -> float:
     """(1/N²) Σ_{n, n'} k(x_n, x_n') = ‖μ̂_X‖².
 
     On CPUs each unordered pair of blocks of rows is evaluated once. On an accelerator all ordered pairs are evaluated,
@@ -148,7 +152,12 @@ def double_mean(kernel: Kernel, rows: np.ndarray | Array, *, devices=None, progr
 
 @shows_progress("kernel values")
 def sum_of_pairs(
-    kernel: Kernel, rows: np.ndarray, *, block_rows: int = 8192, devices=None, progress: Progress | bool = False
+    kernel: Kernel,
+    rows: Float[np.ndarray, "N d"],
+    *,
+    block_rows: int = 8192,
+    devices=None,
+    progress: Progress | bool = False,
 ) -> float:
     """Σ_{n, n'} k(x_n, x_n'). Each unordered pair of blocks of rows is evaluated once.
 
@@ -183,7 +192,7 @@ def _lower_row_sums(kernel, block, points, start):
     return jnp.sum(kernel.pairwise(block, points) * twice_below.astype(points.dtype), axis=1)
 
 
-def prefix_double_means(kernel: Kernel, points: np.ndarray) -> np.ndarray:
+def prefix_double_means(kernel: Kernel, points: Real[AnyArray, "M d"]) -> Float64[np.ndarray, "M"]:
     """(1/m²) Σ_{i, j ≤ m} k(z_i, z_j) for m = 1, ..., M: squared norms of the uniform weighting of the first m points.
 
     Args:

@@ -31,15 +31,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Float, PRNGKeyArray, Real
 
 from kme_jax._numerics.exp2 import exp2_nonpositive
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 
 Array = jax.Array
-NormalSampler = Callable[..., Array]
+NormalSampler = Callable[..., Float[Array, "n d"]]
 
 # Up to this many columns, the differences are written out one by one, so that they fuse. With more, a loop adds them.
 UNROLLED_COLUMNS = 16
@@ -60,8 +62,8 @@ class Columnwise(NamedTuple):
         function that computes 2^e for e ≤ 0.
     """
 
-    x: Array
-    y: Array
+    x: Float[AnyArray, "n p"]
+    y: Float[AnyArray, "m p"]
     value: Callable[[Any, Sequence[Array], Sequence[Array], Callable[[Array], Array]], Array]
 
 
@@ -82,7 +84,7 @@ def _set_positive(kernel: object, name: str) -> None:
     object.__setattr__(kernel, name, float(array))
 
 
-def _floating(*points: Array) -> list[Array]:
+def _floating(*points: AnyArray) -> list[Array]:
     """The points as floating-point arrays, because unsigned differences and integer squares would wrap around."""
     arrays = [jnp.asarray(x) for x in points]
     return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float)) for x in arrays]
@@ -117,7 +119,7 @@ def _formula_error(kernel: Kernel, dim: int) -> float:
     return 4 * (dim + 8) * 2.0**-53
 
 
-def _sum_over_columns(term, x: Array, y: Array) -> Array:
+def _sum_over_columns(term, x: AnyArray, y: AnyArray) -> Array:
     """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array."""
     d = x.shape[-1]
     if d <= UNROLLED_COLUMNS:
@@ -132,7 +134,7 @@ def _sum_over_columns(term, x: Array, y: Array) -> Array:
     return jax.lax.scan(add_column, zero, (x.T, y.T))[0]
 
 
-def squared_distances(x: Array, y: Array) -> Array:
+def squared_distances(x: Float[AnyArray, "n d"], y: Float[AnyArray, "m d"]) -> Float[Array, "n m"]:
     """‖x_n − y_m‖² for all pairs, by direct differences: x [n, d], y [m, d] -> [n, m]."""
     return _sum_over_columns(jnp.square, x, y)
 
@@ -143,7 +145,7 @@ def _safe_sqrt(squared: Array) -> Array:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1)), 0)
 
 
-def orthogonal_normal(key: Array, shape: tuple[int, int], dtype=None) -> Array:
+def orthogonal_normal(key: PRNGKeyArray, shape: tuple[int, int], dtype=None) -> Float[Array, "n d"]:
     """Rows that are each standard normal, and mutually orthogonal within consecutive blocks of d (Yu et al. 2016).
 
     Args:
@@ -168,11 +170,13 @@ class Kernel(abc.ABC):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # of subclasses, which are dataclasses
 
     @abc.abstractmethod
-    def __call__(self, x: Array, y: Array) -> Array:
+    def __call__(self, x: Real[AnyArray, "d"], y: Real[AnyArray, "d"]) -> Float[Array, ""]:
         """k(x, y) for two points of shape [d]; a scalar."""
 
     @abc.abstractmethod
-    def pairwise(self, x: Array, y: Array, *, expand: bool = False) -> Array:
+    def pairwise(
+        self, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"], *, expand: bool = False
+    ) -> Float[Array, "n m"]:
         """k(x_n, y_m) for all pairs: x [n, d], y [m, d] -> [n, m].
 
         Args:
@@ -183,7 +187,9 @@ class Kernel(abc.ABC):
             first.
         """
 
-    def columnwise(self, x: Array, y: Array, *, expand: bool = False) -> Columnwise | None:
+    def columnwise(
+        self, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"], *, expand: bool = False
+    ) -> Columnwise | None:
         """The kernel for a loop that holds single columns in registers, or None if it has no such form.
 
         Args:
@@ -207,7 +213,7 @@ class Kernel(abc.ABC):
                 positive = numbers.size > 0 and bool(np.isfinite(numbers).all() and (numbers > 0).all())
                 require(positive, f"{type(self).__name__}.{field.name}: expected positive numbers")
 
-    def diagonal(self, x: Array) -> Array:
+    def diagonal(self, x: Real[AnyArray, "n d"]) -> Float[Array, "n"]:
         """k(x_n, x_n): [n, d] -> [n]."""
         return jax.vmap(lambda row: self(row, row))(x)
 
@@ -254,8 +260,14 @@ class Kernel(abc.ABC):
         return False
 
     def spectral_sample(
-        self, key: Array, num_frequencies: int, dim: int, dtype=None, *, normal: NormalSampler = jax.random.normal
-    ) -> Array:
+        self,
+        key: PRNGKeyArray,
+        num_frequencies: int,
+        dim: int,
+        dtype=None,
+        *,
+        normal: NormalSampler = jax.random.normal,
+    ) -> Float[Array, "frequencies d"]:
         """Frequencies ω with k(x, y) = κ · E[cos ωᵀ(x − y)] (Bochner): [num_frequencies, dim], radians / unit of x.
 
         Args:
@@ -340,7 +352,7 @@ class Gaussian(_OfDistance):
       gamma: γ > 0, in 1 / (unit of x)². γ = 1 / (2ℓ²) for a length scale ℓ.
     """
 
-    gamma: float | Array
+    gamma: float | Float[Array, ""]
 
     def evaluation_error(self, dim):
         return _formula_error(self, dim)
@@ -401,8 +413,8 @@ class GaussianSum(UnitShiftInvariant):
       weights: a > 0, [T], scaled to the sum 1. Equal weights if None.
     """
 
-    gammas: Array
-    weights: Array | None = None
+    gammas: Float[AnyArray, "terms d"]
+    weights: Float[AnyArray, "terms"] | None = None
 
     def __post_init__(self):
         known = np.ndarray | jax.Array | list | tuple
@@ -463,7 +475,7 @@ class Laplacian(_OfDistance):
       gamma: γ > 0, in 1 / unit of x.
     """
 
-    gamma: float | Array
+    gamma: float | Float[Array, ""]
 
     def evaluation_error(self, dim):
         return _formula_error(self, dim)
@@ -497,7 +509,7 @@ class _Matern(_OfDistance):
       length_scale: ℓ > 0, in the unit of x.
     """
 
-    length_scale: float | Array
+    length_scale: float | Float[Array, ""]
     _two_nu: ClassVar[int]
 
     def __post_init__(self):

@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, Real
 
 from kme_jax import gram
 from kme_jax._numerics.precision import (
@@ -16,6 +17,7 @@ from kme_jax._numerics.precision import (
     in_float64,
     reproducible_jit,
 )
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.kernels import Kernel
 
@@ -43,23 +45,30 @@ class Reference:
     """
 
     kernel: Kernel
-    rows: np.ndarray
+    rows: Float64[np.ndarray, "N d"]
     squared_norm: float
 
     def _in_short(self) -> str:
         return f"SENSITIVE, rows: {list(np.shape(self.rows))}"
 
     @classmethod
-    def from_rows(cls, kernel: Kernel, rows: np.ndarray, *, progress: Progress | bool = False) -> Reference:
+    def from_rows(cls, kernel: Kernel, rows: Real[AnyArray, "N d"], *, progress: Progress | bool = False) -> Reference:
         """The reference of private rows [N, d]. It computes ‖μ̂_X‖² in float64, with N²/2 kernel evaluations."""
         rows = check_points(rows, "rows").astype(np.float64)
         return cls(kernel, rows, gram.double_mean(kernel, rows, progress=progress))
 
-    def kernel_mean(self, points: np.ndarray, *, progress: Progress | bool = False) -> np.ndarray:
+    def kernel_mean(
+        self, points: Real[AnyArray, "M d"], *, progress: Progress | bool = False
+    ) -> Float64[np.ndarray, "M"]:
         """μ̂_X(z_m) for points [M, d], float64 [M]."""
         return gram.kernel_mean(self.kernel, np.asarray(points, np.float64), self.rows, progress=progress)
 
-    def distance(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> float:
+    def distance(
+        self,
+        points: Real[AnyArray, "M d"],
+        weights: Real[AnyArray, "M"],
+        kernel_mean: Float[np.ndarray, "M"] | None = None,
+    ) -> float:
         """Δ = ‖μ̂_X − Σ_m w_m k(z_m, ·)‖ in the RKHS of the exact kernel ([B] B.1), from its definition in float64.
 
         Args:
@@ -73,7 +82,12 @@ class Reference:
         return float(self.distances(points, np.asarray(weights)[None, :], kernel_mean)[0])
 
     @in_float64
-    def distances(self, points: np.ndarray, weights: np.ndarray, kernel_mean: np.ndarray | None = None) -> np.ndarray:
+    def distances(
+        self,
+        points: Real[AnyArray, "M d"],
+        weights: Real[AnyArray, "r M"],
+        kernel_mean: Float[np.ndarray, "M"] | None = None,
+    ) -> Float64[np.ndarray, "r"]:
         """:meth:`distance` for each row of weights [r, M] of the same points [M, d], float64 [r]."""
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
         used = np.any(weights != 0, axis=0)

@@ -2,6 +2,7 @@
 
 All workers of a session, and the programs that tests start, share one folder of compiled programs, which is new.
 ``KME_JAX_TESTS_CACHE_DIR`` names another folder, which is kept. Two sessions that follow each other can share it.
+Arrays in calls of public functions are checked against the shapes in their annotations, see ``tests/shapes.py``.
 """
 
 import os
@@ -13,7 +14,11 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from kme_jax._numerics.compile_cache import use_compile_cache
+from tests import shapes
+
+shapes.install()  # before the package is imported
+
+from kme_jax._numerics.compile_cache import use_compile_cache  # noqa: E402
 
 _CACHE = pytest.StashKey[str]()
 

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Real
 
 from kme_jax._numerics.exp2 import exp2_by_polynomial
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 
 Array = jax.Array
@@ -39,8 +41,8 @@ class Columns(NamedTuple):
         broadcast against each other. ``functions`` is the pytree that these columns come from, with scalar leaves.
     """
 
-    points: Array
-    rows: Array
+    points: Real[AnyArray, "m p"]
+    rows: Real[AnyArray, "n p"]
     values: Callable[[Any, Sequence[Array], Sequence[Array], Callable[[Array], Array]], tuple[Array, ...]]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kme_jax._numerics.shapes import AnyArray
+
 TOLERANCE = 1e-6  # relative: other versions of the libraries round otherwise
 
 
@@ -16,7 +18,7 @@ def require(condition: bool, text: str) -> None:
         raise ValueError(text)
 
 
-def check_array(array: np.ndarray, name: str, kinds: str, shape: Sequence[int | None]) -> None:
+def check_array(array: AnyArray, name: str, kinds: str, shape: Sequence[int | None]) -> None:
     """Refuses an array with an unexpected type or shape, or with numbers that are not finite.
 
     Args:

@@ -14,14 +14,16 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Int, Int64, Real
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.kernels import Kernel
 
 MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61, so that an int64 has room for the noise
 
 
-def are_codes(values: np.ndarray, num_codes: int | np.ndarray) -> np.ndarray:
+def are_codes(values: Real[AnyArray, "*n"], num_codes: int | Int[np.ndarray, "d"]) -> Bool[AnyArray, "*n"]:
     """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, in the same shape. NaN is not a code."""
     return (values >= 0) & (values < num_codes) & (values == np.floor(values))
 
@@ -94,7 +96,7 @@ class FeatureMap(abc.ABC):
         return ("kernel",)
 
     @property
-    def public_points(self) -> np.ndarray | None:
+    def public_points(self) -> Float[np.ndarray, "M d"] | None:
         """The points [M, d] that the map was made from, which step 3 weights. None if the map was made from none."""
         return None
 
@@ -120,7 +122,7 @@ class FeatureMap(abc.ABC):
         """
         del scale, num_rows
 
-    def check_box(self, lower: np.ndarray, upper: np.ndarray) -> None:  # noqa: B027
+    def check_box(self, lower: Float[np.ndarray, "d"], upper: Float[np.ndarray, "d"]) -> None:  # noqa: B027
         """Checks that the map is made for rows between these bounds, [d] each.
 
         Raises:
@@ -134,7 +136,7 @@ class FeatureMap(abc.ABC):
           ValueError: if a field is invalid, or fields contradict each other.
         """
 
-    def covers(self, rows: np.ndarray) -> np.ndarray:
+    def covers(self, rows: Real[AnyArray, "n d"]) -> Bool[AnyArray, "n"]:
         """Which rows [n, d] have features, [n].
 
         By default a row is covered if none of its entries is missing or beyond :attr:`row_bound`. A row that is not
@@ -144,19 +146,19 @@ class FeatureMap(abc.ABC):
         return _within(rows, bound) if isinstance(rows, jax.Array) else np.all(np.abs(rows) <= bound, axis=1)
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:
         """ψ of every row: [n, d] -> [n, F]. Traceable."""
 
     @abc.abstractmethod
     def weighted_sum(
         self,
-        rows: np.ndarray,
-        weights: np.ndarray,
+        rows: Real[AnyArray, "N d"],
+        weights: Real[AnyArray, "N"],
         *,
         rows_planned: int | None = None,
         devices=None,
         progress: Progress | None = None,
-    ) -> np.ndarray:
+    ) -> Float64[np.ndarray, "F"]:
         """Σ_n a_n ψ(x_n): [F] in float64. All sums of features over rows are computed here.
 
         Args:
@@ -216,13 +218,13 @@ class IntegerMap(abc.ABC):
     @abc.abstractmethod
     def sum(
         self,
-        rows: np.ndarray,
-        usable: np.ndarray,
+        rows: Real[AnyArray, "N d"],
+        usable: Bool[AnyArray, "N"],
         *,
         rows_planned: int | None = None,
         devices=None,
         progress: Progress | None = None,
-    ) -> np.ndarray:
+    ) -> Int64[np.ndarray, "sums"]:
         """Σ_n q(x_n) over the usable rows, int64. SENSITIVE.
 
         The sum is the same for any order of the rows, any batches, and any number of devices of one kind.
@@ -237,6 +239,6 @@ class IntegerMap(abc.ABC):
         """
 
     @abc.abstractmethod
-    def released(self, total: np.ndarray) -> np.ndarray:
+    def released(self, total: Int64[np.ndarray, "sums"]) -> Int64[np.ndarray, "F"]:
         """The integers [F], int64, that noise is added to. They are computed from ``sum`` over all rows, and are close
         to s Σ_n ψ(x_n)."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
+from jaxtyping import Float, PRNGKeyArray
 
 from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.fourier import FourierMap
@@ -15,12 +15,12 @@ _REACH = 6.0  # standard deviations of the proposal: a share of 2e-9 of its draw
 
 
 def spectral_map(
-    key: jax.Array,
+    key: PRNGKeyArray,
     kernel: Kernel,
     proposal: NormalProposal,
     num_features: int = 10_000,
     *,
-    box: tuple[np.ndarray, np.ndarray] | None = None,
+    box: tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]] | None = None,
 ) -> SpectralMap:
     """A LatticeMap if the kernel is Gaussian and a lattice of at most J features covers the box. Else a FourierMap.
 

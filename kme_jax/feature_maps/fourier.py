@@ -9,16 +9,16 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, PRNGKeyArray, Real
 
 from kme_jax._numerics.precision import float64
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.waves import FreeWaves, SpectralMap
 from kme_jax.kernels import Kernel, orthogonal_normal
-
-Array = jax.Array
 
 # A lower bound of all inner products is proved on grids of 2^20 points per axis, see _least_cosine.
 _GRID_BITS = 20
@@ -27,7 +27,7 @@ _NUM_EXPONENTS = 2100  # at least the number of exponents of float64
 _SLACK = 0.01
 
 
-def _least_cosine(frequencies: np.ndarray, block: int, roundoff: float) -> tuple[float, float]:
+def _least_cosine(frequencies: Float[np.ndarray, "n d"], block: int, roundoff: float) -> tuple[float, float]:
     """A lower bound of f(δ) = mean_j cos ω_jᵀδ for all |δ_i| ≤ 2r, and r. It is (−1, ∞) if no better one is proved.
 
     Proof. Let ω be a draw of the spectral measure and m = k(δ)/κ = E cos ωᵀδ ≥ 0. As cos²u = (1 + cos 2u)/2,
@@ -91,14 +91,14 @@ class FourierMap(SpectralMap):
     """
 
     kernel: Kernel
-    turns: np.ndarray
+    turns: Float[AnyArray, "frequencies d"]
     least_cosine: float = -1.0
     radius: float = math.inf
 
     @classmethod
     def from_kernel(
         cls,
-        key: Array,
+        key: PRNGKeyArray,
         kernel: Kernel,
         num_features: int,
         dim: int,
@@ -214,7 +214,7 @@ class FourierMap(SpectralMap):
         largest = float(np.abs(np.asarray(self.turns)).max())
         return min(self.radius, float(np.finfo(self.turns.dtype).max) / (4 * self.dim * max(largest, 1.0)))
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:
         """ψ(x_n) in the precision of the map: [n, d] -> [n, J].
 
         Raises:
@@ -227,7 +227,9 @@ class FourierMap(SpectralMap):
         return self.scale * jnp.concatenate([cos, sin], axis=1)
 
     @property
-    def amplitudes(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
+    def amplitudes(  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
+        self,
+    ) -> Float[np.ndarray, "frequencies"]:
         """:attr:`scale` for each frequency, [J/2]."""
         return np.full(self.turns.shape[0], self.scale)
 

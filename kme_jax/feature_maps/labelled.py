@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics.precision import Progress, are_sizes
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.feature_maps.waves import SpectralMap
@@ -108,13 +111,13 @@ class MixedMap(FeatureMap):
         which has the probability of that code."""
         return self.numeric.dim + sum(self.categories)
 
-    def relaxed(self, rows: Array) -> Array:
+    def relaxed(self, rows: Float[AnyArray, "n relaxed"]) -> Float[Array, "n F"]:
         """E ψ of relaxed rows [n, relaxed_dim], with categories drawn with their probabilities: [n, F]."""
         numbers = self.numeric.dim
         shares = rows[:, numbers:] / math.sqrt(len(self.categories))
         return jnp.concatenate([self.numeric(rows[:, :numbers]), shares], axis=1)
 
-    def relax(self, rows: Array) -> Array:
+    def relax(self, rows: Float[AnyArray, "n d"]) -> Float[Array, "n relaxed"]:
         """Rows [n, d + m] as relaxed rows, [n, relaxed_dim], in which each category has probability 1."""
         numbers, columns = self.numeric.dim, [rows[:, : self.numeric.dim]]
         for j, size in enumerate(self.categories):
@@ -132,7 +135,9 @@ class MixedMap(FeatureMap):
         counts = self.weighted_counts(rows, np.asarray(weights, np.float64))
         return np.concatenate([numeric_sum, counts / math.sqrt(len(self.categories))])
 
-    def weighted_counts(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def weighted_counts(
+        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | None = None
+    ) -> Real[np.ndarray, "codes"]:
         """The marginals of the categorical columns: how many rows have each category code, [Σ categories].
 
         Args:
@@ -248,7 +253,9 @@ class LabelledMap(FeatureMap):
             ]
         )
 
-    def classes(self, rows: np.ndarray, weights: np.ndarray, progress: Progress | None = None):
+    def classes(
+        self, rows: Real[AnyArray, "n d"], weights: Shaped[AnyArray, "n"], progress: Progress | None = None
+    ) -> Iterator[tuple[Real[np.ndarray, "_ columns"], Shaped[AnyArray, "_"], Progress]]:
         """Yields, for every class, its rows without their label, their weights, and a progress function.
 
         A class may have no rows. Rows of weight 0 are left out.

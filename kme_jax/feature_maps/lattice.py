@@ -10,15 +10,15 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, Int32, Real
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.waves import LatticeWaves, SpectralMap
 from kme_jax.kernels import Gaussian
-
-Array = jax.Array
 
 _MARGIN = 6.0  # lengths ℓ added to the box, so that the periodic kernel of opposite faces is small: exp(−18)
 _TARGET_LOSS = 1e-6  # the share of the kernel's spectral mass to leave out, if the number of features allows it
@@ -109,16 +109,22 @@ class LatticeMap(SpectralMap):
     """
 
     kernel: Gaussian  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
-    centre: np.ndarray
-    half_widths: np.ndarray
-    periods: np.ndarray
-    indices: np.ndarray
-    amplitudes: np.ndarray
+    centre: Float64[np.ndarray, "d"]
+    half_widths: Float64[np.ndarray, "d"]
+    periods: Float64[np.ndarray, "d"]
+    indices: Int32[np.ndarray, "frequencies d"]
+    amplitudes: Float[np.ndarray, "frequencies"]
     total_mass: float
 
     @classmethod
     def from_box(
-        cls, kernel: Gaussian, lower: np.ndarray, upper: np.ndarray, num_features: int = 10_000, *, dtype=np.float32
+        cls,
+        kernel: Gaussian,
+        lower: Real[np.ndarray, "d"],
+        upper: Real[np.ndarray, "d"],
+        num_features: int = 10_000,
+        *,
+        dtype=np.float32,
     ) -> LatticeMap:
         """The map for rows between bounds.
 
@@ -160,7 +166,9 @@ class LatticeMap(SpectralMap):
         )
 
     @staticmethod
-    def fits(kernel: Gaussian, lower: np.ndarray, upper: np.ndarray, num_features: int = 10_000) -> bool:
+    def fits(
+        kernel: Gaussian, lower: Real[np.ndarray, "d"], upper: Real[np.ndarray, "d"], num_features: int = 10_000
+    ) -> bool:
         """Whether ``num_features`` are enough for :meth:`from_box` and a box with finite bounds [d] in order."""
         _check(kernel, num_features)
         widths = np.asarray(upper, np.float64) - np.asarray(lower, np.float64)
@@ -245,7 +253,7 @@ class LatticeMap(SpectralMap):
         # Always in float64, because float32 may be too coarse to tell a row from a bound.
         return np.all(np.abs(np.asarray(rows, np.float64) - self.centre) <= self.half_widths, axis=1)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:
         """ψ(x_n) in the precision of the map, for public points: [n, d] -> [n, J]. It is periodic beyond the box.
 
         x − c is computed in the precision of the map, so for float32 c should not be many lengths from the origin.

@@ -17,6 +17,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, Int, Real
 
 from kme_jax import gram
 from kme_jax._numerics import tiles
@@ -31,6 +32,7 @@ from kme_jax._numerics.precision import (
 from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, check_positive, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
@@ -290,9 +292,9 @@ class SubspaceMap(FeatureMap):
     """
 
     kernel: Kernel
-    points: np.ndarray
-    pivots: np.ndarray
-    basis: np.ndarray
+    points: Float64[np.ndarray, "M d"]
+    pivots: Int[np.ndarray, "F"]
+    basis: Float64[np.ndarray, "F F"]
     lambda_max: float
     basis_norm: float
     tolerance: float
@@ -303,7 +305,7 @@ class SubspaceMap(FeatureMap):
     def from_points(
         cls,
         kernel: Kernel,
-        points: np.ndarray,
+        points: Real[AnyArray, "M d"],
         *,
         tolerance: float = DEFAULT_TOLERANCE,
         progress: Progress | bool = False,
@@ -398,7 +400,7 @@ class SubspaceMap(FeatureMap):
         return self.points.shape[1]
 
     @property
-    def pivot_points(self) -> np.ndarray:
+    def pivot_points(self) -> Float64[np.ndarray, "F d"]:
         """The kept points, [F, d]."""
         return self.points[self.pivots]
 
@@ -457,7 +459,7 @@ class SubspaceMap(FeatureMap):
         """1e100. Squares up to this size, and their sums, are far from overflow."""
         return 1e100
 
-    def rank_at(self, num_points: int | np.ndarray) -> int | np.ndarray:
+    def rank_at(self, num_points: int | Int[np.ndarray, "n"]) -> np.integer | Int[np.ndarray, "n"]:
         """F of the first M points, for one M or an array of them."""
         return np.searchsorted(self.pivots, num_points, side="left")
 
@@ -477,7 +479,7 @@ class SubspaceMap(FeatureMap):
             self, points=self.points[:num_points], pivots=self.pivots[:rank], basis=self.basis[:rank, :rank]
         )
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float64[AnyArray, "n d"]) -> Float64[Array, "n F"]:
         """ψ(x_n) = B k_S(x_n): [n, d] -> [n, F] in float64.
 
         Call this within ``kme_jax.float64()``. In float32, ‖B‖ would amplify the error of a kernel
@@ -491,7 +493,7 @@ class SubspaceMap(FeatureMap):
             raise ValueError("SubspaceMap needs float64 rows: call it within kme_jax.float64()")
         return _features(self.kernel, x, jnp.asarray(self.pivot_points), basis)
 
-    def features_of_points(self, num_rows: int, num_columns: int) -> Array:
+    def features_of_points(self, num_rows: int, num_columns: int) -> Float64[Array, "rows columns"]:
         """ψ(z_m) of the public points, padded to a size that is the same for many maps: [num_rows, num_columns].
 
         Rows after row M repeat the features of the last point. Columns after column F are zero. Call this within
@@ -513,7 +515,7 @@ class SubspaceMap(FeatureMap):
         )
         return self.basis @ sums[0]
 
-    def expand(self, coordinates: np.ndarray) -> np.ndarray:
+    def expand(self, coordinates: Float[AnyArray, "F *r"]) -> Float64[np.ndarray, "M *r"]:
         """Weights w [M] with Σ_m w_m k(z_m, ·) = Σ_f β_f b_f, zero at dropped points ([B] algorithm 1, line 8).
 
         Args:
@@ -548,7 +550,7 @@ class IntegerKernelValues:
     units: float
     num_values: ClassVar[int] = 1
 
-    def __call__(self, points, rows):
+    def __call__(self, points: Float[AnyArray, "m d"], rows: Float[AnyArray, "n d"]) -> tuple[Float[Array, "m n"]]:
         (value,) = gram.KernelValues(self.kernel, expand=False)(points, rows)
         most = jnp.ceil(self.units * self.kernel.diagonal_bound)
         least = 0 if self.kernel.is_nonnegative else -most

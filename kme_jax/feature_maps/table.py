@@ -13,9 +13,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int, Int64, Real
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
@@ -71,7 +73,7 @@ class Binning:
         """Number of all cells."""
         return self.num_values + self.missing
 
-    def cells(self, codes):
+    def cells(self, codes: Int[AnyArray, "*n"]) -> Int[AnyArray, "*n"]:
         """The index of the cell of each code: an array of the same shape and kind as ``codes``."""
         if self.width == 1:
             return codes
@@ -81,7 +83,7 @@ class Binning:
         where = jnp.where if isinstance(codes, jax.Array) else np.where
         return where(codes == self.num_codes - 1, self.num_values, cells)
 
-    def first_codes(self) -> np.ndarray:
+    def first_codes(self) -> Int64[np.ndarray, "ends"]:
         """The first code of every cell, followed by the number of codes: int64 [num_cells + 1]."""
         last = self.num_codes - self.missing
         first = np.minimum(np.arange(self.num_values + 1, dtype=np.int64) * self.width, last)
@@ -104,7 +106,7 @@ class Block:
     """
 
     columns: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-    bins: tuple[np.ndarray, ...]
+    bins: tuple[Int[np.ndarray, "_"], ...]
     weight: int = dataclasses.field(default=1, metadata={"static": True})
     zoom: int = dataclasses.field(default=0, metadata={"static": True})
 
@@ -268,7 +270,7 @@ class TableMap(FeatureMap):
     def row_bound(self) -> float:
         return 2.0**53
 
-    def covers(self, rows: np.ndarray) -> np.ndarray:
+    def covers(self, rows: Real[AnyArray, "n d"]) -> Bool[AnyArray, "n"]:
         """Whether each row holds codes only: whole numbers from 0 to ``num_codes`` − 1. bool [n]."""
         num_codes = np.asarray([binning.num_codes for binning in self.binnings])
         return np.all(are_codes(rows, num_codes), axis=1)
@@ -289,7 +291,9 @@ class TableMap(FeatureMap):
         width = self.binnings[block.columns[0]].width
         return numpy.where(bins < 0, -1, bins * block.zoom + codes % width * block.zoom // width)
 
-    def weighted_counts(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def weighted_counts(
+        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | None = None
+    ) -> Real[np.ndarray, "F"]:
         """Σ_n a_n e_{c_b(x_n)} for every block b: how many rows are in each cell of each marginal.
 
         Args:
@@ -331,7 +335,7 @@ class TableMap(FeatureMap):
         levels = np.repeat([block.weight / self.norm for block in self.blocks], [block.size for block in self.blocks])
         return levels * self.weighted_counts(rows, np.asarray(weights, np.float64))
 
-    def marginals(self, coordinates: np.ndarray, num_rows: int) -> list[np.ndarray]:
+    def marginals(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "..."]]:
         """The marginals of a mean embedding of N rows, one for each block, of the block's shape.
 
         Args:

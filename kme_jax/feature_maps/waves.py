@@ -20,9 +20,11 @@ from typing import ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float32, Int, Int32
 
 from kme_jax._numerics import fused, tiles
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
@@ -41,11 +43,13 @@ class Waves(abc.ABC):
       turns: ℓ ω / 2π, [n, d].
     """
 
-    amplitudes: Array
-    turns: Array
+    amplitudes: Float[Array, "frequencies"]
+    turns: Float[Array, "frequencies d"]
 
     @abc.abstractmethod
-    def table_of_normals(self, centres: Array, weights: Array, widths: Array) -> Array:
+    def table_of_normals(
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "groups"]
+    ) -> Float[Array, "..."]:
         """ψ(Σ_k w_k N(z_k, s_g² I)), with k in group g, as a table. Traceable and differentiable.
 
         Args:
@@ -58,14 +62,14 @@ class Waves(abc.ABC):
         """
 
     @abc.abstractmethod
-    def table(self, features: Array) -> Array:
+    def table(self, features: Float[AnyArray, "F"]) -> Float[AnyArray, "..."]:
         """Features [J] as a table, with 0 in entries without a frequency."""
 
     @abc.abstractmethod
-    def features(self, table: Array) -> Array:
+    def features(self, table: Float[Array, "..."]) -> Float[Array, "F"]:
         """The inverse of ``table``, [J]."""
 
-    def fewer(self, number: int, table: Array) -> tuple[Waves, Array]:
+    def fewer(self, number: int, table: Float[AnyArray, "..."]) -> tuple[Waves, Float[AnyArray, "..."]]:
         """Waves of the first ``number`` frequencies, which are a random sample of all, and their entries of a table.
 
         All frequencies are returned if there are fewer, or if the first are not a random sample (the default).
@@ -73,15 +77,17 @@ class Waves(abc.ABC):
         del number
         return self, table
 
-    def squares(self) -> Array:
+    def squares(self) -> Float[Array, "frequencies"]:
         """‖ℓ ω‖², [n]."""
         return (2 * math.pi) ** 2 * jnp.sum(jnp.square(self.turns), axis=1)
 
-    def mixture(self, centres: Array, weights: Array) -> Array:
+    def mixture(self, centres: Float[Array, "K d"], weights: Float[Array, "K"]) -> Float[Array, "F"]:
         """ψ of weighted points, [J], for points z [K, d] and weights w [K]. Traceable."""
         return self.features(self.table_of_normals(centres, weights, jnp.zeros(1, centres.dtype)))
 
-    def mixtures(self, centres: Array, weights: Array, widths: Array) -> Array:
+    def mixtures(
+        self, centres: Float[AnyArray, "K d"], weights: Float[AnyArray, "K"], widths: Float[AnyArray, "groups"]
+    ) -> Float[Array, "groups F"]:
         """ψ of Σ_k w_k N(z_k, s_g² I) over k in group g, for every group, [G, J]. Traceable."""
         groups = widths.shape[0], weights.shape[0] // widths.shape[0]
         tables = jax.vmap(self.table_of_normals)(centres.reshape(*groups, -1), weights.reshape(groups), widths[:, None])
@@ -99,9 +105,9 @@ class FreeWaves(Waves):
       phases: ωᵀc / 2π, [n].
     """
 
-    amplitudes: Array
-    turns: Array
-    phases: Array
+    amplitudes: Float[Array, "frequencies"]
+    turns: Float[Array, "frequencies d"]
+    phases: Float[Array, "frequencies"]
 
     def table_of_normals(self, centres, weights, widths):
         return _free_table(self, centres, weights, widths)
@@ -189,17 +195,21 @@ class LatticeWaves(Waves):
       reach: R, the largest |n_i| of each column, static.
     """
 
-    amplitudes: Array
-    turns: Array
-    spacing: Array
-    phases: Array
-    places: Array
-    heights: Array
+    amplitudes: Float[Array, "frequencies"]
+    turns: Float[Array, "frequencies d"]
+    spacing: Float[Array, "d"]
+    phases: Float[Array, "d"]
+    places: Int32[Array, "frequencies"]
+    heights: Float[Array, "2 first rest"]
     reach: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def of_lattice(
-        cls, amplitudes: np.ndarray, indices: np.ndarray, spacing: np.ndarray, phases: np.ndarray
+        cls,
+        amplitudes: Float[np.ndarray, "frequencies"],
+        indices: Int[np.ndarray, "frequencies d"],
+        spacing: Float[np.ndarray, "d"],
+        phases: Float[np.ndarray, "d"],
     ) -> LatticeWaves:
         """The waves of a lattice.
 
@@ -281,7 +291,9 @@ class CosSin:
 
     num_values: ClassVar[int] = 2
 
-    def __call__(self, turns, rows):
+    def __call__(
+        self, turns: Float[AnyArray, "m d"], rows: Float[AnyArray, "n d"]
+    ) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
         if self.is_elementwise(rows.shape[1]):
             columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
             angle = functools.reduce(operator.add, columns)
@@ -309,10 +321,10 @@ class SpectralMap(FeatureMap):
       amplitudes: a, the factor of the cosine and the sine of each frequency, [J/2].
     """
 
-    amplitudes: np.ndarray
+    amplitudes: Float[np.ndarray, "frequencies"]
 
     @abc.abstractmethod
-    def angles(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def angles(self, rows: Float[AnyArray, "N d"]) -> tuple[Float[np.ndarray, "frequencies d"], Float[AnyArray, "N d"]]:
         """Frequencies [J/2, d] and rows [N, d] whose inner products are the angles, in turns. Both have the dtype that
         features are computed in."""
 
@@ -337,7 +349,7 @@ class SpectralMap(FeatureMap):
         """A length over which the kernel varies."""
 
     @abc.abstractmethod
-    def waves(self, centre: np.ndarray, length: float) -> Waves:
+    def waves(self, centre: Float[np.ndarray, "d"], length: float) -> Waves:
         """The map in units of ``length`` from ``centre`` [d]."""
 
 
@@ -361,7 +373,9 @@ class IntegerCosSin:
     num_values: ClassVar[int] = 2
     values: ClassVar[CosSin] = CosSin()
 
-    def __call__(self, points, rows):
+    def __call__(
+        self, points: Float[AnyArray, "m p"], rows: Float[AnyArray, "n d"]
+    ) -> tuple[Int32[Array, "m n"], Int32[Array, "m n"]]:
         level = points[:, -1, None]
         cos, sin = (
             jnp.clip(jnp.rint(level * value), -_LARGEST, _LARGEST).astype(jnp.int32)
@@ -389,7 +403,7 @@ class SpectralIntegers(IntegerMap):
 
     feature_map: SpectralMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
-    levels: np.ndarray
+    levels: Float32[np.ndarray, "frequencies"]
     is_of_rows: ClassVar[bool] = True
 
     @classmethod

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.embedding import class_labels, mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def dp_merf(
-    key: jax.Array,
-    rows: np.ndarray,
+    key: PRNGKeyArray,
+    rows: Shaped[AnyArray, "N d"],
     features: FeatureMap,
     network: Network,
     training: Training | None = None,
@@ -30,7 +32,7 @@ def dp_merf(
     budget: PrivacyBudget,
     class_counts: bool = True,
     count_share: float = COUNT_SHARE,
-    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
     progress: Progress | bool = False,

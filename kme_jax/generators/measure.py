@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray, Shaped
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
@@ -35,7 +37,7 @@ COUNT_SHARE = 0.02  # of the budget, for the counts of classes. Their noise is s
 
 
 def measure_labelled(
-    key: jax.Array,
+    key: PRNGKeyArray,
     embedding: MeanEmbedding,
     counts: MeanEmbedding | None,
     budget: PrivacyBudget,
@@ -80,7 +82,7 @@ def measure_labelled(
 
 
 def measure_generator(
-    rows: np.ndarray,
+    rows: Shaped[AnyArray, "N d"],
     features: FeatureMap,
     *,
     budget: PrivacyBudget,

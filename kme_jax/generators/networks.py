@@ -14,6 +14,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from kme_jax._numerics.precision import are_sizes
 from kme_jax._numerics.registry import storable
@@ -162,7 +163,7 @@ class SmoothImages(Network):
         return _Smooth(self, num_labels, num_outputs, rngs)
 
 
-def _blur(size: int, width: float) -> Array:
+def _blur(size: int, width: float) -> Float[Array, "n n"]:
     """Gaussian weights of neighbours, [size, size]. The largest sum of a row is ``_GAIN``."""
     places = jnp.arange(float(size))
     weights = jnp.exp(-0.5 * jnp.square((places[:, None] - places[None, :]) / width))
@@ -178,7 +179,7 @@ class _Smooth(nnx.Module):
         self.layers = _Layers(network, num_labels, num_outputs, rngs)
         self.noise = nnx.Param(jnp.full((max(num_labels, 1), 1), math.log(math.expm1(network.noise))))
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         network = self.network
         size = network.height * network.width
         code, noise, one_hots = jnp.split(x, (network.code, network.code + size), axis=1)
@@ -207,7 +208,7 @@ class _Layers(nnx.Module):
             shape = max(num_labels, 1), network.styles, num_outputs
             self.places = nnx.Param(_SPREAD * jax.random.normal(rngs.params(), shape))
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         inputs = x
         for linear, normal in zip(self.linear, self.normal, strict=True):
             x = nnx.relu(normal(linear(x)))
@@ -223,7 +224,7 @@ _SPREAD = 1.5  # of the initial places. The logistic function makes these nearly
 _MOMENTUM = 0.95
 
 
-def _doubled(images: Array) -> Array:
+def _doubled(images: Float[Array, "n h w c"]) -> Float[Array, "n 2*h 2*w c"]:
     """Images [n, h, w, c] after bilinear upsampling by two, [n, 2h, 2w, c]."""
     n, height, width, channels = images.shape
     return jax.image.resize(images, (n, 2 * height, 2 * width, channels), "bilinear")
@@ -241,7 +242,7 @@ class _Convolutions(nnx.Module):
         self.first_convolution = nnx.Conv(*network.channels, window, rngs=rngs)
         self.second_convolution = nnx.Conv(network.channels[1], 1, window, rngs=rngs)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         x = nnx.relu(self.first_normal(self.first(x)))
         x = self.second_normal(self.second(x)).reshape(-1, *self.small)
         x = nnx.relu(self.first_convolution(_doubled(x)))

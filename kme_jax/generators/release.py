@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float32, Int, Real, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
@@ -94,7 +95,7 @@ class GeneratorMeasurement:
         training: Training | None = None,
         *,
         seed: int = 0,
-        bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+        bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None = None,
         levels: int = 0,
         checkpoint: str | None = None,
         public_inputs: Sequence[str] = (),
@@ -138,9 +139,9 @@ class GeneratorMeasurement:
         writers = {"measured.npz": arrays_writer(*self.encoded()), "privacy.json": json_writer(self.statement)}
         return save_folder(folder, "generator measurement", writers)
 
-    def encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def encoded(self) -> tuple[dict[str, Shaped[np.ndarray, "..."]], dict[str, Any]]:
         """The measurement as arrays, and a JSON document that refers to them."""
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
         tree = {
             "embedding": encode_embedding(self.embedding, arrays, "embedding"),
             "counts": None if self.counts is None else encode_embedding(self.counts, arrays, "counts"),
@@ -260,9 +261,9 @@ class GeneratorRelease:
         num_rows: int,
         *,
         seed: int = 0,
-        labels: np.ndarray | Literal["balanced"] | None = None,
+        labels: Int[np.ndarray, "n"] | Literal["balanced"] | None = None,
         noise: bool = True,
-    ) -> np.ndarray:
+    ) -> Float32[np.ndarray, "n columns"]:
         """Synthetic rows, float32 [num_rows, columns], see ``Generator.sample``.
 
         They come from the release alone, so nothing is spent.
@@ -277,7 +278,9 @@ class GeneratorRelease:
           ReleaseError: the folder exists, or cannot be written.
         """
         generator = self.generator
-        arrays: dict[str, np.ndarray] = {f"{_STATE}{name}": value for name, value in generator.state.items()}
+        arrays: dict[str, Shaped[np.ndarray, "..."]] = {
+            f"{_STATE}{name}": value for name, value in generator.state.items()
+        }
         tree = {name: encode(getattr(generator, name), arrays, name) for name in _GENERATOR_FIELDS}
         tree |= {
             "composition": encode(self.composition, arrays, "composition"),

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float, Float32, Int, Int32, PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
@@ -98,7 +99,7 @@ class Training:
         if self.features_per_step is not None and (self.features_per_step < 2 or self.features_per_step % 2):
             raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
 
-    def learning_rate_at(self, step: int | jax.Array) -> jax.Array:
+    def learning_rate_at(self, step: int | Int[Array, ""]) -> Float[Array, ""]:
         """The learning rate at a step, counted from 0 over all cycles."""
         if self.decay is None:
             within = optax.cosine_decay_schedule(self.learning_rate, self.num_steps)
@@ -170,15 +171,18 @@ class Rows:
         rounding.
     """
 
-    lower: np.ndarray | None
-    upper: np.ndarray | None
+    lower: Float[np.ndarray, "d"] | None
+    upper: Float[np.ndarray, "d"] | None
     dim: int = dataclasses.field(metadata={"static": True})
     categories: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
     levels: int = dataclasses.field(default=0, metadata={"static": True})
 
     @classmethod
     def create(
-        cls, features: FeatureMap, bounds: tuple[np.ndarray | float, np.ndarray | float] | None, levels: int
+        cls,
+        features: FeatureMap,
+        bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None,
+        levels: int,
     ) -> Rows:
         """The rows of a feature map without labels.
 
@@ -228,7 +232,7 @@ class Rows:
         """D, the number of outputs of the network."""
         return self.dim + sum(self.categories)
 
-    def relaxed(self, raw: Array) -> Array:
+    def relaxed(self, raw: Float[Array, "n outputs"]) -> Float[Array, "n outputs"]:
         """Relaxed rows of raw values [n, D]: numbers, then probabilities of categories, [n, D]. Traceable."""
         numbers = raw[:, : self.dim]
         if self.lower is not None:
@@ -238,7 +242,7 @@ class Rows:
             columns.append(jax.nn.softmax(logits, axis=1))
         return jnp.concatenate(columns, axis=1)
 
-    def written(self, key: Array, raw: Array) -> Array:
+    def written(self, key: PRNGKeyArray, raw: Float[Array, "n outputs"]) -> Float[Array, "n columns"]:
         """Synthetic rows of raw values [n, D]: numbers, rounded, then drawn category codes, [n, d + m]. Traceable."""
         numbers = self.relaxed(raw)[:, : self.dim]
         if self.levels:
@@ -321,8 +325,8 @@ class Generator:
 
     network: Network
     rows: Rows
-    shares: np.ndarray | None
-    state: dict[str, np.ndarray]
+    shares: Float[np.ndarray, "classes"] | None
+    state: dict[str, Shaped[np.ndarray, "..."]]
     report: GeneratorReport
     mechanisms: tuple[Mechanism, ...]
     measured: str
@@ -359,9 +363,9 @@ class Generator:
         num_rows: int,
         *,
         seed: int = 0,
-        labels: np.ndarray | Literal["balanced"] | None = None,
+        labels: Int[np.ndarray, "n"] | Literal["balanced"] | None = None,
         noise: bool = True,
-    ) -> np.ndarray:
+    ) -> Float32[np.ndarray, "n columns"]:
         """Synthetic rows, float32 [num_rows, columns]. The label, if there is one, is the last column.
 
         Args:
@@ -401,7 +405,7 @@ class Generator:
         rows = np.concatenate(batches)
         return rows if self.shares is None else np.concatenate([rows, labels[:, None].astype(np.float32)], axis=1)
 
-    def _labels(self, key: Array, num_rows: int, labels: Any) -> np.ndarray:
+    def _labels(self, key: PRNGKeyArray, num_rows: int, labels: Any) -> Int32[np.ndarray, "n"]:
         if self.shares is None:
             if labels is not None:
                 raise ValueError("labels: this generator has none; leave them out")
@@ -439,7 +443,7 @@ def _split(module: nnx.Module, network: Network, num_labels: int):
     return graph, {"network": parameters, "styles": styles}, statistics
 
 
-def _flat(*trees: Any) -> dict[str, np.ndarray]:
+def _flat(*trees: Any) -> dict[str, Shaped[np.ndarray, "..."]]:
     arrays = {}
     for tree in trees:
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -447,15 +451,21 @@ def _flat(*trees: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_flat(tree: Any, state: dict[str, np.ndarray]) -> Any:
+def _from_flat(tree: Any, state: dict[str, Shaped[np.ndarray, "..."]]) -> Any:
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in
              jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip
     return jax.tree.unflatten(jax.tree.structure(tree), [state[name] for name in names])
 
 
 def _inputs(
-    key: Array, network: Network, rows: Rows, num_labels: int, labels: Array, styles: Array, noise: bool = True
-) -> Array:
+    key: PRNGKeyArray,
+    network: Network,
+    rows: Rows,
+    num_labels: int,
+    labels: Int[Array, "n"],
+    styles: Int[Array, "n"],
+    noise: bool = True,
+) -> Float[Array, "n inputs"]:
     """Inputs of the network for labels [n] and styles [n]: standard normals, then one-hot styles and labels.
 
     Without noise, the normals after the latent code are zeros.
@@ -500,13 +510,15 @@ class Objective:
     """
 
     features: FeatureMap
-    turns: Array | None
-    targets: Array
-    shares: Array
-    weights: Array
+    turns: Float[Array, "blocks _ d"] | None
+    targets: Float[Array, "blocks classes _"]
+    shares: Float[Array, "classes"]
+    weights: Float[Array, "classes"]
     unbiased: bool = dataclasses.field(metadata={"static": True})
 
-    def __call__(self, relaxed: Array, styles: Array, block: Array) -> Array:
+    def __call__(
+        self, relaxed: Float[Array, "n outputs"], styles: Float[Array, "classes styles"], block: Int[Array, ""]
+    ) -> Float[Array, ""]:
         """An estimate of the objective for one block of features.
 
         For a class let μ_G = Σ_s p_s μ_s, and let m̂_s be the mean over m rows of style s. Then E‖Σ_s p_s m̂_s‖² =
@@ -541,7 +553,9 @@ class Objective:
         return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
 
 
-def objective_of(embedding: NoisyEmbedding, shares: np.ndarray, training: Training) -> tuple[Objective, int]:
+def objective_of(
+    embedding: NoisyEmbedding, shares: Float[np.ndarray, "classes"], training: Training
+) -> tuple[Objective, int]:
     """The training objective, and the number of its blocks of features.
 
     Args:
@@ -664,7 +678,7 @@ def _relaxed(features: FeatureMap, rows: Array) -> Array:
     return features.relaxed(rows) if isinstance(features, MixedMap) else features(rows)
 
 
-def simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
+def simplex_least_squares(vectors: Float[np.ndarray, "n F"], target: Float[np.ndarray, "F"]) -> Float[np.ndarray, "n"]:
     """argmin ‖Σ_s p_s a_s − y‖² over probability vectors p, [S], for vectors a [S, F] and a target y [F].
 
     For probability vectors the objective is ‖Σ_s p_s (a_s − y)‖². If (1 − Σ_s p_s)² is added, the minimiser over all
@@ -679,7 +693,11 @@ def simplex_least_squares(vectors: np.ndarray, target: np.ndarray) -> np.ndarray
     return multiple / multiple.sum()
 
 
-def estimated_fit(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, float, float]:
+def estimated_fit(
+    means: Float[np.ndarray, "groups classes styles F"],
+    coordinates: Float[np.ndarray, "classes F"],
+    shares: Float[np.ndarray, "classes"],
+) -> tuple[Float[np.ndarray, "classes styles"], float, float]:
     """The best shares of the styles, [L, S], ‖μ̃ − μ_G‖² with these shares, and its standard error.
 
     Given the generator, the residuals of two groups of rows are independent, so their inner product is an unbiased
@@ -703,7 +721,7 @@ def estimated_fit(means: np.ndarray, coordinates: np.ndarray, shares: np.ndarray
     return np.asarray(styles), fit(products), math.sqrt((size - 1) * np.var(without))
 
 
-def class_shares(counts: NoisyEmbedding, num_labels: int) -> np.ndarray:
+def class_shares(counts: NoisyEmbedding, num_labels: int) -> Float[np.ndarray, "classes"]:
     """Shares of the classes from noisy counts, [L], with Σ = 1. Noisy shares below a thousandth are raised to it first.
 
     Raises:
@@ -733,7 +751,7 @@ def covered_share(counts: NoisyEmbedding) -> float:
     return max(total, _LEAST_COVERED) if total < 1 - 5 * math.sqrt(marginal.size * counts.mechanism.variance) else 1.0
 
 
-def _marginal(counts: NoisyEmbedding) -> np.ndarray:
+def _marginal(counts: NoisyEmbedding) -> Float[np.ndarray, "..."]:
     feature_map = counts.feature_map
     if not (isinstance(feature_map, TableMap) and len(feature_map.blocks) == 1):
         raise ValueError(
@@ -743,13 +761,13 @@ def _marginal(counts: NoisyEmbedding) -> np.ndarray:
 
 
 def train_generator(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: NoisyEmbedding,
     network: Network,
     training: Training | None = None,
     *,
     counts: NoisyEmbedding | None = None,
-    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
     progress: Progress | bool = False,
@@ -801,14 +819,14 @@ def train_generator(
 
 @shows_progress("training")
 def train_in_calls(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: NoisyEmbedding,
     network: Network,
     training: Training,
     calls: CallSettings,
     *,
     counts: NoisyEmbedding | None = None,
-    bounds: tuple[np.ndarray | float, np.ndarray | float] | None = None,
+    bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None = None,
     levels: int = 0,
     checkpoint: str | None = None,
     progress: Progress | bool = False,

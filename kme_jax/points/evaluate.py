@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Real
 
 from kme_jax._numerics.precision import Progress, check_columns
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.text import printable
 from kme_jax.domain import Bounds
 from kme_jax.embedding import private_points
@@ -14,13 +16,15 @@ from kme_jax.nonprivate import WARNING, Reference
 from kme_jax.points.release import Release
 
 
-def _cumulative(values: np.ndarray, weights: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _cumulative(
+    values: Float[np.ndarray, "n"], weights: Float[np.ndarray, "n"], at: Float[np.ndarray, "places"]
+) -> Float[np.ndarray, "places"]:
     order = np.argsort(values, kind="stable")
     upto = np.concatenate([[0.0], np.cumsum(weights[order])])
     return upto[np.searchsorted(values[order], at, side="right")]
 
 
-def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _correlations(rows: Float[np.ndarray, "n d"], weights: Float[np.ndarray, "n"]) -> Float[np.ndarray, "d d"]:
     """The correlations of different columns, [d, d]. They are NaN on the diagonal, and for a constant column."""
     centred = rows - weights @ rows
     covariance = (centred * weights[:, None]).T @ centred
@@ -31,7 +35,7 @@ def _correlations(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def evaluate(
-    release: Release, rows: np.ndarray, *, distance: bool = True, progress: Progress | bool = False
+    release: Release, rows: Real[AnyArray, "N d"], *, distance: bool = True, progress: Progress | bool = False
 ) -> dict[str, Any]:
     """Errors of means, standard deviations, cumulative distributions and correlations, and Δ. NOT PRIVATE.
 
@@ -86,7 +90,7 @@ def evaluate(
     return errors
 
 
-def _standard_deviation(values: np.ndarray, weights: np.ndarray) -> float:
+def _standard_deviation(values: Float[np.ndarray, "n"], weights: Float[np.ndarray, "n"]) -> float:
     """The standard deviation; 0 if negative weights make the variance negative."""
     return float(np.sqrt(max(0.0, weights @ np.square(values - weights @ values))))
 

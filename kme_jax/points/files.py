@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Real, Shaped
 
 from kme_jax._numerics.cells import parse_number, points_of
 from kme_jax.storage.files import FileError, new_file
@@ -23,7 +24,7 @@ def read_rows(
     num_columns: int | None = None,
     header: bool = True,
     array: str | None = None,
-) -> np.ndarray:
+) -> Shaped[np.ndarray, "n d"]:
     """The rows of a file, [N, d]. A cell that is not a number becomes NaN.
 
     Errors depend on the structure of the file alone, and show no cell.
@@ -83,7 +84,7 @@ def _cells_of_any_length() -> Iterator[None]:
         csv.field_size_limit(limit)
 
 
-def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, width: int, header: bool) -> np.ndarray:
+def _read_csv(path: pathlib.Path, columns: Sequence[str] | None, width: int, header: bool) -> Shaped[np.ndarray, "n d"]:
     if header and columns is None:
         raise FileError(f"{path}: give the names of columns in its header line, or say that it has no header line")
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file, _cells_of_any_length():
@@ -116,7 +117,7 @@ def _column_index(path: pathlib.Path, names: Sequence[str], name: str) -> int:
     return names.index(name)
 
 
-def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
+def _read_numpy(path: pathlib.Path, array: str | None) -> Shaped[np.ndarray, "n d"]:
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.lib.npyio.NpzFile):
@@ -138,7 +139,7 @@ def _read_numpy(path: pathlib.Path, array: str | None) -> np.ndarray:
     return points_of(content)
 
 
-def write_rows(path: str | os.PathLike, rows: np.ndarray, columns: Sequence[str]) -> None:
+def write_rows(path: str | os.PathLike, rows: Real[np.ndarray, "n d"], columns: Sequence[str]) -> None:
     """Writes rows [n, d] with the names of their columns to a new file. After an error there is no file.
 
     Args:

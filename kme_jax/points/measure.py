@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.algorithms import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.embedding import integer_embedding, private_array
@@ -30,9 +32,9 @@ _MAX_FEATURES = 10**8
 
 
 def measure(
-    rows: np.ndarray,
+    rows: Shaped[AnyArray, "N d"],
     kernel: Kernel | FeatureMap,
-    public: np.ndarray | NormalProposal | None = None,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
     budget: PrivacyBudget,
     bounds: Bounds | None = None,
@@ -126,7 +128,9 @@ def measure(
     return measured
 
 
-def _within(bounds: Bounds, public: np.ndarray | NormalProposal | None) -> np.ndarray | NormalProposal:
+def _within(
+    bounds: Bounds, public: Real[AnyArray, "M d"] | NormalProposal | None
+) -> Float[np.ndarray, "M d"] | NormalProposal:
     """The public points or the proposal, scaled to [0, 1]^d. None stands for the proposal of the bounds."""
     if public is None:
         return bounds.proposal
@@ -155,7 +159,7 @@ def plan_mechanism(
 
 def plan_map(
     kernel: Kernel,
-    public: np.ndarray | NormalProposal,
+    public: Real[AnyArray, "M d"] | NormalProposal,
     *,
     num_features: int = 10_000,
     bounded: bool = False,
@@ -181,9 +185,9 @@ def plan_map(
 
 
 def release(
-    rows: np.ndarray,
+    rows: Shaped[AnyArray, "N d"],
     kernel: Kernel,
-    public: np.ndarray | NormalProposal | None = None,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
     budget: PrivacyBudget,
     bounds: Bounds | None = None,

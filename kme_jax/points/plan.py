@@ -7,6 +7,7 @@ import math
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import shows_progress
@@ -44,7 +45,7 @@ class Plan:
     probability_error: float | None
 
 
-def _table(rng: np.random.Generator, num_rows: int, dim: int) -> np.ndarray:
+def _table(rng: np.random.Generator, num_rows: int, dim: int) -> Float[np.ndarray, "N d"]:
     """Invented rows in [0, 1]^d, in five clusters of random widths. The first cluster is a single point."""
     centres = rng.uniform(0.1, 0.9, (_CLUSTERS, dim))
     widths = np.exp(rng.uniform(math.log(0.02), math.log(0.2), (_CLUSTERS, 1)))
@@ -53,7 +54,9 @@ def _table(rng: np.random.Generator, num_rows: int, dim: int) -> np.ndarray:
     return np.clip(centres[members] + widths[members] * rng.normal(size=(num_rows, dim)), 0, 1)
 
 
-def _statistics(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _statistics(
+    points: Float[np.ndarray, "M d"], weights: Float[np.ndarray, "M"]
+) -> tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]]:
     below = np.stack([weights @ (points <= level) for level in _LEVELS])
     return weights @ points, below
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
@@ -57,7 +58,7 @@ class Measurement:
     statement: dict[str, Any]
     proposal: NormalProposal | None
     bounds: Bounds | None
-    points: np.ndarray | None = None
+    points: Float[np.ndarray, "M d"] | None = None
 
     def _in_short(self) -> str:
         feature_map = self.noisy.feature_map
@@ -103,7 +104,7 @@ class Measurement:
         """
         return save_folder(folder, "measurement", self._writers())
 
-    def _encoded(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _encoded(self) -> tuple[dict[str, Shaped[np.ndarray, "..."]], dict[str, Any]]:
         """Arrays, and a JSON document that refers to them."""
         arrays = {"coordinates": self.noisy.coordinates}
         tree = {
@@ -142,7 +143,7 @@ class Measurement:
             )
             proposal = decode(tree["proposal"], arrays, NormalProposal | None)
             bounds = decode(tree["bounds"], arrays, Bounds | None)
-            points = decode(tree["points"], arrays, np.ndarray) if "points" in tree else None
+            points = decode(tree["points"], arrays, Float[np.ndarray, "M d"]) if "points" in tree else None
             _check_measured(noisy, proposal, bounds, points)
         statement = opened.json("privacy.json")
         with damaged(opened.path / "privacy.json"):
@@ -151,7 +152,10 @@ class Measurement:
 
 
 def _check_measured(
-    noisy: NoisyEmbedding, proposal: NormalProposal | None, bounds: Bounds | None, points: np.ndarray | None
+    noisy: NoisyEmbedding,
+    proposal: NormalProposal | None,
+    bounds: Bounds | None,
+    points: Float[np.ndarray, "M d"] | None,
 ) -> None:
     """Raises ValueError unless these can be the fields of one measurement."""
     mechanism, feature_map = noisy.mechanism, noisy.feature_map
@@ -165,7 +169,9 @@ def _check_measured(
         feature_map.check_box(*unit_box(feature_map.dim))
 
 
-def check_synthesis(noisy: NoisyEmbedding, proposal: NormalProposal | None, points: np.ndarray | None) -> None:
+def check_synthesis(
+    noisy: NoisyEmbedding, proposal: NormalProposal | None, points: Float[np.ndarray, "M d"] | None
+) -> None:
     """Refuses a noisy embedding that no synthetic points can be made of.
 
     Args:
@@ -187,7 +193,7 @@ def check_synthesis(noisy: NoisyEmbedding, proposal: NormalProposal | None, poin
 
 
 def points_statement(
-    noisy: NoisyEmbedding, bounds: Bounds | None, points: np.ndarray | None, total: dict[str, Any] | None
+    noisy: NoisyEmbedding, bounds: Bounds | None, points: Float[np.ndarray, "M d"] | None, total: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The privacy statement of a measurement. See :class:`Measurement` for the arguments; total is for the ledger."""
     inputs = [] if bounds is None else [f"bounds of {', '.join(bounds.names)}"]

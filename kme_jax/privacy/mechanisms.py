@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int64, PRNGKeyArray
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -101,11 +102,11 @@ class Noise(abc.ABC):
         """
 
     @abc.abstractmethod
-    def add_securely(self, values: np.ndarray, scale: float) -> np.ndarray:
+    def add_securely(self, values: Int64[np.ndarray, "F"], scale: float) -> Int64[np.ndarray, "F"]:
         """values [F] + discrete noise from a cryptographic generator, int64."""
 
     @abc.abstractmethod
-    def draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    def draw(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[jax.Array, "..."]:
         """Draws simulated noise of scale 1, which is continuous. Traceable."""
 
     def mu(self, mechanism: Mechanism) -> float | None:
@@ -240,7 +241,7 @@ class NoisyEmbedding:
     """
 
     feature_map: FeatureMap
-    coordinates: np.ndarray
+    coordinates: Float[np.ndarray, "F"]
     mechanism: Mechanism
 
 

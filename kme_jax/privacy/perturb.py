@@ -13,8 +13,10 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, PRNGKeyArray
 
 from kme_jax._numerics.precision import in_float64
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: add the module of a new one here
@@ -87,7 +89,9 @@ def simulated_mechanism(
     )
 
 
-def add_noise(key: Array, coordinates: Array, scale: Array, *, noise: str = "gaussian") -> Array:
+def add_noise(
+    key: PRNGKeyArray, coordinates: Float[AnyArray, "F"], scale: float | Float[AnyArray, ""], *, noise: str = "gaussian"
+) -> Float[Array, "F"]:
     """coordinates + scale · noise, in the precision of the coordinates. Traceable and vmappable over key and scale.
 
     Args:
@@ -107,7 +111,7 @@ _add_noise = jax.jit(add_noise, static_argnames="noise")
 
 @in_float64
 def perturb(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: MeanEmbedding,
     budget: PrivacyBudget,
     *,
@@ -227,7 +231,7 @@ def perturb_securely(
 
 
 def perturb_integers(
-    key: Array, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
+    key: PRNGKeyArray, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
 ) -> NoisyEmbedding:
     """:func:`perturb_securely` with simulated Gaussian noise of the same size. NOT PRIVATE.
 
@@ -260,6 +264,6 @@ def _check_integers(embedding: Any) -> None:
 
 
 @in_float64
-def _standard_normal(key: Array, size: int) -> np.ndarray:
+def _standard_normal(key: PRNGKeyArray, size: int) -> Float64[np.ndarray, "F"]:
     padded = size + -size % _NOISE_BLOCK
     return np.asarray(_add_noise(key, np.zeros(padded), 1.0))[:size]

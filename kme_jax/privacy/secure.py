@@ -10,6 +10,7 @@ import importlib.metadata
 import math
 
 import numpy as np
+from jaxtyping import Int64
 
 _MAX_SCALE = 2.0**55  # noise of a much larger scale would not fit an int64
 
@@ -56,7 +57,7 @@ def gaussian_rho(scale: float, sensitivity: float) -> float:
     return float(_gaussian(scale).map(float(sensitivity)))
 
 
-def _checked(values: np.ndarray, measurement) -> np.ndarray:
+def _checked(values: Int64[np.ndarray, "F"], measurement) -> Int64[np.ndarray, "F"]:
     if not (isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1 and values.size):
         raise TypeError("secure noise can be added to a one-dimensional array of int64 only")
     noisy = np.asarray(measurement(values))
@@ -65,7 +66,7 @@ def _checked(values: np.ndarray, measurement) -> np.ndarray:
     return noisy
 
 
-def add_gaussian(values: np.ndarray, scale: float) -> np.ndarray:
+def add_gaussian(values: Int64[np.ndarray, "F"], scale: float) -> Int64[np.ndarray, "F"]:
     """values [F] + discrete Gaussian noise of parameter σ = scale, int64.
 
     Raises:
@@ -74,7 +75,7 @@ def add_gaussian(values: np.ndarray, scale: float) -> np.ndarray:
     return _checked(values, _gaussian(scale))
 
 
-def add_laplace(values: np.ndarray, scale: float) -> np.ndarray:
+def add_laplace(values: Int64[np.ndarray, "F"], scale: float) -> Int64[np.ndarray, "F"]:
     """values [F] + discrete Laplace noise of this scale, int64.
 
     Raises:

@@ -1,7 +1,9 @@
 """Public objects as JSON and arrays: feature maps, kernels, proposals, mechanisms. No pickle.
 
-Each field that is read is checked against its type in the class. The method ``validate`` of the class, if there is one,
-checks the object. A name of a class in a file is looked up in ``kme_jax._numerics.registry`` and nowhere else.
+Each field that is read is checked against its type in the class. An array must have the kind of numbers and the number
+of dimensions of its annotation, and dimensions of one name must have one size within an object. The method ``validate``
+of the class, if there is one, checks the object. A name of a class in a file is looked up in
+``kme_jax._numerics.registry`` and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import AbstractArray, jaxtyped
 
 from kme_jax import domain, feature_maps, kernels  # noqa: F401  # importing them registers their classes
 from kme_jax._numerics.registry import entry_of, is_storable
-from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import NoisyEmbedding
 
 _MAX_TEXT = 100_000  # characters
 _MAX_INTEGER = 2**62
@@ -73,6 +75,8 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
         return _tuple(value, arrays, arguments)
     if expected in (np.ndarray, jax.Array):
         return _array(value, arrays)
+    if isinstance(expected, type) and issubclass(expected, AbstractArray):
+        return _array_of_shape(value, arrays, expected)
     if expected is float:
         return _float(value)
     if expected in (bool, int, str, types.NoneType):
@@ -92,10 +96,10 @@ def decode_embedding(value: Any, arrays: Mapping[str, np.ndarray]) -> NoisyEmbed
     Raises:
       ValueError: as for :func:`decode`.
     """
-    names = {"feature_map": FeatureMap, "coordinates": np.ndarray, "mechanism": Mechanism}
-    if not isinstance(value, dict) or set(value) != set(names):
+    hints = _hints(NoisyEmbedding)
+    if not isinstance(value, dict) or set(value) != set(hints):
         raise ValueError("expected a noisy embedding")
-    return NoisyEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in names.items()})
+    return NoisyEmbedding(**{name: decode(value[name], arrays, expected) for name, expected in hints.items()})
 
 
 def _one_of(value: Any, arrays: Mapping[str, np.ndarray], alternatives: tuple[Any, ...]) -> Any:
@@ -124,6 +128,15 @@ def _array(value: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     array = arrays[value["array"]]
     if array.dtype.kind not in "fiu":
         raise ValueError("expected an array of numbers")
+    return array
+
+
+def _array_of_shape(value: Any, arrays: Mapping[str, np.ndarray], expected: type[AbstractArray]) -> np.ndarray:
+    array = _array(value, arrays)
+    # The class may hold an array of JAX. A file holds one of NumPy.
+    if not isinstance(array, expected.dtype[np.ndarray, expected.dim_str]):
+        shape = ", ".join(expected.dim_str.split())
+        raise ValueError(f"expected {expected.dtype.__name__} [{shape}], got {array.dtype} {list(array.shape)}")
     return array
 
 
@@ -161,11 +174,12 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     if set(fields) != names or len(fields) != len(value["fields"]):
         raise ValueError(f"{cls.__name__} has other fields")
     decoded = {}
-    for name, field in fields.items():
-        try:
-            decoded[name] = decode(field, arrays, hints[name])
-        except ValueError as error:
-            raise ValueError(f"{cls.__name__}.{name}: {error}") from error
+    with jaxtyped("context"):  # dimensions of one name have one size within this object
+        for name, field in fields.items():
+            try:
+                decoded[name] = decode(field, arrays, hints[name])
+            except ValueError as error:
+                raise ValueError(f"{cls.__name__}.{name}: {error}") from error
     instance = cls(**decoded)
     if hasattr(instance, "validate"):
         instance.validate()

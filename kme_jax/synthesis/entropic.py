@@ -31,9 +31,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from kme_jax._numerics.precision import reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.synthesis.lasso import SolverReport
 
@@ -73,12 +75,14 @@ class _Problem:
       spectrum: the diagonal of the features' covariance under p, [F].
     """
 
-    features: Array
-    transposed: Array
-    log_prior: Array
-    spectrum: Array
+    features: Float[Array, "M F"]
+    transposed: Float[Array, "F M"]
+    log_prior: Float[Array, "M"]
+    spectrum: Float[Array, "F"]
 
-    def covariance_product(self, weights: Array, vectors: Array) -> Array:
+    def covariance_product(
+        self, weights: Float[Array, "targets M"], vectors: Float[Array, "targets k F"]
+    ) -> Float[Array, "targets k F"]:
         """C v for the covariance C = Σ w a aᵀ − (Σ w a)(Σ w a)ᵀ of every target: w [P, M], v [P, k, F]."""
         products = _rows_times(vectors, self.transposed)
         centred = products - jnp.sum(weights[:, None, :] * products, axis=2, keepdims=True)
@@ -121,7 +125,9 @@ def _inverses(problem: _Problem, weights: Array, penalty: Array, active: Array |
     return jax.lax.map(one, (weights, active))
 
 
-def conjugate_gradients(product, precondition, right: Array, tolerance: Array) -> tuple[Array, Array]:
+def conjugate_gradients(
+    product, precondition, right: Float[Array, "targets k F"], tolerance: Float[Array, "..."]
+) -> tuple[Float[Array, "targets k F"], Int[Array, ""]]:
     """Solves A x = b for every b [P, k, F], A symmetric and ≥ I, to ‖A x − b‖ ≤ tolerance · ‖b‖.
 
     Each system stops by itself. Its result does not depend on the other systems.
@@ -251,7 +257,9 @@ def _degrees_of_freedom(problem: _Problem, weights, penalty, probes, active, inv
     return jnp.mean(jnp.sum(right * (right - solution), axis=2), axis=1), steps
 
 
-def project_features(features: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def project_features(
+    features: Float[np.ndarray, "M F"], target: Float[np.ndarray, "F"]
+) -> tuple[Float[np.ndarray, "M R"], Float[np.ndarray, "R"]]:
     """The least-squares problem ‖Σ w_m a_m − y‖² in at most M features, for fewer points than features.
 
     The part of y outside of the span of the a_m adds a constant, which is dropped. With A Aᵀ = U Λ Uᵀ the rest is
@@ -288,14 +296,14 @@ class BatchFit:
     """
 
     penalty: float
-    weights: Array
-    residuals: Array
-    distances: np.ndarray
-    gaps: np.ndarray
-    converged: np.ndarray
-    num_steps: np.ndarray
-    objectives: np.ndarray
-    inverses: Array | None
+    weights: Float[Array, "targets M"]
+    residuals: Float[Array, "targets F"]
+    distances: Float[np.ndarray, "targets"]
+    gaps: Float[np.ndarray, "targets"]
+    converged: Bool[np.ndarray, "targets"]
+    num_steps: Int[np.ndarray, "targets"]
+    objectives: Float[np.ndarray, "checks targets"]
+    inverses: Float[Array, "targets F F"] | None
 
 
 class EntropicBatch:
@@ -317,8 +325,8 @@ class EntropicBatch:
 
     def __init__(
         self,
-        features: np.ndarray | Array,
-        targets: np.ndarray,
+        features: Float[AnyArray, "_ _"],
+        targets: Float[np.ndarray, "targets F"],
         num_weights: int,
         *,
         invert: bool = False,
@@ -341,29 +349,29 @@ class EntropicBatch:
         self._targets, self.probes = self._inwards(targets), self._inwards(probes.T)
         self._num_features = num_features
 
-    def _inwards(self, vectors: np.ndarray) -> Array:
+    def _inwards(self, vectors: Float[np.ndarray, "n F"]) -> Float[Array, "n _"]:
         """Vectors [n, F] in the padded and rotated coordinates of the solver."""
         width = self._problem.features.shape[1]
         padded = np.pad(np.asarray(vectors), [(0, 0), (0, width - np.shape(vectors)[1])])
         inwards = jnp.asarray(padded, self._problem.features.dtype)
         return inwards if self._rotation is None else inwards @ self._rotation
 
-    def residuals(self, fit: BatchFit) -> np.ndarray:
+    def residuals(self, fit: BatchFit) -> Float[np.ndarray, "targets F"]:
         """The dual variables in the coordinates of the features, [P, F]."""
         vectors = fit.residuals if self._rotation is None else fit.residuals @ self._rotation.T
         return np.asarray(vectors)[:, : self._num_features]
 
-    def weights(self, fit: BatchFit) -> np.ndarray:
+    def weights(self, fit: BatchFit) -> Float[np.ndarray, "targets M"]:
         """w, positive, [P, M]. Each row sums to 1."""
         return np.asarray(fit.weights)[:, : self._num_weights]
 
     def solve(
         self,
         penalty: float,
-        tolerances: np.ndarray,
+        tolerances: Float[np.ndarray, "targets"],
         *,
         start: BatchFit | None = None,
-        active: np.ndarray | None = None,
+        active: Bool[np.ndarray, "targets"] | None = None,
         max_steps: int = _MAX_NEWTON_STEPS,
     ) -> BatchFit:
         """The solutions for τ.
@@ -391,7 +399,9 @@ class EntropicBatch:
         objectives = np.asarray(trace)[: int(steps.max()) + 1]
         return BatchFit(penalty, weights, duals, distances, gaps, gaps <= tolerances, steps, objectives, inverses)
 
-    def degrees_of_freedom(self, fit: BatchFit, active: np.ndarray | None = None) -> np.ndarray:
+    def degrees_of_freedom(
+        self, fit: BatchFit, active: Bool[np.ndarray, "targets"] | None = None
+    ) -> Float[np.ndarray, "targets"]:
         """Σ_f ∂(Σ_m w_m a_m)_f / ∂y_f at the solutions, = tr(C (τ I + C)⁻¹) by the implicit function theorem, [P].
 
         The trace is estimated by Hutchinson's method with 16 fixed vectors of random signs. The relative standard error
@@ -428,8 +438,8 @@ class EntropicFit:
     """
 
     penalty: float
-    weights: np.ndarray
-    residual: np.ndarray
+    weights: Float[np.ndarray, "M"]
+    residual: Float[np.ndarray, "F"]
     report: SolverReport
     batch: BatchFit = dataclasses.field(repr=False)
 
@@ -448,7 +458,7 @@ class EntropicLeastSquares:
       ValueError: shapes mismatch.
     """
 
-    def __init__(self, features: np.ndarray | Array, target: np.ndarray):
+    def __init__(self, features: Float[AnyArray, "M F"], target: Float[AnyArray, "F"]):
         features = np.asarray(features)
         if features.ndim != 2 or np.shape(target) != features.shape[1:]:
             shapes = f"{list(features.shape)} and target {list(np.shape(target))}"

@@ -20,9 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import threadpoolctl
+from jaxtyping import Float, Float64, Int
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import float64, reproducible_jit
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
@@ -54,7 +56,7 @@ class SolverReport:
       num_iterations: number of iterations.
     """
 
-    objective: np.ndarray
+    objective: Float64[np.ndarray, "checks"]
     gap: float
     converged: bool
     num_iterations: int
@@ -75,14 +77,14 @@ class HostRows:
       dtype: of the feature vectors.
     """
 
-    def __init__(self, features: np.ndarray):
+    def __init__(self, features: Float[np.ndarray, "M F"]):
         self._features, self.shape, self.dtype = features, features.shape, features.dtype
 
-    def inner(self, vector: np.ndarray, count: int) -> np.ndarray:
+    def inner(self, vector: Float[np.ndarray, "F"], count: int) -> Float64[np.ndarray, "m"]:
         """a_mᵀv for the first ``count`` feature vectors, float64 [count]."""
         return (self._features[:count] @ vector.astype(self._features.dtype)).astype(np.float64)
 
-    def combination(self, weights: np.ndarray) -> np.ndarray:
+    def combination(self, weights: Float64[np.ndarray, "M"]) -> Float64[np.ndarray, "F"]:
         """Σ_m w_m a_m for weights w [M], float64 [F]."""
         active = np.flatnonzero(weights)
         total = np.zeros(self._features.shape[1])
@@ -91,7 +93,7 @@ class HostRows:
             total += weights[indices] @ self._features[indices].astype(np.float64)
         return total
 
-    def gram(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    def gram(self, first: Int[np.ndarray, "n"], second: Int[np.ndarray, "m"]) -> Float64[np.ndarray, "n m"]:
         """a_iᵀa_j for i in ``first`` and j in ``second``."""
         products = np.empty((len(first), len(second)))
         rows = self._features[first]
@@ -99,7 +101,7 @@ class HostRows:
             products[:, i : i + _ROWS_PER_PRODUCT] = rows @ self._features[second[i : i + _ROWS_PER_PRODUCT]].T
         return products
 
-    def operators(self, working: np.ndarray) -> tuple[Callable, Callable]:
+    def operators(self, working: Int[np.ndarray, "n"]) -> tuple[Callable, Callable]:
         """Functions v -> (a_mᵀv) and w -> Σ_m w_m a_m over m in ``working``, in the precision of the features."""
         rows = self._features[: len(working)] if len(working) == working[-1] + 1 else self._features[working]
         return lambda vector: rows @ vector, lambda weights: weights @ rows
@@ -123,7 +125,7 @@ def _device_gram(features, first):
 class DeviceRows:
     """As :class:`HostRows`, on an accelerator. Every product is with all feature vectors, so few programs serve."""
 
-    def __init__(self, features: jax.Array):
+    def __init__(self, features: Float[jax.Array, "M F"]):
         self._features, self.shape, self.dtype = features, features.shape, np.dtype(features.dtype)
 
     def inner(self, vector, count):
@@ -153,7 +155,7 @@ class DeviceRows:
         return inner, combination
 
 
-def rows_of(features: np.ndarray | jax.Array) -> HostRows | DeviceRows:
+def rows_of(features: Float[AnyArray, "M F"]) -> HostRows | DeviceRows:
     """Feature vectors [M, F] where they are: on an accelerator, or in the host's memory."""
     if isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu":
         return DeviceRows(features)
@@ -177,7 +179,7 @@ class LeastSquares:
       first_order_helps: False once first-order steps did not converge for a large working set.
     """
 
-    def __init__(self, rows: HostRows | DeviceRows, target: np.ndarray, *, many: int = 1000):
+    def __init__(self, rows: HostRows | DeviceRows, target: Float[AnyArray, "F"], *, many: int = 1000):
         self._rows, self.many, self.dtype = rows, many, rows.dtype
         self.target, self.num_weights = np.asarray(target, np.float64), rows.shape[0]
         if len(rows.shape) != 2 or self.target.shape != rows.shape[1:]:
@@ -195,13 +197,15 @@ class LeastSquares:
         if not (finite and np.isfinite(self.inner).all()):
             raise ValueError("features and target must be finite")
 
-    def correlation(self, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def correlation(
+        self, weights: Float64[np.ndarray, "M"], count: int
+    ) -> tuple[Float64[np.ndarray, "m"], Float64[np.ndarray, "F"]]:
         """aᵀr of the first ``count`` weights, and r = y − Σ w a."""
         residual = self.target - self._rows.combination(weights) if weights.any() else self.target
         scale = np.linalg.norm(residual) or 1.0  # a float32 product of a small residual keeps its relative accuracy
         return scale * self._rows.inner(residual / scale, count), residual
 
-    def gram(self, indices: np.ndarray) -> np.ndarray:
+    def gram(self, indices: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n n"]:
         """a_iᵀa_j for i, j in ``indices``. The diagonal is enlarged by a share of _SHIFT."""
         new = indices[self._position[indices] < 0]
         if len(new):
@@ -221,7 +225,9 @@ class LeastSquares:
         position = self._position[indices]
         return self._gram[np.ix_(position, position)]
 
-    def accelerated(self, weights: np.ndarray, working: np.ndarray, penalty: float, allowed: float):
+    def accelerated(
+        self, weights: Float64[np.ndarray, "n"], working: Int[np.ndarray, "n"], penalty: float, allowed: float
+    ) -> tuple[Float64[np.ndarray, "n"], int]:
         """First-order steps on the feature vectors in ``working``: see :func:`_accelerated`."""
         inner, combination = self._rows.operators(working)
 
@@ -430,13 +436,13 @@ def _solve(problem: LeastSquares, weights, count, penalty, allowed):
 
 
 def lasso_path(
-    features: np.ndarray | jax.Array,
-    target: np.ndarray,
+    features: Float[AnyArray, "M F"],
+    target: Float[AnyArray, "F"],
     penalty: float,
     sizes: Sequence[int],
     *,
     tolerance: float = 1e-5,
-) -> Iterator[tuple[np.ndarray, SolverReport]]:
+) -> Iterator[tuple[Float64[np.ndarray, "m"], SolverReport]]:
     """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors. Each solve starts at the one before.
 
     Args:
@@ -462,7 +468,7 @@ def lasso_path(
 
 def solve_path(
     problem: LeastSquares, penalty: float, sizes: Sequence[int], tolerance: float
-) -> Iterator[tuple[np.ndarray, SolverReport]]:
+) -> Iterator[tuple[Float64[np.ndarray, "m"], SolverReport]]:
     """The solutions of :func:`lasso_path`, for a problem that was built before. The arguments are not checked.
 
     Args:
@@ -482,14 +488,14 @@ def solve_path(
 
 
 def l1_ball_least_squares(
-    features: np.ndarray,
-    target: np.ndarray,
+    features: Float[AnyArray, "M F"],
+    target: Float[AnyArray, "F"],
     *,
     radius: float = 1.0,
-    start: np.ndarray | None = None,
+    start: Float[AnyArray, "M"] | None = None,
     tolerance: float = 1e-9,
     max_solves: int = 60,
-) -> tuple[np.ndarray, SolverReport]:
+) -> tuple[Float64[np.ndarray, "M"], SolverReport]:
     """argmin ½‖y − Σ_m w_m a_m‖² over Σ_m |w_m| ≤ C, by the Lasso whose solution has L1 norm C.
 
     ‖w(λ)‖₁ decreases with λ. It is linear in λ while the signs of w stay the same. So λ is found by Newton steps within

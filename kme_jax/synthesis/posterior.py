@@ -39,17 +39,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Float, Float32, Float64, Int, PRNGKeyArray
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.waves import SpectralMap, Waves
@@ -58,7 +61,7 @@ from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 Array = jax.Array
 # centres [K, d] and location [d] in lengths from the proposal's mean, log_spread [d], log_gammas [K], log_widths [G],
 # log_concentration []
-Parameters = dict[str, Array]
+Parameters = Mapping[str, Float32[AnyArray, "..."]]
 
 _NUM_WIDTHS = 5  # G
 _WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
@@ -134,16 +137,16 @@ class Model:
     """
 
     waves: Waves
-    target: Array
-    variance: Array
-    precision: Array
+    target: Float32[AnyArray, "..."]
+    variance: Float32[AnyArray, ""]
+    precision: Float32[AnyArray, "d"]
 
-    def table(self, parameters: Parameters) -> Array:
+    def table(self, parameters: Parameters) -> Float32[Array, "..."]:
         """ψ(ν), in the layout of the waves."""
         weights = jax.nn.softmax(parameters["log_gammas"])
         return self.waves.table_of_normals(parameters["centres"], weights, jnp.exp(parameters["log_widths"]))
 
-    def log_density(self, parameters: Parameters) -> tuple[Array, Array]:
+    def log_density(self, parameters: Parameters) -> tuple[Float32[Array, ""], Float32[Array, "..."]]:
         """The log density of the parameters given β, up to a constant; and ψ(ν), in the layout of the waves."""
         table = self.table(parameters)
         log_gammas = parameters["log_gammas"]
@@ -164,7 +167,7 @@ class Model:
         )
         return density, table
 
-    def precision_of(self, parameters: Parameters) -> Array:
+    def precision_of(self, parameters: Parameters) -> Float32[AnyArray, "d"]:
         """1 / variance of the atoms' centres about their location, [d]."""
         return self.precision * jnp.exp(-2 * parameters["log_spread"])
 
@@ -211,7 +214,7 @@ class Chains:
 
     parameters: Parameters
     log_metric: Parameters
-    log_step: Array
+    log_step: Float32[Array, ""]
 
 
 @pytree_dataclass
@@ -226,10 +229,10 @@ class Plan:
       choosing: 1 if chains are resampled after the round, otherwise 0.
     """
 
-    temperature: np.ndarray | Array
-    learning: np.ndarray | Array
-    gain: np.ndarray | Array
-    choosing: np.ndarray | Array
+    temperature: Float[AnyArray, "trajectories"]
+    learning: Float[AnyArray, "trajectories"]
+    gain: Float[AnyArray, "trajectories"]
+    choosing: Float[AnyArray, "trajectories"]
 
 
 @functools.partial(reproducible_jit, static_argnames=("num_chains", "num_atoms", "num_widths"))
@@ -261,7 +264,13 @@ def _start(model: Model, key: Array, *, num_chains: int, num_atoms: int, num_wid
 # Not ``reproducible_jit``: on a GPU, algorithms that XLA chooses by timing halve the time of products with 5000
 # frequencies.
 @functools.partial(jax.jit, static_argnames="num_leaps")
-def run_round(model: Model, key: Array, number: Array, chains: Chains, plan: Plan, *, num_leaps: int):
+def run_round(
+    model: Model, key: PRNGKeyArray, number: Int[Array, ""], chains: Chains, plan: Plan, *, num_leaps: int
+) -> tuple[
+    Chains,
+    Float32[Array, "F"],
+    tuple[Parameters, Float32[Array, "trajectories chains"], Float32[Array, "trajectories chains"]],
+]:
     """One round of HMC trajectories of all chains at the same time.
 
     Args:
@@ -312,7 +321,7 @@ def run_round(model: Model, key: Array, number: Array, chains: Chains, plan: Pla
     )
 
 
-def resampled(key: Array, log_weights: Array) -> Array:
+def resampled(key: PRNGKeyArray, log_weights: Float[Array, "n"]) -> Int[Array, "n"]:
     """Indices in proportion to n weights, by systematic resampling, [n]. Each appears once if all weights are equal.
 
     Args:
@@ -368,7 +377,7 @@ class PosteriorReport:
       attempts: number of attempts at sampling, 1 to 3. The last one is used.
     """
 
-    misfits: np.ndarray
+    misfits: Float[np.ndarray, "trajectories chains"]
     acceptance: float
     converged: bool
     kept: float
@@ -400,13 +409,13 @@ class PosteriorMean:
     """
 
     feature_map: SpectralMap
-    coordinates: np.ndarray
-    centres: np.ndarray
-    weights: np.ndarray
-    widths: np.ndarray
+    coordinates: Float64[np.ndarray, "F"]
+    centres: Float64[np.ndarray, "draws K d"]
+    weights: Float64[np.ndarray, "draws K"]
+    widths: Float64[np.ndarray, "draws K"]
     mechanism: Mechanism
 
-    def sample(self, num_points: int, seed: int) -> np.ndarray:
+    def sample(self, num_points: int, seed: int) -> Float64[np.ndarray, "M d"]:
         """Points of the mean distribution, [num_points, d].
 
         Sampling is systematic over draws and atoms, in antithetic pairs.
@@ -430,7 +439,7 @@ class PosteriorMean:
 
 
 def posterior_mean(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: NoisyEmbedding,
     proposal: NormalProposal,
     *,
@@ -468,7 +477,7 @@ def posterior_mean(
 
 @shows_progress("posterior")
 def sample_posterior(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: NoisyEmbedding,
     proposal: NormalProposal,
     settings: SamplerSettings,

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Float32
 
 from kme_jax._numerics import fused
 
@@ -29,7 +30,7 @@ _CHUNK = 512  # frequencies at a time, four for each thread
 _SHARED_BYTES = 220 * 1024
 
 
-def polynomial(coefficients: tuple[float, ...], y: Array) -> Array:
+def polynomial(coefficients: tuple[float, ...], y: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """Σ_i c_i yⁱ."""
     value = coefficients[-1] * y + coefficients[-2]
     for coefficient in coefficients[-3::-1]:
@@ -54,8 +55,14 @@ def _padded(num_frequencies: int) -> int:
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "interpret"))
 def greedy_points(
-    turns: Array, learning_rates: Array, residuals: Array, starts: Array, *, num_steps: int, interpret: Any = None
-) -> tuple[Array, Array]:
+    turns: Float32[Array, "embeddings frequencies d"],
+    learning_rates: Float32[Array, "embeddings"],
+    residuals: Float32[Array, "embeddings 2 frequencies"],
+    starts: Float32[Array, "M d"],
+    *,
+    num_steps: int,
+    interpret: Any = None,
+) -> tuple[Float32[Array, "embeddings 2 frequencies"], Float32[Array, "embeddings M d"]]:
     """Greedy pre-images, one after another, for several embeddings.
 
     Args:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import threadpoolctl
+from jaxtyping import Float, Float64, PRNGKeyArray, Real
 
 from kme_jax._numerics.precision import (
     Progress,
@@ -27,6 +28,7 @@ from kme_jax._numerics.precision import (
     reproducible_jit,
 )
 from kme_jax._numerics.progress import shows_progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
@@ -64,7 +66,7 @@ def _similar_maps(embeddings: Sequence[NoisyEmbedding]) -> list[FourierMap]:
 _POINTS_PER_CALL = 200
 
 
-def cosine_of_turns(u: Array) -> Array:
+def cosine_of_turns(u: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """cos 2πu for u of any shape, in its dtype.
 
     In float32 it is one polynomial with error at most 3e-7, which is cheaper than sine and cosine together.
@@ -87,16 +89,16 @@ class CosineWaves(NamedTuple):
       phases: 0 for cosines and 1/4 for sines, [J].
     """
 
-    columns: Array
-    phases: Array
+    columns: Float[Array, "d F"]
+    phases: Float[Array, "F"]
 
     @classmethod
-    def of(cls, turns: Array) -> CosineWaves:
+    def of(cls, turns: Float[AnyArray, "frequencies d"]) -> CosineWaves:
         """The features of frequencies [J/2, d]."""
         phases = jnp.repeat(jnp.asarray([0, 0.25], turns.dtype), len(turns))
         return cls(jnp.concatenate([turns, turns]).T, phases)
 
-    def __call__(self, points: Array) -> Array:
+    def __call__(self, points: Float[AnyArray, "*M d"]) -> Float[Array, "*M F"]:
         """Features of points [..., d], [..., J]."""
         shape = (1,) * (points.ndim - 1) + self.phases.shape
         angles = -self.phases.reshape(shape)
@@ -104,7 +106,7 @@ class CosineWaves(NamedTuple):
             angles = angles + points[..., d, None] * column.reshape(shape)
         return cosine_of_turns(angles)
 
-    def with_gradient(self, vector: Array) -> Array:
+    def with_gradient(self, vector: Float[AnyArray, "F"]) -> Float[Array, "_ F"]:
         """Rows [1 + d, J] for a vector v [J]: their products with ψ(z) are ⟨v, ψ(z)⟩ and its gradient by z, over 2π."""
         cosines, sines = jnp.split(vector, 2)
         return jnp.concatenate([vector[None], jnp.concatenate([sines, -cosines])[None] * self.columns])
@@ -116,7 +118,14 @@ def _adam_factors(learning_rate, num_steps: int):
     return jnp.stack([learning_rate / (1 - BETA1**count), 1 / (1 - BETA2**count)], axis=1)
 
 
-def _greedy_points(turns, learning_rate, residual, starts, *, num_steps: int):
+def _greedy_points(
+    turns: Float[AnyArray, "frequencies d"],
+    learning_rate: Float[AnyArray, ""],
+    residual: Float[AnyArray, "2 frequencies"],
+    starts: Float[AnyArray, "M d"],
+    *,
+    num_steps: int,
+) -> tuple[Float[AnyArray, "2 frequencies"], Float[AnyArray, "M d"]]:
     """Greedy pre-images, one after another.
 
     Args:
@@ -158,7 +167,14 @@ greedy_points = reproducible_jit(_greedy_points, static_argnames="num_steps")
 
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
-def greedy_points_of_all(turns, learning_rates, residuals, starts, *, num_steps: int):
+def greedy_points_of_all(
+    turns: Float[AnyArray, "embeddings frequencies d"],
+    learning_rates: Float[AnyArray, "embeddings"],
+    residuals: Float[AnyArray, "embeddings 2 frequencies"],
+    starts: Float[AnyArray, "M d"],
+    *,
+    num_steps: int,
+) -> tuple[Float[AnyArray, "embeddings 2 frequencies"], Float[AnyArray, "embeddings M d"]]:
     """:func:`greedy_points` for several embeddings in one program.
 
     Args:
@@ -209,12 +225,12 @@ def _greedy_in_threads(turns, learning_rates, residuals, blocks, *, num_steps: i
 @shows_progress("pre-images")
 def greedy_preimages(
     embeddings: Sequence[NoisyEmbedding],
-    starts: np.ndarray,
+    starts: Real[AnyArray, "M d"],
     *,
     num_steps: int = 100,
     learning_rate: float | None = None,
     progress: Progress | bool = False,
-) -> np.ndarray:
+) -> Float64[np.ndarray, "embeddings M d"]:
     """Iterated approximate pre-images, as in the published code of [B] (figure 2, dashed).
 
     The residual r is μ̃ at first. Point m starts at ``starts[m]`` and takes Adam steps on −⟨r, ψ(z)⟩²/‖ψ(z)‖². The
@@ -267,7 +283,7 @@ def _features(feature_map, points):
 
 def lasso_weights(
     embedding: NoisyEmbedding,
-    points: np.ndarray,
+    points: Real[AnyArray, "M d"],
     sizes: Sequence[int] | None = None,
 ) -> Iterator[tuple[WeightedSample, SolverReport]]:
     """Weights of the published code of [B]: the Lasso on μ̃ with λ = 100 / 2N, where N is the number of private
@@ -302,7 +318,18 @@ _NEGLIGIBLE = 0.05  # weights below this share of C/M are re-seeded
 
 
 @functools.partial(reproducible_jit, static_argnames="num_steps")
-def joint_steps(turns, scale, target, points, weights, radius, length, rate, *, num_steps: int):
+def joint_steps(
+    turns: Float[AnyArray, "frequencies d"],
+    scale: Float[AnyArray, ""],
+    target: Float[AnyArray, "F"],
+    points: Float[AnyArray, "M d"],
+    weights: Float[AnyArray, "M"],
+    radius: Float[AnyArray, ""],
+    length: Float[AnyArray, ""],
+    rate: Float[AnyArray, ""],
+    *,
+    num_steps: int,
+) -> tuple[Float[AnyArray, "M d"], Float[AnyArray, "M"], Float[AnyArray, "steps"]]:
     """Projected optimiser steps on ½‖μ̃ − Σ w_m ψ(z_m)‖² over locations and weights, with a cosine schedule.
 
     Locations move in units of ``length``, and weights in units of radius / M. So one learning rate fits both.
@@ -417,9 +444,9 @@ def _joint_all_at_once(turns, lengths, targets, keys, *shared, sizes, num_steps,
 
 @shows_progress("reduced set")
 def joint_reduced_sets(
-    keys: Sequence[Array],
+    keys: Sequence[PRNGKeyArray],
     embeddings: Sequence[NoisyEmbedding],
-    candidates: np.ndarray,
+    candidates: Real[AnyArray, "candidates d"],
     sizes: Sequence[int],
     *,
     radius: float = 1.0,
@@ -502,9 +529,9 @@ def joint_reduced_sets(
 
 
 def joint_reduced_set(
-    key: Array,
+    key: PRNGKeyArray,
     embedding: NoisyEmbedding,
-    candidates: np.ndarray,
+    candidates: Real[AnyArray, "candidates d"],
     num_points: int,
     *,
     radius: float = 1.0,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float, Float64
 
 from kme_jax._numerics.precision import Progress, in_float64, reproducible_jit
 from kme_jax._numerics.progress import shows_progress
@@ -59,7 +60,7 @@ def _move(waves, target, parameters, state, box, *, num_steps: int, schedule_ste
 
 
 @in_float64
-def _weigh(mean: PosteriorMean, points: np.ndarray) -> tuple[np.ndarray, SolverReport]:
+def _weigh(mean: PosteriorMean, points: Float64[np.ndarray, "M d"]) -> tuple[Float64[np.ndarray, "M"], SolverReport]:
     """The probability weights of points [M, d] that minimise ½‖ȳ − Σ w ψ(z)‖² + τ KL(w ‖ uniform)."""
     features = np.asarray(mean.feature_map(jnp.asarray(points)), np.float64)
     variance = mean.mechanism.variance
@@ -74,7 +75,7 @@ def represent(
     num_points: int = 1000,
     *,
     weights: Literal["probability", "uniform"] = "probability",
-    box: tuple[np.ndarray, np.ndarray] | None = None,
+    box: tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]] | None = None,
     seed: int = 0,
     num_steps: int = 300,
     progress: Progress | bool = False,

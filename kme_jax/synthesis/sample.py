@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import check_points
 from kme_jax._numerics.pytrees import pytree_dataclass
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism
 
 
@@ -26,8 +28,8 @@ class WeightedSample:
       mechanism: the mechanism of the noisy embedding it represents; None if no private rows were involved.
     """
 
-    points: np.ndarray
-    weights: np.ndarray
+    points: Float[np.ndarray, "M d"]
+    weights: Float[np.ndarray, "M"]
     mechanism: Mechanism | None = None
 
     def _repr_html_(self) -> str:
@@ -37,7 +39,9 @@ class WeightedSample:
             warning = "" if mechanism.secure else NOT_PRIVATE
         return html.card("WeightedSample", facts, *html.weighted_points(self.points, self.weights), warning=warning)
 
-    def expectation(self, h: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def expectation(
+        self, h: Callable[[Float[np.ndarray, "M d"]], Shaped[AnyArray, "M *values"]]
+    ) -> Shaped[np.ndarray, "*values"]:
         """Σ_m w_m h(z_m), the estimate of E[h(X)] ([B] equation 4).
 
         Args:
@@ -68,7 +72,7 @@ class WeightedSample:
             raise ValueError('columns: one is named "weight", as the weights are; give other names')
         return pandas.DataFrame(points, columns=names).assign(weight=np.asarray(self.weights, np.float64))
 
-    def quantise(self, num_rows: int, seed: int) -> np.ndarray:
+    def quantise(self, num_rows: int, seed: int) -> Float[np.ndarray, "n d"]:
         """An unweighted database of the sample's points, by systematic resampling (Kitagawa 1996).
 
         Each point appears ⌊num_rows · w⌋ or ⌈num_rows · w⌉ times, and num_rows · w times in expectation. Rows are in
@@ -99,7 +103,7 @@ class WeightedSample:
         return np.repeat(np.asarray(self.points), counts, axis=0)
 
 
-def uniform(points: np.ndarray) -> WeightedSample:
+def uniform(points: Real[AnyArray, "M d"]) -> WeightedSample:
     """Points [M, d] with weights 1/M: the baseline of [B] figure 1."""
     points = check_points(points, "points")
     return WeightedSample(points, np.full(len(points), 1 / len(points)))

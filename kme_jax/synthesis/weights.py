@@ -13,10 +13,12 @@ from typing import Literal, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float64, Real
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
 from kme_jax._numerics.progress import shows_progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
@@ -45,12 +47,12 @@ class _Problem:
       noisy: the coordinates of μ̃, float64 [F]. Their noise is independent, with the variance of the noise of μ̃.
     """
 
-    points: np.ndarray
-    features: np.ndarray
-    noisy: np.ndarray
+    points: Float[np.ndarray, "M d"]
+    features: Float64[np.ndarray, "M F"]
+    noisy: Float64[np.ndarray, "F"]
 
     @classmethod
-    def of(cls, embedding: NoisyEmbedding, points: np.ndarray | None) -> _Problem:
+    def of(cls, embedding: NoisyEmbedding, points: Real[AnyArray, "M d"] | None) -> _Problem:
         """The problem for the points that the map was made from, or for other points.
 
         The component of μ̃ outside of the span is the same for all weights, and is left out.
@@ -76,12 +78,12 @@ class _Problem:
             return cls(points, features, embedding.coordinates)  # the basis of the map is orthonormal
         return cls(points, *project_features(features, np.asarray(embedding.coordinates, np.float64)))
 
-    def expand(self, coordinates: np.ndarray) -> np.ndarray:
+    def expand(self, coordinates: Float64[np.ndarray, "F"]) -> Float64[np.ndarray, "M"]:
         """The weights of least norm whose coordinates are closest to these coordinates [F], [M]."""
         return np.linalg.lstsq(self.features.T, coordinates, rcond=1e-12)[0]
 
 
-def closed_form_weights(embedding: NoisyEmbedding, points: np.ndarray | None = None) -> WeightedSample:
+def closed_form_weights(embedding: NoisyEmbedding, points: Real[AnyArray, "M d"] | None = None) -> WeightedSample:
     """w = Bᵀβ: the weights whose embedding is equal to μ̃ ([B] algorithm 1, line 8). Dropped points have weight 0.
 
     The weights are signed and grow with ‖B‖ times the noise; their L1 norm is not bounded. See :func:`l1_ball_weights`.
@@ -114,7 +116,7 @@ def noise_tolerance(embedding: NoisyEmbedding) -> float:
 
 def l1_ball_weights(
     embedding: NoisyEmbedding,
-    points: np.ndarray | None = None,
+    points: Real[AnyArray, "M d"] | None = None,
     *,
     radius: float = 1.0,
     tolerance: float | None = None,
@@ -196,7 +198,7 @@ class RiskReport:
 
 def adaptive_weights(
     embedding: NoisyEmbedding,
-    points: np.ndarray | None = None,
+    points: Real[AnyArray, "M d"] | None = None,
     *,
     signed: bool = True,
     progress: Progress | bool = False,
@@ -244,7 +246,7 @@ def adaptive_weights(
 @shows_progress("weights")
 def adaptive_weights_batch(
     embeddings: Sequence[NoisyEmbedding],
-    points: np.ndarray | None = None,
+    points: Real[AnyArray, "M d"] | None = None,
     *,
     signed: bool = True,
     progress: Progress | bool = False,
@@ -345,12 +347,12 @@ def _moments(features: Array, num_points: Array | np.int32) -> tuple[Array, Arra
 
 def _aggregate(
     start: WeightedSample,
-    noisy: np.ndarray,
+    noisy: Float64[np.ndarray, "F"],
     candidates: list[Candidate],
-    weights: np.ndarray,
-    mean: np.ndarray,
+    weights: Float64[np.ndarray, "candidates M"],
+    mean: Float64[np.ndarray, "F"],
     signed: bool,
-    expand: Callable[[np.ndarray], np.ndarray],
+    expand: Callable[[Float64[np.ndarray, "F"]], Float64[np.ndarray, "M"]],
 ) -> tuple[WeightedSample, RiskReport]:
     """The mean of the candidates, or signed weights if these have less risk.
 

@@ -7,6 +7,7 @@ import datetime
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from jaxtyping import Float64, Int, Int64
 
 from kme_jax._numerics.cells import (
     parse_float,
@@ -45,21 +46,21 @@ def text_cells(array: pa.Array) -> list[bytes]:
     return [(cell or b"").strip() for cell in array.cast(pa.large_binary()).to_pylist()]
 
 
-def taken_from(array: pa.Array, places: np.ndarray) -> pa.Array:
+def taken_from(array: pa.Array, places: Int[np.ndarray, "n"]) -> pa.Array:
     """The values of an array at places [n]."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):  # pyarrow cannot take from views
         array = array.cast(pa.large_binary())
     return array.take(pa.array(places))
 
 
-def floats_of(array: pa.Array) -> np.ndarray:
+def floats_of(array: pa.Array) -> Float64[np.ndarray, "n"]:
     """An array of numbers as float64 [n]. Missing cells are NaN. Numbers beyond 2⁵³ are rounded."""
     if pa.types.is_decimal(array.type):
         return floats_of_decimals(array)
     return pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
-def floats_of_decimals(array: pa.Array) -> np.ndarray:
+def floats_of_decimals(array: pa.Array) -> Float64[np.ndarray, "n"]:
     """Decimals as float64 [n], each rounded once. A division of two exact floats does so; other decimals go by text."""
     kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
@@ -78,7 +79,7 @@ def floats_of_decimals(array: pa.Array) -> np.ndarray:
     return values
 
 
-def seconds_of(array: pa.Array) -> np.ndarray:
+def seconds_of(array: pa.Array) -> Int64[np.ndarray, "n"]:
     """Whole seconds since 1970 of an array of dates or timestamps, int64 [n]. Missing cells are 0."""
     days = pa.types.is_date32(array.type)
     numbers = array.view(pa.int32() if days else pa.int64()).fill_null(0).to_numpy().astype(np.int64)

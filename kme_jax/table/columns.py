@@ -37,6 +37,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.cells import (
     FIRST_SECOND,
@@ -188,18 +189,18 @@ class Column(abc.ABC):
     def _fallback(self) -> int:
         return (self.num_values - 1) // 2
 
-    def encode(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    def encode(self, array: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
         """The category code of each of n cells of any type, int64 [n]. Each code depends on its cell alone."""
         return self._encode(array, Marks(self._missing, self._unreadable))
 
-    def look(self, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    def look(self, array: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
         """Codes as from ``encode``, except for special cells, int64 [n]. SENSITIVE, as all codes are.
 
         Missing cells have −1, unreadable cells −2, and values beyond a bound −3.
         """
         return self._encode(array, Marks(-1, -2, -3))
 
-    def _encode(self, array: pa.Array | pa.ChunkedArray, marks: Marks) -> np.ndarray:
+    def _encode(self, array: pa.Array | pa.ChunkedArray, marks: Marks) -> Int64[np.ndarray, "n"]:
         if isinstance(array, pa.ChunkedArray):
             return np.concatenate([np.empty(0, np.int64), *(self._encode(chunk, marks) for chunk in array.chunks)])
         kind = array.type
@@ -232,7 +233,7 @@ class Column(abc.ABC):
         """Whether each different value should be encoded only once."""
         return is_text(kind)
 
-    def _encode_values(self, array: pa.Array, marks: Marks) -> np.ndarray:
+    def _encode_values(self, array: pa.Array, marks: Marks) -> Int64[np.ndarray, "n"]:
         kind = array.type
         if pa.types.is_null(kind):
             return np.full(len(array), marks.missing)
@@ -252,18 +253,18 @@ class Column(abc.ABC):
         return codes
 
     @abc.abstractmethod
-    def _encode_text(self, cells: Sequence[bytes], marks: Marks) -> np.ndarray:
+    def _encode_text(self, cells: Sequence[bytes], marks: Marks) -> Int64[np.ndarray, "n"]:
         """Codes of text cells, which have no blanks around them, int64 [n]."""
 
     @abc.abstractmethod
-    def _encode_numbers(self, values: np.ndarray, marks: Marks) -> np.ndarray:
+    def _encode_numbers(self, values: Float[np.ndarray, "n"], marks: Marks) -> Int64[np.ndarray, "n"]:
         """Codes of float64 numbers [n], where NaN is missing: int64 [n]."""
 
     @abc.abstractmethod
-    def _encode_times(self, seconds: np.ndarray, marks: Marks) -> np.ndarray:
+    def _encode_times(self, seconds: Int64[np.ndarray, "n"], marks: Marks) -> Int64[np.ndarray, "n"]:
         """Codes of whole seconds since 1970, [n]: int64 [n]."""
 
-    def decode(self, codes: np.ndarray) -> pa.Array:
+    def decode(self, codes: Int[np.ndarray, "n"]) -> pa.Array:
         """Values of codes [m], where the code for missing cells gives null.
 
         Raises:
@@ -285,10 +286,10 @@ class Column(abc.ABC):
         """
 
     @abc.abstractmethod
-    def _decode_values(self, codes: np.ndarray) -> pa.Array:
+    def _decode_values(self, codes: Int64[np.ndarray, "n"]) -> pa.Array:
         """Values of codes that do not stand for missing cells."""
 
-    def labels(self, codes: np.ndarray) -> list[str]:
+    def labels(self, codes: Int[np.ndarray, "n"]) -> list[str]:
         """Values of codes [m] as text for people."""
         return [MISSING if value is None else self._label(value) for value in self.decode(codes).to_pylist()]
 
@@ -758,7 +759,9 @@ class Datetime(Column):
             codes[(units < self._first) | (units > self._last)] = marks.beyond
         return codes
 
-    def _encode_readable(self, times: Sequence[int | None], missing: np.ndarray, marks: Marks) -> np.ndarray:
+    def _encode_readable(
+        self, times: Sequence[int | None], missing: Bool[np.ndarray, "n"], marks: Marks
+    ) -> Int64[np.ndarray, "n"]:
         """Codes of seconds, where None is unreadable, and of cells that are missing."""
         codes = self._encode_times(np.array([time or 0 for time in times], np.int64), marks)
         codes[[time is None for time in times]] = marks.unreadable

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float, Int64
 
 from kme_jax._numerics.cells import (
     parse_float,
@@ -115,7 +116,7 @@ def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, A
     return {"kind": "categorical", "categories": categories, "nullable": nullable or len(categories) < len(cells)}
 
 
-def _draft_numbers(numbers: np.ndarray) -> dict[str, Any] | str:
+def _draft_numbers(numbers: Float[np.ndarray, "n"]) -> dict[str, Any] | str:
     """The draft of a column from its different numbers, where NaN is missing; or the reason why there is none."""
     nullable, numbers = bool(np.isnan(numbers).any()), numbers[np.isfinite(numbers)]
     if not len(numbers):
@@ -136,7 +137,7 @@ def _draft_numbers(numbers: np.ndarray) -> dict[str, Any] | str:
     return {"kind": "numeric"} | fields | {"nullable": nullable}
 
 
-def _draft_times(seconds: np.ndarray, nullable: bool) -> dict[str, Any] | str:
+def _draft_times(seconds: Int64[np.ndarray, "n"], nullable: bool) -> dict[str, Any] | str:
     """The draft of a column from its different times, in seconds since 1970; or the reason why there is none."""
     if not len(seconds):
         return "it has no values"

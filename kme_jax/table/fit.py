@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
@@ -21,7 +22,7 @@ from kme_jax.table.plan import (
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 
-def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, float]]:
+def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
     """The blocks of a measurement, their noisy marginals, and the standard deviations of the noise."""
     if noisy is None:
         return []
@@ -30,7 +31,9 @@ def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, np.ndarray, fl
     return [(b, marginal, sigma(noisy, b)) for b, marginal in zip(feature_map.blocks, marginals, strict=True)]
 
 
-def _pairs(layout: Layout, offsets: list[int], noisy: NoisyEmbedding | None) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(
+    layout: Layout, offsets: list[int], noisy: NoisyEmbedding | None
+) -> tuple[Float[np.ndarray, "classes bins bins"], Float[np.ndarray, "bins bins"]]:
     """Noisy counts of pairs of bins, [T, D, D], and 1/σ of each, [D, D]; both are 0 where nothing was measured."""
     size = offsets[-1]
     counts, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
@@ -68,7 +71,7 @@ def observe(
     unions[
         np.arange(offsets[-1]), np.concatenate([u + o for u, o in zip(plan.unions, union_offsets, strict=False)])
     ] = 1
-    counts: list[np.ndarray] = [
+    counts: list[Float[np.ndarray, "classes _"]] = [
         np.stack([np.bincount(bins, row) for row in of_classes])
         for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
     ]
@@ -105,13 +108,13 @@ def observe(
 
 def _by_class(
     binning: Binning,
-    bins: np.ndarray,
-    counts: np.ndarray,
+    bins: Int[np.ndarray, "cells"],
+    counts: Float[np.ndarray, "classes cells"],
     noise: float,
-    sums: np.ndarray,
+    sums: Float[np.ndarray, "cells"],
     sums_noise: float,
-    masses: np.ndarray,
-) -> np.ndarray:
+    masses: Float[np.ndarray, "classes bins"],
+) -> Float[np.ndarray, "classes cells"]:
     """Estimates of the counts of every class and cell, [T, cells].
 
     Within a bin every class has the shape of all classes together, except for differences that stand out from the
@@ -133,12 +136,12 @@ def _by_class(
 
 def _leaves(
     binning: Binning,
-    bins: np.ndarray,
-    counts: np.ndarray,
+    bins: Int[np.ndarray, "cells"],
+    counts: Float[np.ndarray, "classes cells"],
     noise: float,
-    sums: np.ndarray,
+    sums: Float[np.ndarray, "cells"],
     sums_noise: float,
-    masses: np.ndarray,
+    masses: Float[np.ndarray, "classes bins"],
     zoom: tuple | None,
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.

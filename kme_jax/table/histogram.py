@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float, Float64, Real
 
 _NUM_SHIFTS = 16
 # Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
@@ -14,7 +15,7 @@ _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
 _NUM_SPLITS, _SPLIT = 4, 0.5
 
 
-def project_to_simplex(values: np.ndarray, total: float) -> np.ndarray:
+def project_to_simplex(values: Real[np.ndarray, "*n cells"], total: float) -> Float64[np.ndarray, "*n cells"]:
     """The Euclidean projection onto {v ≥ 0, Σ v = total}, for total > 0, along the last axis (Duchi et al. 2008).
 
     Args:
@@ -29,7 +30,7 @@ def project_to_simplex(values: np.ndarray, total: float) -> np.ndarray:
     return np.maximum(values - np.take_along_axis(thresholds, np.maximum(last, 0), axis=-1), 0)
 
 
-def _dyadic(values: np.ndarray, cost: float) -> np.ndarray:
+def _dyadic(values: Float[np.ndarray, "*n cells"], cost: float) -> Float[np.ndarray, "*n cells"]:
     """Means over the dyadic intervals that minimise the squared error plus ``cost`` for each interval (Donoho 1997)."""
     means, sums, squares = values, values, np.square(values)
     best = np.full(values.shape, cost)
@@ -44,7 +45,7 @@ def _dyadic(values: np.ndarray, cost: float) -> np.ndarray:
     return means
 
 
-def _piecewise(values: np.ndarray, sigma: float, penalty: float) -> np.ndarray:
+def _piecewise(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: float) -> Float[np.ndarray, "*n cells"]:
     """Means over dyadic intervals along the last axis, averaged over shifts of these (Coifman & Donoho 1995)."""
     num_values = values.shape[-1]
     size = 1 << (num_values + _NUM_SHIFTS - 1).bit_length()
@@ -56,11 +57,15 @@ def _piecewise(values: np.ndarray, sigma: float, penalty: float) -> np.ndarray:
     return total / _NUM_SHIFTS
 
 
-def _thresholded(values: np.ndarray, sigma: float, penalty: float) -> np.ndarray:
+def _thresholded(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: float) -> Float[np.ndarray, "*n cells"]:
     return np.where(np.square(values) < penalty * sigma**2, 0, values)
 
 
-def _best(estimator: Callable[[np.ndarray, float, float], np.ndarray], values: np.ndarray, sigma: float) -> np.ndarray:
+def _best(
+    estimator: Callable[[Float[np.ndarray, "..."], float, float], Float[np.ndarray, "..."]],
+    values: Real[np.ndarray, "*n cells"],
+    sigma: float,
+) -> Float[np.ndarray, "*n cells"]:
     """The estimate whose penalty has the least estimated risk.
 
     The risk is estimated by the coupled bootstrap (Oliveira, Lei & Tibshirani 2021): values + √α σ z and
@@ -77,7 +82,7 @@ def _best(estimator: Callable[[np.ndarray, float, float], np.ndarray], values: n
     return estimator(values, sigma, _PENALTIES[int(np.argmin(risks))])
 
 
-def smooth(values: np.ndarray, sigma: float) -> np.ndarray:
+def smooth(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:
     """An estimate of a histogram along an ordered axis, from noisy counts, [..., n].
 
     The estimate is constant where noise hides the variation. A single value that stands out is kept. It consists of
@@ -92,7 +97,7 @@ def smooth(values: np.ndarray, sigma: float) -> np.ndarray:
     return _best(_piecewise, values, sigma)
 
 
-def threshold(values: np.ndarray, sigma: float) -> np.ndarray:
+def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:
     """Values [..., n], of which those that do not stand out from noise of standard deviation σ are set to 0.
 
     The threshold has the least estimated risk.

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+from jaxtyping import Int, Int64
 
 from kme_jax.table.schema import Schema
 
@@ -15,7 +16,7 @@ _MAX_SETS = 1000
 _MOST_CELLS = 1 << 24
 
 
-def _cells(schema: Schema, codes: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def _cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64[np.ndarray, "d n"], list[int]]:
     """The cells of codes [n, C], by column [C, n], and the number of cells of each column."""
     cells, sizes = np.array(codes.T, np.int64, order="C"), []
     for values, column in zip(cells, schema.columns, strict=True):
@@ -27,7 +28,9 @@ def _cells(schema: Schema, codes: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return cells, sizes
 
 
-def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dict[tuple[str, ...], float]:
+def total_variation(
+    schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]
+) -> dict[tuple[str, ...], float]:
     """Total variation between the marginals of two tables, by the names of the columns.
 
     All sets of one, two and three columns are compared. If there are more than 1000 sets of a size, 1000 of them are
@@ -44,7 +47,7 @@ def total_variation(schema: Schema, ours: np.ndarray, theirs: np.ndarray) -> dic
     """
     (first, sizes), (second, _) = _cells(schema, ours), _cells(schema, theirs)
 
-    def joint(cells: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
+    def joint(cells: Int64[np.ndarray, "d n"], columns: tuple[int, ...]) -> Int64[np.ndarray, "n"]:
         return np.asarray(np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns]))
 
     def apart(columns: tuple[int, ...]) -> float:

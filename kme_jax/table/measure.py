@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from jaxtyping import Float64, PRNGKeyArray
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
@@ -52,14 +53,14 @@ class _Session:
 
     source: TableSource
     budget: PrivacyBudget
-    simulation: jax.Array | None
+    simulation: PRNGKeyArray | None
     progress: Progress | None
 
     def sum(self, number: int, feature_map: TableMap) -> IntegerEmbedding:
         """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE."""
         total = len(NAMES) * self.source.num_rows
 
-        def batches() -> Iterator[np.ndarray]:
+        def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
             done = number * self.source.num_rows
             for codes in self.source.codes():
                 yield codes.astype(np.float64)

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int, Int64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
@@ -102,7 +103,7 @@ class Layout:
         """Whether single columns are also measured without classes, because the noise of many classes would add up."""
         return self.num_classes > _FEW_CLASSES
 
-    def blocks(self, marginals: Sequence[Sequence[tuple[int, np.ndarray]]]) -> list[Block]:
+    def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
 
         The sum of the errors of all cells is least if weights are in proportion to the cube root of the number of
@@ -181,13 +182,13 @@ class Singles:
       smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N.
     """
 
-    counts: list[np.ndarray]
+    counts: list[Float[np.ndarray, "classes _"]]
     sigmas: list[float]
-    totals: list[np.ndarray] | None
+    totals: list[Float[np.ndarray, "_"]] | None
     totals_sigmas: list[float]
-    sums: list[np.ndarray]
+    sums: list[Float[np.ndarray, "_"]]
     sums_sigmas: list[float]
-    smoothed: list[np.ndarray]
+    smoothed: list[Float[np.ndarray, "classes _"]]
 
     @classmethod
     def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
@@ -215,7 +216,9 @@ class Singles:
         return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed)
 
 
-def _along_values(binning: Binning, counts: np.ndarray, noise: float) -> np.ndarray:
+def _along_values(
+    binning: Binning, counts: Float[np.ndarray, "*classes cells"], noise: float
+) -> Float[np.ndarray, "*classes cells"]:
     """Counts, [..., cells]; those of an ordered column are smoothed along its values."""
     if not binning.ordered:
         return counts
@@ -224,7 +227,9 @@ def _along_values(binning: Binning, counts: np.ndarray, noise: float) -> np.ndar
     )
 
 
-def choose_bins(binning: Binning, counts: np.ndarray, num_bins: float, least: float) -> np.ndarray:
+def choose_bins(
+    binning: Binning, counts: Real[np.ndarray, "cells"], num_bins: float, least: float
+) -> Int64[np.ndarray, "cells"]:
     """The bin of each cell of a column, int64 [cells].
 
     Neighbouring cells of an ordered column are merged; a cell with more counts than a bin needs stays alone. In other
@@ -268,8 +273,8 @@ class Plan:
       unions: the union of every bin, for the second measurement.
     """
 
-    bins: list[np.ndarray]
-    unions: list[np.ndarray]
+    bins: list[Int[np.ndarray, "_"]]
+    unions: list[Int[np.ndarray, "_"]]
 
     @classmethod
     def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
@@ -305,7 +310,7 @@ class Plan:
             require(len(unions) == int(bins.max()) + 1, "unions: expected one for each bin")
 
     @property
-    def merged(self) -> list[np.ndarray]:
+    def merged(self) -> list[Int[np.ndarray, "_"]]:
         """For each column, the union of every cell."""
         return [unions[bins] for bins, unions in zip(self.bins, self.unions, strict=True)]
 
@@ -317,7 +322,7 @@ def coarse_map(layout: Layout, plan: Plan) -> TableMap | None:
     return TableMap(layout.binnings, tuple(layout.blocks(marginals))) if marginals else None
 
 
-def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> np.ndarray:
+def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> Float[np.ndarray, "pairs"]:
     """How far each pair is from independence within the classes: an approximate total variation, [pairs].
 
     It is computed from the second measurement. The expected contribution of its noise is subtracted.
@@ -336,7 +341,9 @@ def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedd
     return np.asarray(distances)
 
 
-def choose_pairs(layout: Layout, plan: Plan, association: np.ndarray, num_rows: int, rho: float) -> list[int]:
+def choose_pairs(
+    layout: Layout, plan: Plan, association: Float[np.ndarray, "pairs"], num_rows: int, rho: float
+) -> list[int]:
     """The pairs of the third measurement, as increasing positions in ``layout.pairs()``.
 
     The most associated pairs are chosen. Their number minimises the sum of the estimated errors of all pairs; the error

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Int64
 
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS
@@ -90,7 +91,7 @@ class TableSource:
         if num_rows != self.num_rows:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
-    def codes(self) -> Generator[np.ndarray]:
+    def codes(self) -> Generator[Int64[np.ndarray, "_ d"]]:
         """Batches of category codes of all rows, int64 [n, C] each, see ``Schema.encode``. SENSITIVE.
 
         The next batch is read while the current one is in use.
@@ -100,7 +101,7 @@ class TableSource:
         """
         return read_ahead(self._codes())
 
-    def _codes(self) -> Generator[np.ndarray]:
+    def _codes(self) -> Generator[Int64[np.ndarray, "_ d"]]:
         for batch in self.batches():
             try:
                 codes = self.schema.encode(batch)
@@ -109,7 +110,7 @@ class TableSource:
             yield codes
 
 
-def read_ahead(items: Generator[np.ndarray]) -> Generator[np.ndarray]:
+def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np.ndarray, "_ d"]]:
     """The same items. A thread computes each one before it is asked for."""
     with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, items, None)

@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float, Int64, PRNGKeyArray, Real
 
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 
@@ -57,19 +59,19 @@ class Observed:
 
     offsets: tuple[int, ...]
     num_rows: int
-    prior: np.ndarray
-    singles: np.ndarray
-    singles_sigma: np.ndarray
-    totals: np.ndarray
-    totals_precision: np.ndarray
-    pairs: np.ndarray
-    pairs_precision: np.ndarray
-    coarse: np.ndarray
-    coarse_precision: np.ndarray
-    unions: np.ndarray
+    prior: Float[np.ndarray, "classes bins"]
+    singles: Float[np.ndarray, "classes bins"]
+    singles_sigma: Float[np.ndarray, "bins"]
+    totals: Float[np.ndarray, "bins"]
+    totals_precision: Float[np.ndarray, "bins"]
+    pairs: Float[np.ndarray, "classes bins bins"]
+    pairs_precision: Float[np.ndarray, "bins bins"]
+    coarse: Float[np.ndarray, "classes unions unions"]
+    coarse_precision: Float[np.ndarray, "unions unions"]
+    unions: Float[np.ndarray, "bins unions"]
 
 
-def _probabilities(logits: jax.Array | np.ndarray, offsets: tuple[int, ...]) -> jax.Array:
+def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
     columns = [jax.nn.softmax(logits[..., i:j], axis=-1) for i, j in itertools.pairwise(offsets)]
     return jnp.concatenate(columns, axis=-1)
 
@@ -110,14 +112,14 @@ def _steps(state, data, first, num_steps, *, offsets):
 
 
 def fit(
-    key: jax.Array,
+    key: PRNGKeyArray,
     observed: Observed,
     *,
     num_relaxed: int = NUM_RELAXED,
     num_steps: int = NUM_STEPS,
     max_entries: int = 1 << 26,
     progress: Progress | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Float[np.ndarray, "classes K"], Float[np.ndarray, "classes K bins"]]:
     """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
 
     The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
@@ -196,10 +198,10 @@ class Leaves:
       shares: the share of each range in its bin, for every class, [T, L]. Codes of one range are equally likely.
     """
 
-    first: np.ndarray
-    last: np.ndarray
-    bins: np.ndarray
-    shares: np.ndarray
+    first: Int64[np.ndarray, "leaves"]
+    last: Int64[np.ndarray, "leaves"]
+    bins: Int64[np.ndarray, "leaves"]
+    shares: Float[np.ndarray, "classes leaves"]
 
     def validate(self) -> None:
         """Refuses invalid fields of leaves that were read from a file.
@@ -225,7 +227,7 @@ class Leaves:
         joined = (np.concatenate([getattr(p, n) for p in pieces], axis=-1) for n in ("first", "last", "bins", "shares"))
         return Leaves(*joined)
 
-    def masses(self, num_bins: int) -> np.ndarray:
+    def masses(self, num_bins: int) -> Real[np.ndarray, "classes bins"]:
         """The sum of the shares of every class and bin, [T, num_bins]."""
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
@@ -244,8 +246,8 @@ class RelaxedRows:
       split: index of the column whose values are the classes, or −1 for a single class.
     """
 
-    weights: np.ndarray
-    probabilities: np.ndarray
+    weights: Float[np.ndarray, "classes K"]
+    probabilities: Float[np.ndarray, "classes K bins"]
     offsets: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     leaves: tuple[Leaves, ...]
     split: int = dataclasses.field(metadata={"static": True})
@@ -318,7 +320,7 @@ class RelaxedRows:
             raise ValueError("there are no such rows in the release; ask for fewer conditions")
         return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
 
-    def sample(self, num_rows: int, seed: int) -> np.ndarray:
+    def sample(self, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [num_rows, d], in random order.
 
         The number of rows of each relaxed row is in proportion to its weight. Within a relaxed row the number of rows
@@ -327,7 +329,7 @@ class RelaxedRows:
         """
         return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
 
-    def weighted_sample(self, num_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def weighted_sample(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
         """Category codes of rows, int64 [num_rows, d], and weights of the rows, [num_rows], with Σ = 1.
 
         The number of rows of each relaxed row is in proportion to the square root of its weight. So a small sample
@@ -338,7 +340,9 @@ class RelaxedRows:
         row_weights = np.sqrt(weights)[source]
         return codes, row_weights / row_weights.sum()
 
-    def _sample(self, num_rows: int, often: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def _sample(
+        self, num_rows: int, often: Float[np.ndarray, "rows"], seed: int
+    ) -> tuple[Int64[np.ndarray, "n d"], Int64[np.ndarray, "n"]]:
         random = np.random.default_rng(seed)
         each = _systematic(random, often, num_rows)
         source = np.repeat(np.arange(len(each)), each)
@@ -359,7 +363,9 @@ class RelaxedRows:
         return codes[order], source[order]
 
 
-def _systematic(random: np.random.Generator, weights: np.ndarray, num_rows: int) -> np.ndarray:
+def _systematic(
+    random: np.random.Generator, weights: Float[np.ndarray, "rows"], num_rows: int
+) -> Int64[np.ndarray, "rows"]:
     """Counts with sum num_rows, in proportion to weights up to rounding, by systematic sampling: int64, as weights."""
     edges = np.cumsum(weights) * (num_rows / weights.sum())
     edges[-1] = num_rows
@@ -367,8 +373,12 @@ def _systematic(random: np.random.Generator, weights: np.ndarray, num_rows: int)
 
 
 def _choose(
-    quantiles: np.ndarray, source: np.ndarray, probabilities: np.ndarray, leaves: Leaves, each: int
-) -> np.ndarray:
+    quantiles: Float[np.ndarray, "n"],
+    source: Int64[np.ndarray, "n"],
+    probabilities: Float[np.ndarray, "rows bins"],
+    leaves: Leaves,
+    each: int,
+) -> Int64[np.ndarray, "n"]:
     """The leaf at each quantile of its relaxed row.
 
     Args:

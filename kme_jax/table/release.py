@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from jaxtyping import Int, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
@@ -127,7 +128,7 @@ class TableMeasurement:
         return save_folder(folder, "table measurement", self._writers())
 
     def _writers(self) -> dict[str, Any]:
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
         tree = {
             "target": self.target,
             "schema": _digest(self.schema),
@@ -162,7 +163,7 @@ class TableMeasurement:
             require(tree["schema"] == _digest(schema), "it is of another schema")
             target = decode(tree["target"], arrays, str | None)
             check_columns(schema, target)
-            bins, unions = (decode(tree[name], arrays, tuple[np.ndarray, ...]) for name in ("bins", "unions"))
+            bins, unions = (decode(tree[name], arrays, tuple[Int[np.ndarray, "_"], ...]) for name in ("bins", "unions"))
             if not isinstance(tree["measured"], dict):
                 raise ValueError("it has no measurements")
             measured = {name: decode_embedding(value, arrays) for name, value in tree["measured"].items()}
@@ -318,7 +319,7 @@ class TableRelease:
         Raises:
           ReleaseError: the folder exists, or cannot be written.
         """
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
         tree = {"rows": encode(self.rows, arrays, "rows"), "seed": self.seed, "num_rows": self.table.num_rows}
         text = report(self.table, self.schema, self.statement, self.target)
         added = {

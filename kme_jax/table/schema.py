@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
@@ -100,7 +101,7 @@ class Schema:
                     "which only a .csv file tells apart: rename or merge the categories, or give a .csv file"
                 )
 
-    def encode(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
+    def encode(self, batch: pa.RecordBatch | pa.Table) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [n, C], column after column in memory.
 
         The code of a cell depends on this cell and on the schema alone.
@@ -114,7 +115,7 @@ class Schema:
             codes[:, place] = column.encode(batch.column(column.name))
         return codes
 
-    def decode(self, codes: np.ndarray) -> pa.Table:
+    def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
         """The rows of category codes [m, C], as a table.
 
         Raises:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Int, Real
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
@@ -30,14 +31,14 @@ class Bins:
       missing: whether the last bin has the missing values.
     """
 
-    ids: np.ndarray
+    ids: Int[np.ndarray, "n"]
     labels: list[str]
-    shares: np.ndarray
+    shares: Float[np.ndarray, "bins"]
     ordered: bool
     missing: bool
 
 
-def bins_of(column: Column, codes: np.ndarray, most: int) -> Bins:
+def bins_of(column: Column, codes: Int[np.ndarray, "n"], most: int) -> Bins:
     """A column in at most ``most`` bins of values, and one more for missing values if there are any.
 
     Bins of an ordered column have about equal numbers of rows, and frequent values have bins of their own. Other
@@ -75,7 +76,7 @@ def bins_of(column: Column, codes: np.ndarray, most: int) -> Bins:
     return Bins(place[inverse], labels, shares, column.ordered, num_known < len(values))
 
 
-def quantile_bins(counts: np.ndarray, most: int) -> np.ndarray:
+def quantile_bins(counts: Int[np.ndarray, "n"], most: int) -> Int[np.ndarray, "n"]:
     """The bin of each value, of at most ``most`` bins in the order of values, [v].
 
     Bins have about equal numbers of rows. A value with more than 1/6 of the rows has its own bin.
@@ -94,13 +95,13 @@ def quantile_bins(counts: np.ndarray, most: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(split)])
 
 
-def joint_counts(one: Bins, other: Bins) -> np.ndarray:
+def joint_counts(one: Bins, other: Bins) -> Int[np.ndarray, "n m"]:
     """Numbers of rows of each pair of bins of two columns, [bins of one, bins of the other]."""
     shape = len(one.labels), len(other.labels)
     return np.bincount(one.ids * shape[1] + other.ids, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def cramers_v(counts: np.ndarray) -> float:
+def cramers_v(counts: Real[np.ndarray, "n m"]) -> float:
     """Cramér's V of counts [r, c], in [0, 1], with Bergsma's (2013) correction for bias; 0 if a column is constant."""
     n, (r, c) = counts.sum(), counts.shape
     if min(r, c) < 2 or n < 2:
@@ -111,7 +112,7 @@ def cramers_v(counts: np.ndarray) -> float:
     return min(math.sqrt(phi2 / max(min(r - (r - 1) ** 2 / (n - 1), c - (c - 1) ** 2 / (n - 1)) - 1, 1e-9)), 1.0)
 
 
-def associations(bins: Sequence[Bins]) -> np.ndarray:
+def associations(bins: Sequence[Bins]) -> Float[np.ndarray, "d d"]:
     """Cramér's V of all pairs of d columns, symmetric, [d, d], with ones on the diagonal."""
     strength = np.eye(len(bins))
     for i, j in itertools.combinations(range(len(bins)), 2):

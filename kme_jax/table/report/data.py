@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
@@ -48,7 +49,7 @@ class ReportData:
 
     schema: Schema
     statement: dict[str, Any]
-    codes: np.ndarray
+    codes: Int64[np.ndarray, "n d"]
     num_rows: int
     target: int | None
 
@@ -61,7 +62,7 @@ class ReportData:
         return cls(schema, statement, codes, num_rows, None if target is None else schema.index(target))
 
     @property
-    def columns(self) -> list[tuple[Column, np.ndarray]]:
+    def columns(self) -> list[tuple[Column, Int[np.ndarray, "n"]]]:
         """Each column with its codes, [n]."""
         return list(zip(self.schema.columns, self.codes.T, strict=True))
 
@@ -71,6 +72,6 @@ class ReportData:
         return [bins_of(column, codes, MAX_BINS) for column, codes in self.columns]
 
     @functools.cached_property
-    def strength(self) -> np.ndarray:
+    def strength(self) -> Float[np.ndarray, "d d"]:
         """Cramér's V of all pairs of columns, [d, d]."""
         return associations(self.bins)

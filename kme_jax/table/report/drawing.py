@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from kme_jax.table.report.words import escaped
 
@@ -38,7 +39,11 @@ def bars_html(name: str, rows: Iterable[tuple[str, dict[str, float], str]], *, u
 
 
 def heat_map_html(
-    name: str, rows: Sequence[str], columns: Sequence[str], shares: np.ndarray, words: Sequence[Sequence[str]]
+    name: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    shares: Float[np.ndarray, "n m"],
+    words: Sequence[Sequence[str]],
 ) -> str:
     """An HTML heat map. ``shares`` [rows, columns] in [0, 1] set how dark cells are, ``words`` their text."""
     head = "".join(f'<th scope="col" title="{escaped(label)}"><span>{escaped(label)}</span></th>' for label in columns)

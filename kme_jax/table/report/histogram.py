@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from jaxtyping import Bool, Int, Shaped
 
 from kme_jax.table.columns import Column
 from kme_jax.table.report.words import escaped, label_of, number, percent, range_of
@@ -13,7 +14,7 @@ _HISTOGRAM_BINS = 40
 _ATOM = 0.03  # share of rows from which on a value is drawn by itself
 
 
-def histogram_html(column: Column, codes: np.ndarray) -> str:
+def histogram_html(column: Column, codes: Int[np.ndarray, "n"]) -> str:
     """A histogram of a column with an order, and its quartiles. ``codes`` [n] are the category codes of its rows."""
     num_rows = len(codes)
     values, counts = np.unique(codes[codes != column.num_values], return_counts=True)
@@ -95,7 +96,7 @@ def histogram_html(column: Column, codes: np.ndarray) -> str:
     )
 
 
-def are_atoms(values: np.ndarray, counts: np.ndarray, num_rows: int) -> np.ndarray:
+def are_atoms(values: Int[np.ndarray, "n"], counts: Int[np.ndarray, "n"], num_rows: int) -> Bool[np.ndarray, "n"]:
     """Which values stand out: they have many rows, and the values beside them far fewer. Bool, [v].
 
     Args:
@@ -113,7 +114,7 @@ def are_atoms(values: np.ndarray, counts: np.ndarray, num_rows: int) -> np.ndarr
     return atoms
 
 
-def _quantile(values: np.ndarray, counts: np.ndarray, share: float) -> int:
+def _quantile(values: Int[np.ndarray, "n"], counts: Int[np.ndarray, "n"], share: float) -> int:
     return int(values[np.searchsorted(np.cumsum(counts), share * counts.sum())])
 
 
@@ -140,7 +141,7 @@ def round_ticks(low: float, high: float, most: int) -> list[float]:
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def round_dates(low: np.datetime64, high: np.datetime64) -> np.ndarray:
+def round_dates(low: np.datetime64, high: np.datetime64) -> Shaped[np.ndarray, "ticks"]:
     """Round dates or times from low to high, two to five if there are."""
     ticks = np.empty(0, "datetime64[s]")
     years, minutes = (100, 50, 20, 10, 5, 2, 1), (720, 360, 60, 15, 5, 1)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from kme_jax.table.report.bins import MAX_BINS, WEAK, Bins, joint_counts
 from kme_jax.table.report.data import ReportData, Section
@@ -23,7 +24,7 @@ def section(data: ReportData) -> Section | None:
     return Section("pairs", "Pairs of columns", _pairs(data.schema.names, data.bins, data.strength, target))
 
 
-def _pairs(names: Sequence[str], bins: Sequence[Bins], strength: np.ndarray, target: int) -> str:
+def _pairs(names: Sequence[str], bins: Sequence[Bins], strength: Float[np.ndarray, "d d"], target: int) -> str:
     shown = strength * (1 - np.eye(len(names)))
     words = [[f"{v:.2f}".lstrip("0") if v >= WEAK else "" for v in row] for row in shown]
     pairs = [pair for pair in itertools.combinations(range(len(names)), 2) if strength[pair] >= WEAK]

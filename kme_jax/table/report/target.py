@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from kme_jax.table.report.bins import Bins, bins_of, joint_counts
 from kme_jax.table.report.data import ReportData, Section
@@ -23,7 +24,9 @@ def section(data: ReportData) -> Section | None:
     return Section("target", f"Target: {escaped(names[place])}", text)
 
 
-def _target(names: Sequence[str], bins: Sequence[Bins], strength: np.ndarray, place: int, target: Bins) -> str:
+def _target(
+    names: Sequence[str], bins: Sequence[Bins], strength: Float[np.ndarray, "d d"], place: int, target: Bins
+) -> str:
     name = escaped(names[place])
     others = sorted((k for k in range(len(names)) if k != place), key=lambda k: -strength[k])
     shares = {k: (counts := joint_counts(bins[k], target)) / counts.sum(1, keepdims=True) for k in others}
