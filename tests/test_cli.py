@@ -194,7 +194,8 @@ def test_evaluate(place, capsys):
     assert cli.main(["evaluate", "old", "--against=rows.npy", "--no-distance"]) == 0
 
 
-@pytest.mark.parametrize("process", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [False, True])
 def test_with_bounds_alone(process, place, capsys):
     """A whole session. As a user would have it, each command is another process."""
 

@@ -63,7 +63,7 @@ def test_a_cell_that_is_no_number_is_missing(subspace):
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(0.4), Matern32(1.0), Matern52(1.0) + Laplacian(0.3)], ids=str)
-@pytest.mark.parametrize("dim", [1, 5, 20])
+@pytest.mark.parametrize("dim", [1, pytest.param(5, marks=pytest.mark.slow), 20])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_row_makes_a_release_fail(kernel, dim, dtype, rng):
     """One row, however strange, must neither raise nor turn the sum into NaN."""

@@ -218,6 +218,7 @@ def test_conjugate_gradients_solve_several_systems(preconditioned, rng):
     assert steps <= (8 if preconditioned else 12)
 
 
+@pytest.mark.slow
 def test_a_batch_is_each_by_itself(rng):
     """Noise of several sizes and draws: neither the order nor the company of an embedding matters."""
     rows = rng.normal(size=(500, 2))
@@ -288,6 +289,7 @@ def test_both_ways_to_precondition_find_the_same(invert, rng):
     np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_small_penalty_is_reached_from_afar(rng):
     """Nearly parallel features, and a penalty at which Newton's method from uniform weights gets nowhere."""
     points, rows = rng.normal(size=(100, 2)), 0.3 * rng.normal(size=(500, 2)) + rng.choice([-1, 0, 1], (500, 1))

@@ -70,6 +70,7 @@ def test_the_grid_is_the_published_one():
     assert point_grid(1).tolist() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
     result = json.loads(panel.write_panel(panel.run_panel(FIGURES[name], tiny), tiny.output_dir).read_text())
@@ -171,6 +172,7 @@ def test_another_database(tmp_path):
     assert (tmp_path / "again.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
     result = panel.run_panel(FIGURE1, tiny)
     rows = load_rows(tiny)

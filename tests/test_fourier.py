@@ -230,7 +230,9 @@ def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
-@pytest.mark.parametrize(("kernel", "dim"), [(UNIT[0], 1), (UNIT[1], 1), (KERNELS[-1], 2)], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "dim"), [(UNIT[0], 1), (UNIT[1], 1), pytest.param(KERNELS[-1], 2, marks=pytest.mark.slow)], ids=str
+)
 def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_frequencies(kernel, dim, orthogonal, rng):
     fourier = FourierMap.from_kernel(jax.random.key(3), kernel, 1000, dim, orthogonal=orthogonal, dtype=np.float64)
     root_two_kappa = math.sqrt(2 * kernel.diagonal_bound)

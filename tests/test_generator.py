@@ -221,6 +221,7 @@ def test_labels_of_samples(trained):
         made.sample(0)
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_was(tmp_path):
     measured = _measured(_rows())
     training = Training(num_steps=75, num_cycles=2, batch_size=60)
@@ -478,7 +479,7 @@ def test_mixed_rows_are_numbers_and_codes():
             Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.slow
         ),
         pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.slow),
-        (SmoothImages(8, 8, widths=(10,), code=2, styles=0), 0),
+        pytest.param(SmoothImages(8, 8, widths=(10,), code=2, styles=0), 0, marks=pytest.mark.slow),
         (MLP(widths=(), code=2, styles=2), 0),
     ],
     ids=repr,

@@ -100,9 +100,8 @@ class TestGaussians:
         assert gaussians.judge(swapped)["modes"] == 0
         assert gaussians.judge(swapped)["nll"] > 10
 
-    @pytest.mark.parametrize(
-        "variants", [("improved",), pytest.param(tuple(gaussians.VARIANTS), marks=pytest.mark.slow)], ids=len
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("variants", [("improved",), tuple(gaussians.VARIANTS)], ids=len)
     def test_a_run_can_be_drawn_and_goes_on(self, variants, tmp_path):
         config = gaussians.GaussiansConfig(
             num_rows=500, num_samples=300, num_steps=2, num_seeds=1, output_dir=str(tmp_path)

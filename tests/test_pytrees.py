@@ -3,6 +3,7 @@ import itertools
 
 import jax
 import numpy as np
+import pytest
 
 from kme_jax import Gaussian, Laplacian, Matern32, Matern52
 from kme_jax._numerics.pytrees import pytree_dataclass
@@ -40,6 +41,7 @@ def test_structures_of_different_kernels_differ():
     assert [jax.tree.structure(kernel) for kernel in _kernels()] == structures
 
 
+@pytest.mark.slow
 def test_one_jitted_function_for_all_kernels(rng):
     compiled = jax.jit(lambda kernel, x: kernel.pairwise(x, x))
     x = rng.normal(size=(3, 2)).astype(np.float32)

@@ -231,6 +231,7 @@ def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     assert exact.distance(sample.points, sample.weights) < 0.25 * uniform
 
 
+@pytest.mark.slow
 def test_joint_reduced_sets_are_joint_reduced_sets_of_single_sizes(rows, rng):
     noisy, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
     keys = [jax.random.key(7), jax.random.key(8)]

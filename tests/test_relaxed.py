@@ -94,7 +94,7 @@ def test_no_class_without_a_split(rng, rows):
     assert np.abs(found - joint).sum() / 2 < 0.015
 
 
-@pytest.mark.parametrize("num_classes", [1, 2])
+@pytest.mark.parametrize("num_classes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_fits_find_tables_behind_noise(rng, num_classes):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows, sigma = 10_000, 60.0

@@ -6,6 +6,7 @@ from experiments import security
 from experiments.common.errors import InputError
 
 
+@pytest.mark.slow
 def test_a_small_run_is_kept_and_tabulated(tmp_path):
     config = security.SecurityConfig(
         dims=(2,), epsilons=(1.0,), num_rows=3000, num_points=40, num_draws=2, output_dir=str(tmp_path)

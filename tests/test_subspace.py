@@ -39,7 +39,7 @@ def test_every_prefix_is_the_map_of_its_points(mixture_rows):
         whole.prefix(701)
 
 
-@pytest.mark.parametrize(("dim", "rank"), [(2, 120), (5, 705)])
+@pytest.mark.parametrize(("dim", "rank"), [(2, 120), pytest.param(5, 705, marks=pytest.mark.slow)])
 def test_rank_of_the_published_points(dim, rank):
     """F at M = 977 of figure 1, DESIGN section 7."""
     subspace = SubspaceMap.from_points(Gaussian(1e-4 / dim), mixture(100_000, dim)[:977])

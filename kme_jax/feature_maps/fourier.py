@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, Real
 
+from kme_jax._numerics import random
 from kme_jax._numerics.precision import float64
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -25,17 +26,6 @@ _GRID_BITS = 20
 _FAILURE_PROBABILITY = 1e-10
 _NUM_EXPONENTS = 2100  # at least the number of exponents of float64
 _SLACK = 0.01
-
-_LARGEST_PADDED = 1 << 20  # normal numbers; more take longer than the compiler
-
-
-def _normal(key: Array, shape: tuple[int, ...], dtype) -> Array:
-    """``jax.random.normal``, by few programs: a longer draw begins with the same numbers (``threefry_partitionable``)."""
-    size = math.prod(shape)
-    if size > _LARGEST_PADDED:
-        return jax.random.normal(key, shape, dtype)
-    padded = jax.random.normal(key, (1 << (size - 1).bit_length(),), dtype)
-    return jnp.asarray(np.asarray(padded)[:size].reshape(shape))
 
 
 def _least_cosine(frequencies: Float[np.ndarray, "n d"], block: int, roundoff: float) -> tuple[float, float]:
@@ -140,7 +130,7 @@ class FourierMap(SpectralMap):
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         with float64():
-            normal = orthogonal_normal if orthogonal else _normal
+            normal = orthogonal_normal if orthogonal else random.normal
             frequencies = np.asarray(kernel.spectral_sample(key, num_features // 2, dim, np.float64, normal=normal))
         with np.errstate(over="ignore", under="ignore"):
             turns = (frequencies / (2 * math.pi)).astype(dtype)

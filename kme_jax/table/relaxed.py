@@ -16,6 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int64, PRNGKeyArray, Real
 
+from kme_jax._numerics import random
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -142,7 +143,8 @@ def fit(
     each = -(-num_relaxed // num_classes)
     base = np.log(np.maximum(observed.prior, 1))
     totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
-    single = functools.partial(jnp.asarray, dtype=jnp.float32)
+    # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.
+    single = functools.partial(np.asarray, dtype=np.float32)
     names = ("singles", "singles_sigma", "totals", "totals_precision")
     names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
     finest = _FINEST * observed.num_rows
@@ -159,17 +161,20 @@ def fit(
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
         data[name] = data[name][None]
-    spread = _START_SPREAD * jax.random.normal(key, (_NUM_FITS, num_classes, each, num_bins), jnp.float32)
+    spread = single(_START_SPREAD) * np.asarray(
+        random.normal(key, (_NUM_FITS, num_classes, each, num_bins), jnp.float32)
+    )
     start = single(np.log(totals / totals.sum()))[:, None]
     parameters = {
         "logits": data["base"][None] + spread,
-        "weights": jnp.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
+        "weights": np.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
     }
     side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= max_entries else 1
     fitted = []
     for i in range(0, _NUM_FITS, side_by_side):
         start_of_fits = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
-        state = start_of_fits, jax.vmap(optax.scale_by_adam().init)(start_of_fits)
+        moments = jax.eval_shape(jax.vmap(optax.scale_by_adam().init), start_of_fits)  # all are zero at first
+        state = start_of_fits, jax.tree.map(lambda moment: np.zeros(moment.shape, moment.dtype), moments)
         for step in range(0, num_steps, _STEPS_AT_ONCE):
             state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
             if progress:
