@@ -9,6 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.table.report.words import shortened
+
+_HEADER_WIDTH = 14.0  # of a column of a heat map, in em; style.css has it in rem
 
 
 @short_repr
@@ -78,21 +81,30 @@ class HeatMap:
 
     Attributes:
       name: of the picture.
-      columns: labels of the columns, [c].
+      columns: label of each column, and what is shown of it, [c].
       rows: label and cells [c] of each row.
     """
 
     name: str
-    columns: list[str]
+    columns: list[tuple[str, str]]
     rows: list[tuple[str, list[Cell]]]
 
     @classmethod
     def create(
         cls, name: str, rows: Sequence[str], columns: Sequence[str], shades: np.ndarray, texts: Sequence[Sequence[str]]
     ) -> HeatMap:
-        """A heat map of ``shades`` in [0, 1] and ``texts``, both [rows, columns]. ``rows`` and ``columns`` are labels."""
+        """A heat map from arrays.
+
+        Args:
+          name: of the picture.
+          rows: labels of the rows, [r].
+          columns: labels of the columns, [c].
+          shades: how strong colours are, in [0, 1], [r, c].
+          texts: of the cells, [r, c].
+        """
         cells = [list(map(Cell, *row)) for row in zip(texts, shades.tolist(), strict=True)]
-        return cls(name, list(columns), list(zip(rows, cells, strict=True)))
+        headers = [(label, shortened(label, _HEADER_WIDTH)) for label in columns]
+        return cls(name, headers, list(zip(rows, cells, strict=True)))
 
 
 def parts_of(shares: dict[str, float], unit: float) -> list[BarPart]:

@@ -193,7 +193,7 @@ def labels_that_fit(labels: Sequence[Label], left: float, right: float) -> list[
         for x, text in labels[::every]:
             half = FONT_SIZE * text_width(text) / 2
             x = min(max(x, left + half), right - half)
-            fits &= x - half >= end + _GAP
+            fits &= x - half >= end + _GAP - 1e-9
             end = x + half
             placed.append(Label(x, text))
         if fits:

@@ -21,7 +21,7 @@ def section(data: ReportData) -> Section | None:
         return None
     names, strength = data.schema.names, data.strength
     shown = strength * (1 - np.eye(len(names)))
-    texts = [[f"{v:.2f}".lstrip("0") if v >= WEAK else "" for v in row] for row in shown]
+    texts = [[_strength(v) for v in row] for row in shown]
     pairs = [pair for pair in itertools.combinations(range(len(names)), 2) if strength[pair] >= WEAK]
     pairs = sorted((pair for pair in pairs if data.target not in pair), key=lambda pair: -strength[pair])[:_MAX_PAIRS]
     values = {
@@ -32,6 +32,11 @@ def section(data: ReportData) -> Section | None:
         "weak": WEAK,
     }
     return Section("pairs", "Pairs of columns", values)
+
+
+def _strength(value: float) -> str:
+    """A strength in two digits, without what would make a cell wider: .31, 1."""
+    return f"{value:.2f}".lstrip("0").removesuffix(".00") if value >= WEAK else ""
 
 
 def _pair(names: Sequence[str], bins: Sequence[Bins], i: int, j: int) -> dict[str, Any]:

@@ -110,15 +110,19 @@ def _letter_width(letter: str) -> float:
         return 0.0
     if unicodedata.east_asian_width(letter) in "FW" or ord(letter) >= 0x10000:
         return _FULL_WIDTH
-    return _OTHER_WIDTH if letter.islower() or letter.isascii() and not letter.isupper() else _CAPITAL_WIDTH
+    return _OTHER_WIDTH if letter.islower() or (letter.isascii() and not letter.isupper()) else _CAPITAL_WIDTH
 
 
 def shortened(text: str, width: float) -> str:
-    """The text, or its beginning and "…", so that it is not wider than ``width`` em."""
+    """The text, or its two ends with "…" between them, so that it is not wider than ``width`` em."""
     if text_width(text) <= width:
         return text
+    half = (width - _FULL_WIDTH) / 2
+    return f"{_beginning(text, half).rstrip()}…{_beginning(text[::-1], half)[::-1].lstrip()}"
+
+
+def _beginning(text: str, width: float) -> str:
     end = 0
-    left = width - _FULL_WIDTH
-    while (left := left - _letter_width(text[end])) >= 0:
+    while end < len(text) and text_width(text[: end + 1]) <= width:
         end += 1
-    return text[:end].rstrip() + "…"
+    return text[:end]
