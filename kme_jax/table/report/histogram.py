@@ -186,8 +186,9 @@ def labels_that_fit(labels: Sequence[Label], left: float, right: float) -> list[
       left: where the first may start.
       right: where the last may end.
     """
-    room = (right - left) / min(len(labels), 2) - _GAP
+    room = (right - left) / min(max(len(labels), 1), 2) - _GAP
     labels = [Label(x, shortened(text, room / FONT_SIZE)) for x, text in labels]
+    placed: list[Label] = []
     for every in range(1, len(labels) + 1):
         placed, end, fits = [], left - _GAP, True
         for x, text in labels[::every]:
@@ -197,7 +198,7 @@ def labels_that_fit(labels: Sequence[Label], left: float, right: float) -> list[
             end = x + half
             placed.append(Label(x, text))
         if fits:
-            return placed
+            break
     return placed
 
 
