@@ -15,7 +15,7 @@ from kme_jax import generators
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What takes long to import, or belongs to an extra.
 HEAVY = [
-    "blackjax", "dp_accounting", "flax", "jsonschema", "matplotlib", "opendp", "orbax", "pandas", "pyarrow",
+    "blackjax", "dp_accounting", "flax", "jinja2", "jsonschema", "matplotlib", "opendp", "orbax", "pandas", "pyarrow",
     "scipy.signal", "scipy.spatial", "scipy.stats", "sklearn",
 ]  # fmt: skip
 NEED_AN_EXTRA = ["kme_jax.table"]  # ``from kme_jax import *`` leaves their names out
@@ -111,7 +111,7 @@ def test_names_of_tables_are_found_at_the_top():
     names = "release_table, measure_table, Schema, Numeric, Categorical, Ordinal, Datetime"
     code = f"import kme_jax\nfrom kme_jax import {names}\nassert Schema is kme_jax.table.Schema"
     code += f"\nassert set('{names}'.split(', ')) <= set(dir(kme_jax))"
-    assert _imported(code, ["pyarrow", "pandas", "flax"]) == ["pyarrow"]
+    assert _imported(code, ["pyarrow", "pandas", "flax", "jinja2"]) == ["pyarrow"]
     error = 'ModuleNotFoundError: tables need pyarrow: pip install "kme_jax[tables]"'
     assert _error(_without("pyarrow") + "from kme_jax import release_table") == error
 

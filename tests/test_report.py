@@ -1,38 +1,72 @@
+import configparser
 import copy
+import dataclasses
 import datetime
 import html.parser
+import itertools
+import pathlib
 import re
+import sys
 import types
 
+import jinja2
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import kme_jax.table.report
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.report import page
 from kme_jax.table.report import report as report_of
 from kme_jax.table.report.bins import bins_of, cramers_v, quantile_bins
 from kme_jax.table.report.data import Section
-from kme_jax.table.report.histogram import are_atoms, histogram_html, round_dates, round_ticks
-from kme_jax.table.report.words import escaped
+from kme_jax.table.report.histogram import (
+    FONT_SIZE,
+    Label,
+    are_atoms,
+    histogram_of,
+    labels_that_fit,
+    round_dates,
+    round_ticks,
+)
+from kme_jax.table.report.rendering import environment
+from kme_jax.table.report.words import power, shortened, text_width
 from kme_jax.table.schema import Schema
 
 _ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_TEMPLATES = pathlib.Path(kme_jax.table.report.__file__).parent / "templates"
 _VOID = {"meta", "link", "br", "path"}
+_PHRASES = {"a", "b", "code", "h1", "h2", "h3", "h4", "i", "p", "small", "span", "strong", "sup", "title"}
+_BLOCKS = {"article", "div", "dl", "h1", "h2", "h3", "h4", "p", "section", "table", "ul"}
+_WITHIN = {  # where HTML allows a tag
+    **dict.fromkeys(("dt", "dd"), ("div",)),
+    **dict.fromkeys(("thead", "tbody"), ("table",)),
+    **dict.fromkeys(("th", "td"), ("tr",)),
+    **dict.fromkeys(("rect", "text", "path"), ("svg",)),
+    "li": ("ul",),
+    "tr": ("thead", "tbody"),
+    "title": ("head", "rect"),
+}
 
 
 class _Page(html.parser.HTMLParser):
-    """What a page holds; tags that are not balanced raise an error."""
+    """What a page holds; tags that are not balanced, or are where HTML does not allow them, raise an error."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.ids, self.attributes, self.texts = [], [], [], [], {}
+        self.open, self.tags, self.ids, self.attributes, self.texts, self.elements = [], [], [], [], {}, []
         self.feed(text)
         self.close()
         assert not self.open
+        assert text.startswith("<!DOCTYPE html>\n<html ")
 
     def handle_starttag(self, tag, attributes):
+        assert tag not in _BLOCKS or not self.open or self.open[-1] not in _PHRASES, (tag, self.open)
+        assert tag not in _WITHIN or self.open[-1] in _WITHIN[tag], (tag, self.open)
+        assert len(dict(attributes)) == len(attributes), (tag, attributes)
         self.tags.append(tag)
+        self.elements.append((tag, dict(attributes)))
         self.attributes += attributes
         self.ids += [value for name, value in attributes if name == "id"]
         if tag not in _VOID:
@@ -152,7 +186,38 @@ def test_texts_of_the_schema_are_escaped(release):
     assert "memory &lt;use&gt;" in text
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     text.encode()
-    assert escaped("\x00\ud800'\"") == "��&#x27;&quot;"
+    shown = environment().from_string('<i title="{{ text }}">').render(text="\x00\ud800'\"<")
+    assert shown == '<i title="��&#39;&#34;&lt;">'
+
+
+def test_templates_escape_all_that_they_show():
+    files = list(_TEMPLATES.iterdir())
+    assert {"page.html", "pictures.html", "style.css"} < {file.name for file in files}
+    for file in files:
+        assert not re.search(r"\|\s*(safe|escape|e)\b|autoescape|Markup", file.read_text(encoding="utf-8")), file
+
+
+def test_templates_are_package_data():
+    """Of the wheel; the source distribution has all files of the package."""
+    config = configparser.ConfigParser(comment_prefixes="#")
+    config.read(ROOT / "setup.cfg")
+    package = ROOT / "kme_jax"
+    packaged = {path for line in config["options.package_data"]["kme_jax"].split() for path in package.glob(line)}
+    assert set(_TEMPLATES.iterdir()) <= packaged
+    assert "graft kme_jax" in (ROOT / "MANIFEST.in").read_text().splitlines()
+
+
+def test_a_report_without_jinja2_says_what_to_install(release, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match=r'reports need Jinja2: pip install "kme_jax\[tables\]"'):
+        report(release)
+    environment.cache_clear()
+
+
+def test_a_value_that_is_missing_is_an_error():
+    with pytest.raises(jinja2.UndefinedError):
+        environment().from_string("{{ nothing }}").render()
 
 
 def test_the_same_release_has_the_same_report(release):
@@ -202,9 +267,9 @@ def test_any_budget(release, epsilon, delta):
 def test_values_of_many_rows_are_drawn_apart(release):
     text = report(release)
     assert text.count('class="atom"') == 2  # gain = 0, hours = 40
-    assert re.search(r"</b>&nbsp;0: (89|90|91)\.\d&nbsp;%", text)
-    assert re.search(r"</b>&nbsp;40: (49|50|51|52)\.\d&nbsp;%", text)
-    assert re.search(r"missing: 2[3-7]\.\d&nbsp;%", text)
+    assert re.search(r"</b>&nbsp;0: (89|90|91)\.\d\xa0%", text)
+    assert re.search(r"</b>&nbsp;40: (49|50|51|52)\.\d\xa0%", text)
+    assert re.search(r"missing: 2[3-7]\.\d\xa0%", text)
     assert 'class="gap"' in text
 
 
@@ -314,7 +379,9 @@ def test_odd_columns(column, values, num_rows):
 def test_axes_end_at_the_last_value(nullable):
     for size in (*range(25, 200), 997, 4096):
         column = Ordinal("x", [f"level {i}" for i in range(size)], nullable)
-        assert "missing" not in histogram_html(column, np.arange(size))
+        picture = histogram_of(column, np.arange(size))
+        assert "missing" not in repr(dataclasses.astuple(picture))
+        assert picture.labels[-1].text == f"level {size - 1}"
 
 
 def test_many_columns_with_long_names(rng):
@@ -329,14 +396,164 @@ def test_rows_beyond_40000_are_looked_at_evenly():
     n = 100_000
     text = report(_release([Categorical("x", ("a", "b"))], [np.repeat(["a", "b"], [n // 4, n - n // 4])]))
     assert "40,000 rows, evenly spaced" in text
-    assert "25.0&nbsp;%" in text
+    assert "25.0\xa0%" in text
 
 
 def test_a_new_section_is_a_function_in_the_list(release, monkeypatch):
     def section(data):
-        return Section("new", "A new section", f"<p>{len(data.codes)} codes by {data.target}</p>")
+        values = {"num_codes": len(data.codes), "target": data.target, "text": _ATTACK}
+        source = '<p title="{{ text }}">{{ num_codes }} codes by {{ target }}</p>'
+        return Section("new", "A new section", values, source)
 
     monkeypatch.setattr(page, "SECTIONS", (*page.SECTIONS, section, lambda data: None))
     text = report(release)
     assert '<li><a href="#new">A new section</a></li>' in text
-    assert '<section id="new"><h2>A new section</h2><p>2000 codes by 7</p></section>' in text
+    assert '<section id="new"><h2>A new section</h2>\n<p title="' in text
+    assert '">2000 codes by 7</p>\n</section>' in text
+    assert "<script" not in text
+    assert "new" in _Page(text).ids
+
+
+# --- what is drawn fits ----------------------------------------------------------------------------------------------
+
+_DATES = np.arange("2020-01-01", "2024-01-01", dtype="datetime64[D]")
+_FIT = [
+    (Datetime("x", "2020-01-01", "2023-01-01", "day"), _DATES[: 3 * 365 + 2]),
+    (Datetime("x", "2020-01-01", "2023-01-01", "day", nullable=True), [*_DATES[: 3 * 365 + 2].tolist(), *[None] * 99]),
+    (Datetime("x", "2024-02-28T23:59:30", "2024-02-29T00:10", "second"), np.arange(1709164770, 1709165400)),
+    (Numeric("x", 0, 99_999, integer=True), np.arange(0, 100_000, 99)),
+    (Numeric("x", 0, 10**15, integer=True, nullable=True), [*range(0, 10**15, 10**12), None]),
+    (Numeric("x", -1e-9, 1e-9), np.linspace(-1e-9, 1e-9, 101)),
+    (Numeric("x", 0.0, 1.0, step=0.001), [0.0] * 5000 + [i / 1000 for i in range(1000)]),
+    (Ordinal("x", [f"a level with a long name, number {i}" for i in range(41)]), None),
+    (Ordinal("x", ["東京都" * 9, "W" * 99, *(f"level {i}" for i in range(40)), "m" * 99], nullable=True), None),
+]
+
+
+def _drawn(text):
+    """The size of the first drawing of a page, and of its texts: content, class, x, y, half of the width."""
+    drawing = re.search(r"<svg .*?</svg>", text, re.DOTALL)[0]
+    width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', drawing).groups())
+    texts = re.findall(r'<text x="(.*?)" y="(.*?)" class="(.*?)">(.*?)</text>', drawing)
+    return width, height, [(label, kind, float(x), float(y), _half(label)) for x, y, kind, label in texts]
+
+
+def _half(text):
+    """Half of the width of a text, in a font whose digits are as wide as those of DejaVu Sans."""
+    return FONT_SIZE / 2 * sum(0.636 if letter.isdigit() else 0.3 for letter in text)
+
+
+@pytest.mark.parametrize(("column", "values"), _FIT, ids=lambda value: getattr(value, "kind", ""))
+def test_labels_of_an_axis_are_inside_of_the_drawing_and_apart(column, values):
+    if values is None:
+        values = [*column.categories, *[None] * (3 * column.nullable)]
+    if column.kind == "datetime" and column.resolution == "second":
+        values = pa.array(values, pa.timestamp("s"))
+    width, height, texts = _drawn(report(_release([column], [values])))
+    below = sorted((text for text in texts if text[1] == "middle"), key=lambda text: text[2])
+    assert len(below) >= 2
+    assert (below[-1][0] == "missing") == column.nullable
+    for _, _, x, y, half in below:
+        assert 0 <= x - half < x + half <= width
+        assert 0 < y < height
+    for (_, _, x, _, half), (_, _, after, _, half_after) in itertools.pairwise(below):
+        assert x + half < after - half_after
+    for _, kind, x, y, half in texts:
+        if kind == "end":
+            assert x - 2 * half >= 0
+            assert 0 < y < height
+
+
+def test_the_last_label_of_an_axis_is_moved_inside():
+    """A year that starts where the axis ends: its middle would be at the edge."""
+    column, days = _FIT[0]
+    width, _, texts = _drawn(report(_release([column], [days[1:]])))
+    label, _, x, _, _ = texts[-1]
+    assert label == "2023"
+    assert x + FONT_SIZE * text_width(label) / 2 == pytest.approx(width - 1, abs=0.05)
+
+
+def test_labels_that_have_room_are_all_shown_where_they_belong():
+    labels = [Label(40.0 + 60 * i, f"{20 * i},000") for i in range(5)]
+    assert labels_that_fit(labels, 1, 319) == labels
+    # The first starts at the edge exactly, and the second has just enough room.
+    half = FONT_SIZE * text_width("2024-01-01") / 2
+    labels = [Label(0.0, "2024-01-01"), Label(1.3 + 3 * half + 6, "2024-01-02")]
+    assert labels_that_fit(labels, 1.3, 300) == [Label(1.3 + half, "2024-01-01"), labels[1]]
+    placed = labels_that_fit([Label(10.0 * i, "12345") for i in range(10)], 0, 100)
+    assert [label.x for label in placed] == [pytest.approx(FONT_SIZE * 1.6), 60]
+    assert labels_that_fit([], 0, 100) == []
+
+
+def test_long_texts_keep_both_ends():
+    text = "a level with a long name, number "
+    assert shortened(f"{text}7", 12) != shortened(f"{text}8", 12)
+    for width in (3, 5.5, 12, 100):
+        short = shortened(f"{text}7", width)
+        assert text_width(short) <= width
+        assert (short == f"{text}7") == (width == 100)
+    assert shortened("東" * 30, 10).count("東") == 8
+
+
+def test_powers():
+    assert power(5e-6) == ("5 × ", "−6")
+    assert power(1e-6) == ("", "−6")
+    assert power(0.001) == ("0.001", "")
+
+
+def test_nothing_is_wider_than_a_narrow_page(rng):
+    """As far as one can tell without a browser: no width in pixels, drawings and tables as wide as what they are in."""
+    names = ["measurement_of_the_laboratory_number_" + "9" * i for i in range(1, 40)]
+    cells = [rng.random(30) for _ in names]
+    text = report(_release([Numeric(name, 0.0, 1.0) for name in names], cells, names[0]))
+    page = _Page(text)
+    assert "width" not in [name for tag, found in page.elements for name in found if tag not in ("rect",)]
+    styles = [found["style"] for _, found in page.elements if "style" in found]
+    assert all(re.fullmatch(r"width:\d+\.\d\d%|--(mark:\d+\.\d\d%|v:[01]\.\d\d|n:\d+)", style) for style in styles)
+    assert max(float(style[6:-1]) for style in styles if style.startswith("width")) <= 100
+    rules = dict(_rules((_TEMPLATES / "style.css").read_text(encoding="utf-8")))
+    for selector in ("svg", ".plain", ".bars", ".map"):
+        assert "width: 100%" in rules[selector]
+    for selector in (".plain", ".bars", ".map"):
+        assert "table-layout: fixed" in rules[selector]
+    assert "max-width: 100%" in rules[".matrix"]
+    assert "overflow-wrap: anywhere" in rules["h1, h2, h3, h4, li, th, .note"]
+    # What may be wider scrolls within itself, and can be scrolled by keys.
+    assert "overflow-x: auto" in rules[".scroll"]
+    scrolls = [found for _, found in page.elements if found.get("class") == "scroll"]
+    assert [found["tabindex"] for found in scrolls] == ["0"]
+    # Widths in em elsewhere are of columns of cards, which a narrow page makes narrower, or at most 400 px.
+    for selector, rule in rules.items():
+        for size in re.findall(r"(?<!max-)\b(?:min-)?width: ([\d.]+)rem", rule):
+            assert float(size) <= 10, selector
+
+
+def _rules(style):
+    """Selectors and declarations of a style sheet, those for all media."""
+    style = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*\s*\}", "", style)
+    return [(selector.strip(), " ".join(rule.split())) for selector, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", style)]
+
+
+def test_people_who_do_not_see_the_pictures(release):
+    """Pictures and tables have names, cells have headers, and headings have an order."""
+    page = _Page(report(release))
+    for tag, found in page.elements:
+        if tag in ("svg", "table", "nav"):
+            assert found["aria-label"], tag
+        if tag == "svg":
+            assert found["role"] == "img"
+        if tag == "th":
+            assert found["scope"] in ("row", "col")
+    levels = [int(tag[1]) for tag in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert ("html", {"lang": "en-GB"}) in page.elements
+
+
+def test_shares_of_a_target_of_several_classes_are_in_words(rng):
+    columns = [Categorical("x", ("a", "b")), Categorical("class", ("one", "two", "three"))]
+    cells = [["a", "a", "a", "a", "b", "b"], ["one", "two", "two", "three", "three", "three"]]
+    page = _Page(report(_release(columns, cells, "class")))
+    described = [found["aria-label"] for tag, found in page.elements if tag == "div" and found.get("role") == "img"]
+    assert described == ["three: 25.0\xa0%, two: 50.0\xa0%, one: 25.0\xa0%", "three: 100\xa0%"]

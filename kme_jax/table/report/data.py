@@ -24,14 +24,16 @@ class Section:
     """A section of a report.
 
     Attributes:
-      key: of its link within the page.
-      heading: as HTML.
-      html: the text below the heading.
+      key: of its link within the page. The template of the section is ``templates/KEY.html``.
+      heading: as text.
+      values: what the template shows, by name.
+      source: the text of the template, for a section from outside of this package. None: the template is a file here.
     """
 
     key: str
     heading: str
-    html: str
+    values: dict[str, Any]
+    source: str | None = None
 
 
 @short_repr

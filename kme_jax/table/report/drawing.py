@@ -1,61 +1,123 @@
-"""Pictures and tables that several sections of a report share, as HTML."""
+"""Pictures that several sections of a report share: what they show. ``templates/pictures.html`` draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from kme_jax.table.report.words import escaped
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.table.report.words import shortened
+
+_HEADER_WIDTH = 14.0  # of a column of a heat map, in em; style.css has it in rem
 
 
-def table_html(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "plain") -> str:
-    """An HTML table. The first cell of each row is its header."""
-    head = "".join(f'<th scope="col">{header}</th>' for header in headers)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-        for first, *cells in rows
-    )
-    return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+@short_repr
+class BarPart(NamedTuple):
+    """A part of a bar.
+
+    Attributes:
+      kind: its CSS class, which sets the colour.
+      length: in per cent of the room for a bar.
+    """
+
+    kind: str
+    length: float
 
 
-def bars_html(name: str, rows: Iterable[tuple[str, dict[str, float], str]], *, unit: float, kind: str = "") -> str:
-    """Horizontal bars, as an HTML table.
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A horizontal bar.
 
-    Args:
+    Attributes:
+      label: the text before it.
+      parts: from left to right.
+      value: the text after it.
+      description: what it shows, for people who do not see it. Empty if ``value`` says it.
+    """
+
+    label: str
+    parts: list[BarPart]
+    value: str
+    description: str = ""
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Bars:
+    """Horizontal bars.
+
+    Attributes:
       name: of the picture.
-      rows: for each bar its label, the lengths of its parts by CSS class, and the text beside it.
-      unit: the length of a bar that fills the picture.
+      bars: from top to bottom.
       kind: further CSS class.
     """
-    body = []
-    for label, parts, value in rows:
-        bar = "".join(f'<i class="{part}" style="width:{100 * v / unit:.2f}%"></i>' for part, v in parts.items() if v)
-        label = escaped(label)
-        body.append(f'<tr><th scope="row" title="{label}"><span>{label}</span></th><td><div>{bar}</div></td>')
-        body.append(f"<td>{value}</td></tr>")
-    return f'<table class="bars {kind}" aria-label="{escaped(name)}"><tbody>{"".join(body)}</tbody></table>'
+
+    name: str
+    bars: list[Bar]
+    kind: str = ""
 
 
-def heat_map_html(
-    name: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    shares: Float[np.ndarray, "n m"],
-    words: Sequence[Sequence[str]],
-) -> str:
-    """An HTML heat map. ``shares`` [rows, columns] in [0, 1] set how dark cells are, ``words`` their text."""
-    head = "".join(f'<th scope="col" title="{escaped(label)}"><span>{escaped(label)}</span></th>' for label in columns)
-    body = []
-    for label, values, texts in zip(rows, shares, words, strict=True):
-        body.append(f'<tr><th scope="row" title="{escaped(label)}"><span>{escaped(label)}</span></th>')
-        for value, text in zip(values, texts, strict=True):
-            dark = ' class="dark"' if value >= 0.75 else ""
-            shade = f' style="--v:{value:.2f}"' if value >= 0.005 else ""
-            body.append(f"<td{dark}{shade}>{text}</td>")
-        body.append("</tr>")
-    return (
-        f'<table class="map" aria-label="{escaped(name)}"><thead><tr><td></td>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table>"
-    )
+@short_repr
+class Cell(NamedTuple):
+    """A cell of a heat map.
+
+    Attributes:
+      text: in the cell.
+      shade: how strong its colour is, in [0, 1].
+    """
+
+    text: str
+    shade: float
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """A heat map.
+
+    Attributes:
+      name: of the picture.
+      columns: label of each column, and what is shown of it, [c].
+      rows: label and cells [c] of each row.
+    """
+
+    name: str
+    columns: list[tuple[str, str]]
+    rows: list[tuple[str, list[Cell]]]
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        rows: Sequence[str],
+        columns: Sequence[str],
+        shades: Float[np.ndarray, "r c"],
+        texts: Sequence[Sequence[str]],
+    ) -> HeatMap:
+        """A heat map from arrays.
+
+        Args:
+          name: of the picture.
+          rows: labels of the rows, [r].
+          columns: labels of the columns, [c].
+          shades: how strong colours are, in [0, 1], [r, c].
+          texts: of the cells, [r, c].
+        """
+        cells = [list(map(Cell, *row)) for row in zip(texts, shades.tolist(), strict=True)]
+        headers = [(label, shortened(label, _HEADER_WIDTH)) for label in columns]
+        return cls(name, headers, list(zip(rows, cells, strict=True)))
+
+
+def parts_of(shares: dict[str, float], unit: float) -> list[BarPart]:
+    """The parts of a bar that have a length.
+
+    Args:
+      shares: by CSS class.
+      unit: the share that fills the room.
+    """
+    return [BarPart(kind, 100 * share / unit) for kind, share in shares.items() if share]

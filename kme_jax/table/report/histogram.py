@@ -1,25 +1,110 @@
-"""The histogram of a column that has an order, as SVG."""
+"""The histogram of a column that has an order: what it shows, and where."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
-from kme_jax.table.report.words import escaped, label_of, number, percent, range_of
+from kme_jax.table.report.words import label_of, number, percent, range_of, shortened, text_width
 
 _HISTOGRAM_BINS = 40
 _ATOM = 0.03  # share of rows from which on a value is drawn by itself
+# The drawing, in its own units. A card of the page is about as wide.
+WIDTH, HEIGHT = 320, 134
+FONT_SIZE = 10.5
+_AXIS, _BARS = 116, 104  # where the axis is, from above, and how tall bars may be
+_LEFT, _RIGHT = 30, WIDTH - 2  # where the axis starts (further right if labels beside it are wide), and where it ends
+_MARGIN = 1  # beside texts
+_GAP = 6  # between texts
 
 
-def histogram_html(column: Column, codes: Int[np.ndarray, "n"]) -> str:
-    """A histogram of a column with an order, and its quartiles. ``codes`` [n] are the category codes of its rows."""
+@short_repr
+class Rectangle(NamedTuple):
+    """A bar of a histogram.
+
+    Attributes:
+      kind: its CSS class: bar, atom (a value that is drawn by itself) or missing.
+      x, y, width, height: where it is, in units of the drawing.
+      title: its values and their share of the rows.
+      broken: whether it is longer than drawn.
+    """
+
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+    broken: bool
+
+
+@short_repr
+class Label(NamedTuple):
+    """A text below the axis.
+
+    Attributes:
+      x: of its middle, in units of the drawing.
+      text: of it.
+    """
+
+    x: float
+    text: str
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """The histogram of a column, with its quartiles.
+
+    Attributes:
+      name: of the picture.
+      quartiles: as a sentence.
+      left: where the axis starts, in units of the drawing.
+      right: where it ends.
+      axis: its distance from the upper edge.
+      grid: height and label of each grid line.
+      bars: of values, of single values with many rows, and of missing values.
+      ticks: places of ticks of the axis.
+      labels: texts below the axis. They are within the drawing and do not overlap.
+      spikes: values that are drawn by themselves, and their shares.
+      share_missing: of the rows, or None.
+      share_beyond: of the rows that are not drawn because their values are far off, or None.
+      all_values: the smallest and the largest.
+    """
+
+    name: str
+    quartiles: str
+    left: float
+    right: float
+    axis: float
+    grid: list[tuple[float, str]]
+    bars: list[Rectangle]
+    ticks: list[float]
+    labels: list[Label]
+    spikes: list[tuple[str, str]]
+    share_missing: str | None
+    share_beyond: str | None
+    all_values: str
+
+
+def histogram_of(column: Column, codes: Int[np.ndarray, "n"]) -> Histogram | None:
+    """The histogram of a column with an order; None if all values are missing.
+
+    Args:
+      column: the column.
+      codes: category codes of its rows, [n].
+    """
     num_rows = len(codes)
     values, counts = np.unique(codes[codes != column.num_values], return_counts=True)
     if not len(values):
-        return "<p>All values are missing.</p>"
+        return None
     share_missing = 1 - counts.sum() / num_rows
     atoms = are_atoms(values, counts, num_rows)
     spikes = [(int(v), c / num_rows) for v, c in zip(values[atoms], counts[atoms], strict=True)]
@@ -40,60 +125,82 @@ def histogram_html(column: Column, codes: Int[np.ndarray, "n"]) -> str:
     tallest = max([share for _, share in spikes] + [share_missing])
     top = heights.max()
     top = max(tallest, top) if tallest < 1.6 * top or not top else 1.3 * top
-    room = 250 if share_missing else 288  # of 320
-    x0, y0, height = 30, 116, 104
+    grid = [(_AXIS - _BARS * tick / top, f"{100 * tick:.4g}%") for tick in round_ticks(0, top, 3)[1:]]
 
-    def x(code: float) -> float:
-        return x0 + (code - first) / (num_bins * width) * room
+    left = max([_LEFT, *(_GAP + FONT_SIZE * text_width(label) for _, label in grid)])
+    right, edge = _RIGHT, WIDTH - _MARGIN  # of the axis, and of labels below it
+    labels = []
+    if share_missing:
+        half = FONT_SIZE * text_width("missing") / 2
+        labels.append(Label(edge - half, "missing"))
+        right = edge = edge - 2 * half - _GAP
 
-    def bar(at: float, wide: float, share: float, kind: str, title: str) -> str:
-        tall = height * min(share / top, 1)
-        text = f'<rect class="{kind}" x="{at:.1f}" y="{y0 - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}">'
-        text += f"<title>{escaped(title)}: {percent(share)}</title></rect>"
-        if share > top:
-            text += f'<path class="gap" d="M{at - 2:.1f} 26l{wide + 4:.1f} -6"/>'
-        return text
+    def place(code: float) -> float:
+        return left + (code - first) / (num_bins * width) * (right - left)
 
-    step = room / num_bins
-    shapes = [f'<path class="axis" d="M{x0} {y0}h{room}"/>']
-    for tick in round_ticks(0, top, 3)[1:]:
-        y = y0 - height * tick / top
-        shapes.append(
-            f'<path class="grid" d="M{x0} {y:.1f}h{room}"/>'
-            f'<text x="{x0 - 4}" y="{y + 3.5:.1f}" class="end">{100 * tick:.4g}%</text>'
+    def bar(kind: str, middle: float, wide: float, share: float, title: str) -> Rectangle:
+        tall = _BARS * min(share / top, 1)
+        return Rectangle(
+            kind, middle - wide / 2, _AXIS - tall, wide, tall, f"{title}: {percent(share)}", bool(share > top)
         )
+
+    step = (right - left) / num_bins
     wide = min(step - 0.6, 24)
+    bars = []
     for i in np.flatnonzero(heights):
         start = first + int(i) * width
         title = range_of(column, start, min(start + width, column.num_values) - 1)
-        shapes.append(bar(x0 + (i + 0.5) * step - wide / 2, wide, heights[i], "bar", title))
-    for code, share in spikes:
-        shapes.append(bar(x(code + 0.5) - 1.5, 3, share, "atom", label_of(column, code)))
+        bars.append(bar("bar", left + (i + 0.5) * step, wide, heights[i], title))
+    bars += [bar("atom", place(code + 0.5), 3, share, label_of(column, code)) for code, share in spikes]
     if share_missing:
-        shapes.append(bar(295, 10, share_missing, "missing", "missing"))
-        shapes.append(f'<text x="300" y="{y0 + 14}" class="middle">missing</text>')
-    for code, label in _axis(column, first, last):
-        at = x(code + 0.5)
-        shapes.append(f'<path class="axis" d="M{at:.1f} {y0}v3"/>')
-        shapes.append(f'<text x="{at:.1f}" y="{y0 + 14}" class="middle">{escaped(label)}</text>')
+        bars.append(bar("missing", labels[0].x, 10, share_missing, "missing"))
+    ticks = [Label(place(code + 0.5), label) for code, label in _axis(column, first, last)]
 
     quartiles = [label_of(column, _quantile(values, counts, q)) for q in (0.25, 0.5, 0.75)]
-    middle = f"Median {quartiles[1]}, quartiles {quartiles[0]} and {quartiles[2]}"
-    notes = [escaped(middle)]
-    if spikes:
-        spikes.sort(key=lambda spike: -spike[1])
-        listed = ", ".join(f"{escaped(label_of(column, code))}: {percent(share)}" for code, share in spikes)
-        notes.append(f'<b class="key atom"></b>&nbsp;{listed}')
-    if share_missing:
-        notes.append(f'<b class="key missing"></b>&nbsp;missing: {percent(share_missing)}')
-    if beyond:
-        ends = escaped(range_of(column, int(values[0]), int(values[-1])))
-        notes.append(f"{percent(beyond)} of rows are not drawn; all values: {ends}")
-    return (
-        f'<svg viewBox="0 0 320 134" role="img" aria-label="{escaped(f"Histogram of {column.name}. {middle}.")}">'
-        f"{''.join(shapes)}</svg>"
-        f'<p class="sub">{"<br>".join(notes)}</p>'
+    sentence = f"Median {quartiles[1]}, quartiles {quartiles[0]} and {quartiles[2]}"
+    spikes.sort(key=lambda spike: -spike[1])
+    return Histogram(
+        name=f"Histogram of {column.name}. {sentence}.",
+        quartiles=sentence,
+        left=left,
+        right=right,
+        axis=_AXIS,
+        grid=grid,
+        bars=bars,
+        ticks=[tick.x for tick in ticks],
+        labels=labels_that_fit(ticks, _MARGIN, edge) + labels,
+        spikes=[(label_of(column, code), percent(share)) for code, share in spikes],
+        share_missing=percent(share_missing) if share_missing else None,
+        share_beyond=percent(beyond) if beyond else None,
+        all_values=range_of(column, int(values[0]), int(values[-1])),
     )
+
+
+def labels_that_fit(labels: Sequence[Label], left: float, right: float) -> list[Label]:
+    """Labels that lie between two edges and do not overlap.
+
+    Labels beyond an edge are moved, and very long ones are shortened. If labels overlap, every second one is left out,
+    or two of three, and so on.
+
+    Args:
+      labels: from left to right.
+      left: where the first may start.
+      right: where the last may end.
+    """
+    room = (right - left) / min(max(len(labels), 1), 2) - _GAP
+    labels = [Label(x, shortened(text, room / FONT_SIZE)) for x, text in labels]
+    placed: list[Label] = []
+    for every in range(1, len(labels) + 1):
+        placed, end, fits = [], left - _GAP, True
+        for x, text in labels[::every]:
+            half = FONT_SIZE * text_width(text) / 2
+            x = min(max(x, left + half), right - half)
+            fits &= x - half >= end + _GAP - 1e-9
+            end = x + half
+            placed.append(Label(x, text))
+        if fits:
+            break
+    return placed
 
 
 def are_atoms(values: Int[np.ndarray, "n"], counts: Int[np.ndarray, "n"], num_rows: int) -> Bool[np.ndarray, "n"]:

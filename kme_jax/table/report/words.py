@@ -1,22 +1,38 @@
-"""Words and numbers of a report, as text for people."""
+"""Words and numbers of a report, as text for people. Templates escape it."""
 
 from __future__ import annotations
 
-import html
 import math
-import re
+import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column, Datetime, Numeric
 
-_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")  # not in HTML, or not in UTF-8
+# Widths of letters in em, in the widest of the usual sans serif fonts. Letters that are not named here are "other".
+_WIDTHS = {
+    **dict.fromkeys("'|ijlI", 0.3),
+    **dict.fromkeys(" !(),-./:;[]frt", 0.42),
+    **dict.fromkeys("0123456789", 0.64),
+    **dict.fromkeys("%@MWm—", 1.0),
+}
+_OTHER_WIDTH, _CAPITAL_WIDTH, _FULL_WIDTH = 0.66, 0.82, 1.1
 
 
-def escaped(text: object) -> str:
-    """Any text, escaped as HTML text or for an attribute in quotes."""
-    return html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)))
+@short_repr
+class Power(NamedTuple):
+    """A number, as text that is followed by a power of ten: "5 × " and "−6" for 0.000005.
+
+    Attributes:
+      text: the number, or what stands before the ten.
+      exponent: of ten; empty if there is no power.
+    """
+
+    text: str
+    exponent: str
 
 
 def number(value: float) -> str:
@@ -27,23 +43,23 @@ def number(value: float) -> str:
     return f"{value:,.10g}".replace("-", "−")
 
 
-def power(value: float, digits: int = 6) -> str:
-    """A small or large number, as HTML: 0.001, 5 × 10⁻⁶."""
+def power(value: float, digits: int = 6) -> Power:
+    """A small or large number with a power of ten: 0.001, 5 × 10⁻⁶."""
     text, _, exponent = f"{value:.{digits}g}".partition("e")
     if not exponent:
-        return text
-    return f"{'' if text == '1' else text + ' × '}10<sup>{int(exponent)}</sup>".replace("-", "−")
+        return Power(text, "")
+    return Power("" if text == "1" else f"{text} × ".replace("-", "−"), f"{int(exponent)}".replace("-", "−"))
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1] in per cent, as HTML."""
+    """A share in [0, 1] in per cent."""
     if 0 < share < 0.0005:
-        return "&lt; 0.1&nbsp;%"
-    return f"{100 * share:.1f}&nbsp;%" if 0 < share < 1 else f"{100 * share:.0f}&nbsp;%"
+        return "< 0.1\N{NO-BREAK SPACE}%"
+    return f"{100 * share:.{int(0 < share < 1)}f}\N{NO-BREAK SPACE}%"
 
 
 def label_of(column: Column, code: int) -> str:
-    """The value of a code that does not stand for missing cells, as text that is not yet HTML."""
+    """The value of a code that does not stand for missing cells."""
     if not isinstance(column, Numeric):
         return column.labels(np.array([code]))[0]
     value = column.decode(np.array([code]))[0].as_py()
@@ -53,7 +69,7 @@ def label_of(column: Column, code: int) -> str:
 
 
 def range_of(column: Column, first: int, last: int) -> str:
-    """The values from one code to another, as text that is not yet HTML: 3–7, 2020-01-01 to 2023-01-01."""
+    """The values from one code to another: 3–7, 2020-01-01 to 2023-01-01."""
     low, high = label_of(column, first), label_of(column, last)
     if low == high:
         return low
@@ -62,7 +78,7 @@ def range_of(column: Column, first: int, last: int) -> str:
 
 
 def kind_of(column: Column) -> str:
-    """The kind of a column, as HTML: whole numbers, dates by day."""
+    """The kind of a column: whole numbers, dates by day."""
     kind = {
         "numeric": "numbers",
         "categorical": "categories",
@@ -70,13 +86,43 @@ def kind_of(column: Column) -> str:
         "datetime": "dates",
     }[column.kind]
     if isinstance(column, Numeric):
-        kind = "whole " * column.integer + kind + (f", {escaped(column.unit)}" if column.unit else "")
+        kind = "whole " * column.integer + kind + (f", {column.unit}" if column.unit else "")
     return kind + (f" by {column.resolution}" if isinstance(column, Datetime) else "")
 
 
 def noise_range(deviations: Sequence[float] | None) -> str:
-    """The smallest and the largest of two standard deviations, as text; a dash for None."""
+    """The smallest and the largest of two standard deviations; a dash for None."""
     if deviations is None:
         return "–"
     low, high = (f"{v:.2g}" if v < 100 else f"{v:,.0f}" for v in deviations)
     return low if low == high else f"{low} to {high}"
+
+
+def text_width(text: str) -> float:
+    """How wide a text is, in em. It is about an upper bound, because the font is not known."""
+    return sum(map(_letter_width, text))
+
+
+def _letter_width(letter: str) -> float:
+    if letter in _WIDTHS:
+        return _WIDTHS[letter]
+    if unicodedata.combining(letter):
+        return 0.0
+    if unicodedata.east_asian_width(letter) in "FW" or ord(letter) >= 0x10000:
+        return _FULL_WIDTH
+    return _OTHER_WIDTH if letter.islower() or (letter.isascii() and not letter.isupper()) else _CAPITAL_WIDTH
+
+
+def shortened(text: str, width: float) -> str:
+    """The text, or its two ends with "…" between them, so that it is not wider than ``width`` em."""
+    if text_width(text) <= width:
+        return text
+    half = (width - _FULL_WIDTH) / 2
+    return f"{_beginning(text, half).rstrip()}…{_beginning(text[::-1], half)[::-1].lstrip()}"
+
+
+def _beginning(text: str, width: float) -> str:
+    end = 0
+    while end < len(text) and text_width(text[: end + 1]) <= width:
+        end += 1
+    return text[:end]
