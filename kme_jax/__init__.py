@@ -200,6 +200,17 @@ def load(folder: str | os.PathLike[str], kinds: Sequence[str] | None = None) -> 
     Raises:
       ReleaseError: it holds nothing of these kinds, or is damaged, or edited, or of another version.
       ModuleNotFoundError: a library is missing that this kind of release needs.
+
+    Examples:
+      >>> import pathlib, tempfile
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, load, measure
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> measured = measure(rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5))
+      >>> folder = measured.save(pathlib.Path(tempfile.mkdtemp()) / "measured")
+      >>> type(load(folder)).__name__
+      'Measurement'
     """
     from kme_jax.storage import folders
 

@@ -68,6 +68,15 @@ def algorithm1(
 
     Raises:
       ValueError: if shapes mismatch, or the budget or an option is invalid.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, algorithm1
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> sample = algorithm1(jax.random.key(0), rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5))
+      >>> sample.points.shape, sample.weights.shape
+      ((20, 2), (20,))
     """
     if weights not in ("closed_form", "l1_ball"):
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
@@ -135,6 +144,18 @@ def improved(
     Raises:
       ValueError: if shapes mismatch, or the budget or an option is invalid, or a proposal is so far from the origin
         that the features of its rows are inaccurate.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, NormalProposal, PrivacyBudget, improved
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> proposal = NormalProposal.from_bounds([-4, -4], [4, 4])  # public
+      >>> budget = PrivacyBudget(1.0, 1e-5)
+      >>> sample = improved(jax.random.key(0), rows, Gaussian(gamma=0.5), proposal, budget=budget, num_points=50)
+      >>> sample.points.shape
+      (50, 2)
+      >>> bool(np.abs(sample.expectation(lambda z: z)).max() < 0.3)  # the mean of the rows is about [0, 0]
+      True
     """
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
@@ -247,6 +268,18 @@ def algorithm2(
 
     Raises:
       ValueError: if shapes mismatch, or the budget or an option is invalid.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, algorithm2
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> candidates = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> budget = PrivacyBudget(1.0, 1e-5)
+      >>> sample = algorithm2(
+      ...     jax.random.key(0), rows, Gaussian(gamma=0.5), candidates, num_points=10, budget=budget, num_features=64
+      ... )
+      >>> sample.points.shape
+      (10, 2)
     """
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')

@@ -25,6 +25,12 @@ class NormalProposal:
     Attributes:
       mean: the mean of each column, [d].
       scale: the standard deviation of each column, positive, [d].
+
+    Examples:
+      >>> from kme_jax import NormalProposal
+      >>> proposal = NormalProposal.from_bounds([0, 0], [100, 8])  # bounds are two standard deviations away
+      >>> print(proposal.mean, proposal.scale)
+      [50.  4.] [25.  2.]
     """
 
     mean: Float[np.ndarray, "d"]
@@ -90,6 +96,14 @@ class Bounds:
       lower: lower bounds, [d].
       upper: upper bounds, each above its lower bound, [d].
       names: public names of the d columns.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Bounds
+      >>> bounds = Bounds.create([0, 0], [100, 8], names=["age", "hours"])
+      >>> bounds.to_unit(np.array([[50.0, 4.0], [120.0, np.nan]]))
+      array([[0.5, 0.5],
+             [1. , 0.5]])
     """
 
     lower: Float[np.ndarray, "d"]

@@ -204,6 +204,14 @@ def mean_embedding(
 
     Raises:
       ValueError: if rows are not an [N, d] array with N ≥ 1.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, SubspaceMap, mean_embedding
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> mean_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)  # the text shows no values
+      MeanEmbedding(SENSITIVE, coordinates: [19], num_rows=1000)
     """
     return _mean(feature_map, *_sum_of(feature_map, rows, devices, progress))
 
@@ -254,6 +262,14 @@ def integer_embedding(
 
     Raises:
       ValueError: if rows are not an [N, d] array with N ≥ 1, or the map has no integer version for N rows.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, SubspaceMap, integer_embedding
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> integer_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      IntegerEmbedding(SENSITIVE, total: [19], num_rows=1000)
     """
     rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0

@@ -39,6 +39,14 @@ def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | No
 
     Returns:
       [n, m].
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian
+      >>> from kme_jax.gram import gram
+      >>> np.asarray(gram(Gaussian(gamma=0.5), np.array([[0.0, 0.0], [1.0, 1.0]], np.float32))).round(3)
+      array([[1.   , 0.368],
+             [0.368, 1.   ]], dtype=float32)
     """
     return kernel.pairwise(x, x if y is None else y)
 
@@ -125,7 +133,16 @@ def kernel_mean(
     devices=None,
     progress: Progress | bool = False,
 ) -> Float[np.ndarray, "M"]:
-    """(1/N) Σ_n k(z_m, x_n), the empirical mean embedding evaluated at the points, [M]. See :func:`kernel_sums`."""
+    """(1/N) Σ_n k(z_m, x_n), the empirical mean embedding evaluated at the points, [M]. See :func:`kernel_sums`.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian
+      >>> from kme_jax.gram import kernel_mean
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+      >>> kernel_mean(Gaussian(gamma=0.5), np.array([[0.0, 0.0], [3.0, 3.0]]), rows).round(3)
+      array([0.498, 0.005])
+    """
     return kernel_sums(kernel, points, rows, devices=devices, progress=progress) / np.shape(rows)[0]
 
 
@@ -142,6 +159,14 @@ def double_mean(
       rows: x, [N, d], finite.
       devices: as for :func:`kernel_sums`.
       progress: True for a bar, or a function that is called with (pairs of blocks done, number of pairs of blocks).
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian
+      >>> from kme_jax.gram import double_mean
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+      >>> round(double_mean(Gaussian(gamma=0.5), rows), 3)
+      0.333
     """
     if jax.default_backend() != "cpu":
         sums = kernel_sums(kernel, rows, rows, devices=devices, progress=progress)

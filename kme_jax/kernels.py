@@ -350,6 +350,15 @@ class Gaussian(_OfDistance):
 
     Attributes:
       gamma: γ > 0, in 1 / (unit of x)². γ = 1 / (2ℓ²) for a length scale ℓ.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian
+      >>> kernel = Gaussian(gamma=0.5)
+      >>> round(float(kernel(np.array([0.0, 0.0]), np.array([1.0, 1.0]))), 4)  # exp(-1)
+      0.3679
+      >>> (kernel + Gaussian(gamma=5.0)).diagonal_bound
+      2.0
     """
 
     gamma: float | Float[Array, ""]
@@ -411,6 +420,13 @@ class GaussianSum(UnitShiftInvariant):
     Attributes:
       gammas: γ ≥ 0, [T, d], in 1 / (unit of x)². At least one γ of every term is above 0.
       weights: a > 0, [T], scaled to the sum 1. Equal weights if None.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import GaussianSum
+      >>> kernel = GaussianSum([[0.5, 0.5], [50.0, 50.0]])  # two lengths, two columns
+      >>> round(float(kernel(np.array([0.0, 0.0]), np.array([1.0, 1.0]))), 4)  # (exp(-1) + exp(-100)) / 2
+      0.1839
     """
 
     gammas: Float[AnyArray, "terms d"]
@@ -473,6 +489,13 @@ class Laplacian(_OfDistance):
 
     Attributes:
       gamma: γ > 0, in 1 / unit of x.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Laplacian
+      >>> kernel = Laplacian(gamma=1.0)
+      >>> round(float(kernel(np.array([0.0, 0.0]), np.array([0.5, 0.5]))), 4)  # exp(-1)
+      0.3679
     """
 
     gamma: float | Float[Array, ""]
@@ -543,7 +566,14 @@ class _Matern(_OfDistance):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern32(_Matern):
-    """k(x, y) = (1 + s) exp(−s), s = √3 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17)."""
+    """k(x, y) = (1 + s) exp(−s), s = √3 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17).
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Matern32
+      >>> round(float(Matern32(length_scale=1.0)(np.array([0.0]), np.array([1.0]))), 4)
+      0.4834
+    """
 
     _two_nu = 3
 
@@ -559,7 +589,14 @@ class Matern32(_Matern):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Matern52(_Matern):
-    """k(x, y) = (1 + s + s²/3) exp(−s), s = √5 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17)."""
+    """k(x, y) = (1 + s + s²/3) exp(−s), s = √5 ‖x − y‖ / ℓ (Rasmussen & Williams 2006, eq. 4.17).
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Matern52
+      >>> round(float(Matern52(length_scale=1.0)(np.array([0.0]), np.array([1.0]))), 4)
+      0.524
+    """
 
     _two_nu = 5
 

@@ -42,6 +42,16 @@ class Reference:
       kernel: k.
       rows: x, [N, d].
       squared_norm: ‖μ̂_X‖² = (1/N²) Σ k(x_n, x_n').
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian
+      >>> from kme_jax.nonprivate import Reference
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))
+      >>> reference = Reference.from_rows(Gaussian(gamma=0.5), rows)
+      >>> round(reference.distance(points, np.full(20, 1 / 20)), 3)  # Δ of equal weights
+      0.196
     """
 
     kernel: Kernel

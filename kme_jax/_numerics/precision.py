@@ -34,7 +34,17 @@ def hide_absent_devices() -> None:
 
 @contextlib.contextmanager
 def float64() -> Iterator[None]:
-    """Context manager: JAX computes in float64, on the default device, or on the host's CPU if that is a TPU."""
+    """Context manager: JAX computes in float64, on the default device, or on the host's CPU if that is a TPU.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from kme_jax import float64
+      >>> with float64():
+      ...     print(jnp.zeros(2).dtype)
+      float64
+      >>> jnp.zeros(2).dtype
+      dtype('float32')
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         if jax.default_backend() == "tpu":

@@ -35,6 +35,15 @@ def spectral_map(
     Raises:
       ValueError: if num_features is odd or below 2, or the kernel is not shift-invariant, or the box is so far from the
         origin that rows in it would count as zero in random features.
+
+    Examples:
+      >>> import jax
+      >>> from kme_jax import Gaussian, Laplacian, NormalProposal, spectral_map
+      >>> proposal = NormalProposal.from_bounds([-4, -4], [4, 4])
+      >>> for kernel in (Gaussian(gamma=0.5), Laplacian(gamma=0.5)):
+      ...     print(type(spectral_map(jax.random.key(0), kernel, proposal)).__name__)
+      LatticeMap
+      FourierMap
     """
     reach = _REACH * proposal.scale
     lower, upper = box or (proposal.mean - reach, proposal.mean + reach)

@@ -89,6 +89,15 @@ class FourierMap(SpectralMap):
       turns: ω / 2π, [J/2, d], on the host. Features are computed in its dtype.
       least_cosine: lower bound of ⟨ψ(x), ψ(x′)⟩/κ for rows within ``radius``. −1 holds for any frequencies.
       radius: the largest absolute value of an entry. A row with a larger entry counts as the zero vector.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian
+      >>> features = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> features(np.zeros((3, 2), np.float32)).shape
+      (3, 64)
+      >>> features.diameter
+      2.0
     """
 
     kernel: Kernel

@@ -38,6 +38,14 @@ class MixedMap(FeatureMap):
     Attributes:
       numeric: φ, the feature map of the numbers.
       categories: the number of category codes of each categorical column, m numbers.
+
+    Examples:
+      >>> import jax
+      >>> from kme_jax import FourierMap, Gaussian, MixedMap
+      >>> fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> features = MixedMap(fourier, (4, 2))  # codes 0 to 3 in the third column, 0 and 1 in the fourth
+      >>> features.num_features, features.dim
+      (70, 4)
     """
 
     numeric: SpectralMap
@@ -165,6 +173,16 @@ class LabelledMap(FeatureMap):
     Attributes:
       features: φ.
       num_labels: L.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian, LabelledMap
+      >>> fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> features = LabelledMap(fourier, num_labels=3)
+      >>> features.num_features, features.dim  # the label is a third column
+      (192, 3)
+      >>> features.covers(np.array([[0.1, 0.2, 2.0], [0.1, 0.2, 7.0]]))  # there is no class 7
+      array([ True, False])
     """
 
     features: FeatureMap

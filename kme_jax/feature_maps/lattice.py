@@ -106,6 +106,13 @@ class LatticeMap(SpectralMap):
       indices: n, integers, [J/2, d]. They have one of n and −n, and the heaviest frequency is first.
       amplitudes: a, [J/2]. Features are computed in their dtype.
       total_mass: P(0), the mass of the whole lattice: Σ p_n.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, LatticeMap
+      >>> features = LatticeMap.from_box(Gaussian(gamma=0.5), [-4, -4], [4, 4])
+      >>> print(f"{features.num_features} features, diameter {features.diameter:.3f}")
+      432 features, diameter 1.414
     """
 
     kernel: Gaussian  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it

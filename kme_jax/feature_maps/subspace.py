@@ -289,6 +289,14 @@ class SubspaceMap(FeatureMap):
       lambda_max: upper bound of λmax(B K_SS Bᵀ), which would be 1 without the rounding in B; see :attr:`diameter`.
       basis_norm: upper bound (within a factor of about 2) of ‖B‖₂, which amplifies an error in k_S(x).
       tolerance: the tolerance of the drop rule.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, SubspaceMap
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> features = SubspaceMap.from_points(Gaussian(gamma=0.5), points)
+      >>> print(f"{features.num_features} features, diameter {features.diameter:.4f}")
+      19 features, diameter 1.4142
     """
 
     kernel: Kernel

@@ -64,6 +64,22 @@ def dp_merf(
 
     Raises:
       ValueError: shapes mismatch, or the budget or an option is invalid.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian, LabelledMap, PrivacyBudget, dp_merf
+      >>> from kme_jax.generators import MLP, Training
+      >>> rng = np.random.default_rng(0)
+      >>> labels = rng.integers(3, size=1000)
+      >>> rows = np.column_stack([rng.normal(labels[:, None], 0.3, (1000, 2)), labels])  # private; the label is last
+      >>> fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> network, training = MLP(widths=(20,)), Training(num_steps=50, num_cycles=1, batch_size=100)
+      >>> generator = dp_merf(
+      ...     jax.random.key(1), rows, LabelledMap(fourier, 3), network, training,
+      ...     budget=PrivacyBudget(10.0, 1e-5), bounds=(-2, 4),
+      ... )
+      >>> generator.sample(5).shape
+      (5, 3)
     """
     from kme_jax.generators.train import train_generator  # here: it needs flax
 

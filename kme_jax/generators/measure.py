@@ -115,6 +115,18 @@ def measure_generator(
       ValueError: shapes mismatch, the budget or an option is invalid, or the ledger says that the budget is spent
         (``LedgerError``).
       ModuleNotFoundError: OpenDP is not installed.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian, LabelledMap, PrivacyBudget
+      >>> from kme_jax.generators import measure_generator
+      >>> rng = np.random.default_rng(0)
+      >>> labels = rng.integers(3, size=1000)
+      >>> rows = np.column_stack([rng.normal(labels[:, None], 0.3, (1000, 2)), labels])  # private; the label is last
+      >>> fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> measured = measure_generator(rows, LabelledMap(fourier, 3), budget=PrivacyBudget(1.0, 1e-5))
+      >>> measured.statement["private"]
+      True
     """
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
 

@@ -64,6 +64,11 @@ class MLP(Network):
       widths: numbers of units of the hidden layers.
       code: see :class:`Network`.
       styles: see :class:`Network`.
+
+    Examples:
+      >>> from kme_jax.generators import MLP
+      >>> MLP(widths=(50, 50), styles=4)
+      MLP(widths=(50, 50), code=5, styles=4)
     """
 
     widths: tuple[int, ...] = (200, 500, 500, 200)

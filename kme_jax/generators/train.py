@@ -76,6 +76,12 @@ class Training:
         private rows.
       features_per_step: number of features of a FourierMap in a step, two for each frequency. The blocks of frequencies
         take turns. None for all features.
+
+    Examples:
+      >>> from kme_jax.generators import Training
+      >>> training = Training(num_steps=500, num_cycles=2)
+      >>> round(float(training.learning_rate_at(0)), 4), round(float(training.learning_rate_at(250)), 4)
+      (0.005, 0.0025)
     """
 
     num_steps: int = 1000
@@ -803,6 +809,18 @@ def train_generator(
     Raises:
       ValueError: the map, the network, counts or bounds do not fit together, the checkpoint is of another training, or
         the training diverges.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian, PrivacyBudget, mean_embedding, perturb
+      >>> from kme_jax.generators import MLP, Training, train_generator
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> features = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> noisy = perturb(jax.random.key(1), mean_embedding(features, rows), PrivacyBudget(1.0, 1e-5))
+      >>> network, training = MLP(widths=(20,)), Training(num_steps=50, num_cycles=1, batch_size=100)
+      >>> generator = train_generator(jax.random.key(2), noisy, network, training, bounds=(-4, 4))
+      >>> generator.sample(5).shape
+      (5, 2)
     """
     public = {"counts": counts, "bounds": bounds, "levels": levels}
     return train_in_calls(

@@ -76,6 +76,17 @@ def measure(
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
         (``LedgerError``), or the folder cannot be written (``ReleaseError``).
       ModuleNotFoundError: if OpenDP is not installed.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, measure
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> measured = measure(rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5))
+      >>> measured.noisy.mechanism.secure
+      True
+      >>> measured.synthesise().sample.weights.shape  # spends nothing; as often as you like
+      (20,)
     """
     rows = private_array(rows)
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
@@ -217,6 +228,15 @@ def release(
     Raises:
       ValueError: as :func:`measure`, or if num_points is not from 1 to a million.
       ModuleNotFoundError: if OpenDP is not installed.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, release
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> released = release(rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5))
+      >>> released.statement["private"], released.statement["epsilon"]
+      (True, 1.0)
     """
     num_points = check_integer("num_points", num_points, 1, MAX_POINTS)
     measured = measure(

@@ -27,6 +27,11 @@ class PrivacyBudget:
 
     Raises:
       ValueError: if ε or δ is out of range, or not a real number, such as a bool or text.
+
+    Examples:
+      >>> from kme_jax import PrivacyBudget
+      >>> PrivacyBudget(epsilon=1.0, delta=1e-6)
+      PrivacyBudget(epsilon=1.0, delta=1e-06)
     """
 
     epsilon: float

@@ -65,6 +65,13 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
     Raises:
       ValueError: if δ = 0, or the calibration is unknown, or ε > 1 for the classical calibration, or float64 is too
         inaccurate for the budget.
+
+    Examples:
+      >>> from kme_jax import PrivacyBudget
+      >>> from kme_jax.privacy import gaussian_noise_multiplier
+      >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+      >>> print(f"{gaussian_noise_multiplier(budget):.3f}, {gaussian_noise_multiplier(budget, 'classical'):.3f}")
+      4.225, 5.299
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
@@ -105,7 +112,15 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The least ε with ``zcdp_delta(ρ, ε)`` ≤ δ, rounded up."""
+    """The least ε with ``zcdp_delta(ρ, ε)`` ≤ δ, rounded up.
+
+    Examples:
+      >>> from kme_jax import PrivacyBudget
+      >>> from kme_jax.privacy import zcdp_epsilon, zcdp_rho
+      >>> rho = zcdp_rho(PrivacyBudget(epsilon=1.0, delta=1e-6))
+      >>> print(f"one release {zcdp_epsilon(rho, 1e-6):.3f}, two {zcdp_epsilon(2 * rho, 1e-6):.3f}")
+      one release 1.000, two 1.451
+    """
     if rho == 0:
         return 0.0
     low, high = 0.0, rho + 2 * math.sqrt(rho * -math.log(delta))  # Bun & Steinke 2016, proposition 1.3

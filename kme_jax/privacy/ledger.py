@@ -231,6 +231,13 @@ class Ledger:
 
     Attributes:
       path: the path of the file. The first release creates it.
+
+    Examples:
+      >>> import pathlib, tempfile
+      >>> from kme_jax import Ledger
+      >>> ledger = Ledger(pathlib.Path(tempfile.mkdtemp()) / "people.ledger")
+      >>> ledger.spent("people")  # nothing yet
+      []
     """
 
     path: pathlib.Path
@@ -440,6 +447,20 @@ class Spending:
       ledger: the curator's ledger.
       database: the name of the private rows in the ledger.
       allow_repeat: whether rows of that name may have been released before. The budgets of all releases add up.
+
+    Examples:
+      >>> import pathlib, tempfile
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, Ledger, PrivacyBudget, Spending, measure
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> spending = Spending(Ledger(pathlib.Path(tempfile.mkdtemp()) / "people.ledger"), "people")
+      >>> measured = measure(rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5), spending=spending)
+      >>> len(spending.ledger.spent("people"))
+      1
+      >>> measure(rows, Gaussian(gamma=0.5), points, budget=PrivacyBudget(1.0, 1e-5), spending=spending)
+      Traceback (most recent call last):
+      kme_jax.privacy.ledger.LedgerError: ...
     """
 
     ledger: Ledger

@@ -136,6 +136,16 @@ def perturb(
     Raises:
       TypeError: if the embedding is not a ``MeanEmbedding``.
       ValueError: as :func:`simulated_mechanism`, or if the noise is unknown.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> embedding = mean_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      >>> noisy = perturb(jax.random.key(0), embedding, PrivacyBudget(1.0, 1e-5))
+      >>> print(f"σ = {noisy.mechanism.scale:.4f}, secure: {noisy.mechanism.secure}")
+      σ = 0.0053, secure: False
     """
     if not isinstance(embedding, MeanEmbedding):
         raise TypeError(f"simulated noise needs the result of mean_embedding, got {type(embedding).__name__}")
@@ -221,6 +231,16 @@ def perturb_securely(
       TypeError: if the embedding is not an ``IntegerEmbedding``.
       ValueError: as :func:`secure_mechanism`.
       ModuleNotFoundError: if OpenDP is not installed.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, integer_embedding, perturb_securely
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> total = integer_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      >>> noisy = perturb_securely(total, PrivacyBudget(1.0, 1e-5))
+      >>> print(f"σ = {noisy.mechanism.scale:.4f}, secure: {noisy.mechanism.secure}")
+      σ = 0.0057, secure: True
     """
     _check_integers(embedding)
     integers = embedding.integer_map

@@ -470,6 +470,20 @@ def posterior_mean(
     Raises:
       ValueError: the map is not a FourierMap or LatticeMap, the noise is not Gaussian, the proposal has another number
         of columns, or a count is below 1.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, NormalProposal, PrivacyBudget, mean_embedding, perturb
+      >>> from kme_jax import posterior_mean, spectral_map
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> proposal = NormalProposal.from_bounds([-4, -4], [4, 4])  # public
+      >>> features = spectral_map(jax.random.key(0), Gaussian(gamma=0.5), proposal)
+      >>> embedding = mean_embedding(features, rows)
+      >>> noisy = perturb(jax.random.key(1), embedding, PrivacyBudget(1.0, 1e-5))
+      >>> mean, report = posterior_mean(jax.random.key(2), noisy, proposal)
+      >>> before, after = (np.linalg.norm(x.coordinates - embedding.coordinates) for x in (noisy, mean))
+      >>> bool(after < before / 2)  # most of the noise is gone
+      True
     """
     settings = SamplerSettings(num_atoms, num_trajectories, num_leaps, num_chains)
     return sample_posterior(key, embedding, proposal, settings, progress=progress)

@@ -560,6 +560,18 @@ def joint_reduced_set(
 
     Raises:
       ValueError: M < 1, there are fewer candidates than M, radius < 1, or the map is not a FourierMap.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import FourierMap, Gaussian, PrivacyBudget, mean_embedding, perturb
+      >>> from kme_jax.synthesis import joint_reduced_set
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> candidates = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> features = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
+      >>> noisy = perturb(jax.random.key(1), mean_embedding(features, rows), PrivacyBudget(1.0, 1e-5))
+      >>> sample, report = joint_reduced_set(jax.random.key(2), noisy, candidates, num_points=10)
+      >>> sample.points.shape, bool(np.abs(sample.weights).sum() < 1 + 1e-5)
+      ((10, 2), True)
     """
     ((result,),) = joint_reduced_sets(
         [key], [embedding], candidates, [num_points], radius=radius, num_steps=num_steps, progress=progress

@@ -101,6 +101,19 @@ def represent(
 
     Raises:
       ValueError: num_points or num_steps is below 1, or ``weights`` has another value.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, NormalProposal, PrivacyBudget, mean_embedding, perturb
+      >>> from kme_jax import posterior_mean, represent, spectral_map
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> proposal = NormalProposal.from_bounds([-4, -4], [4, 4])  # public
+      >>> features = spectral_map(jax.random.key(0), Gaussian(gamma=0.5), proposal)
+      >>> noisy = perturb(jax.random.key(1), mean_embedding(features, rows), PrivacyBudget(1.0, 1e-5))
+      >>> mean, report = posterior_mean(jax.random.key(2), noisy, proposal)
+      >>> sample, report = represent(mean, 50)  # as often as you like, of any size
+      >>> sample.points.shape
+      (50, 2)
     """
     if weights not in ("probability", "uniform"):
         raise ValueError(f'weights must be "probability" or "uniform", got "{weights}"')

@@ -26,6 +26,13 @@ class WeightedSample:
       weights: w, [M]. They may be negative, and their sum may differ from 1, unless the method that returned them rules
         this out.
       mechanism: the mechanism of the noisy embedding it represents; None if no private rows were involved.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import WeightedSample
+      >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
+      >>> len(sample.points)
+      2
     """
 
     points: Float[np.ndarray, "M d"]
@@ -49,6 +56,15 @@ class WeightedSample:
 
         Returns:
           The estimate, a number or [*shape].
+
+        Examples:
+          >>> import numpy as np
+          >>> from kme_jax import WeightedSample
+          >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
+          >>> sample.expectation(lambda z: z)  # the mean
+          array([0.5, 1.5])
+          >>> float(sample.expectation(lambda z: z[:, 0] > 1))  # a probability
+          0.25
         """
         return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
 
@@ -61,6 +77,15 @@ class WeightedSample:
         Raises:
           ValueError: a column is named "weight", or there is another number of names.
           ModuleNotFoundError: pandas is not installed.
+
+        Examples:
+          >>> import numpy as np
+          >>> from kme_jax import WeightedSample
+          >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
+          >>> sample.to_pandas(["age", "hours"])
+             age  hours  weight
+          0  0.0    1.0    0.75
+          1  2.0    3.0    0.25
         """
         try:
             import pandas
@@ -87,6 +112,16 @@ class WeightedSample:
 
         Raises:
           ValueError: the weights are not a probability vector, or num_rows < 1.
+
+        Examples:
+          >>> import numpy as np
+          >>> from kme_jax import WeightedSample
+          >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
+          >>> sample.quantise(4, seed=0)
+          array([[0., 1.],
+                 [0., 1.],
+                 [0., 1.],
+                 [2., 3.]])
         """
         weights = np.asarray(self.weights, np.float64)
         if num_rows < 1:
@@ -104,6 +139,13 @@ class WeightedSample:
 
 
 def uniform(points: Real[AnyArray, "M d"]) -> WeightedSample:
-    """Points [M, d] with weights 1/M: the baseline of [B] figure 1."""
+    """Points [M, d] with weights 1/M: the baseline of [B] figure 1.
+
+    Examples:
+      >>> import numpy as np
+      >>> from kme_jax import uniform
+      >>> uniform(np.array([[0.0, 1.0], [2.0, 3.0]])).weights
+      array([0.5, 0.5])
+    """
     points = check_points(points, "points")
     return WeightedSample(points, np.full(len(points), 1 / len(points)))

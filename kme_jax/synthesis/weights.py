@@ -95,6 +95,16 @@ def closed_form_weights(embedding: NoisyEmbedding, points: Real[AnyArray, "M d"]
 
     Raises:
       ValueError: if there are no points, or they have another number of columns than rows of the map.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, closed_form_weights, mean_embedding, perturb
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> embedding = mean_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      >>> sample = closed_form_weights(perturb(jax.random.key(0), embedding, PrivacyBudget(1.0, 1e-5)))
+      >>> sample.weights.shape, bool(sample.weights.min() < 0)  # no probabilities
+      ((20,), True)
     """
     feature_map = embedding.feature_map
     if points is None and isinstance(feature_map, SubspaceMap):
@@ -140,6 +150,16 @@ def l1_ball_weights(
 
     Raises:
       ValueError: if C < 1 (the ball would not contain the embeddings of probability measures), or there are no points.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, l1_ball_weights, mean_embedding, perturb
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> embedding = mean_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      >>> sample, report = l1_ball_weights(perturb(jax.random.key(0), embedding, PrivacyBudget(1.0, 1e-5)))
+      >>> report.converged, bool(np.abs(sample.weights).sum() < 1 + 1e-6)
+      (True, True)
     """
     check_radius(radius)
     problem = _Problem.of(embedding, points)
@@ -238,6 +258,17 @@ def adaptive_weights(
 
     Raises:
       ValueError: as :func:`adaptive_weights_batch`.
+
+    Examples:
+      >>> import jax, numpy as np
+      >>> from kme_jax import Gaussian, PrivacyBudget, SubspaceMap, adaptive_weights, mean_embedding, perturb
+      >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
+      >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
+      >>> embedding = mean_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
+      >>> noisy = perturb(jax.random.key(0), embedding, PrivacyBudget(1.0, 1e-5))
+      >>> sample, report = adaptive_weights(noisy, signed=False)
+      >>> bool(sample.weights.min() >= 0), round(float(sample.weights.sum()), 3)
+      (True, 1.0)
     """
     return adaptive_weights_batch([embedding], points, signed=signed, progress=progress)[0]
 

@@ -45,6 +45,15 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
 
     Raises:
       FileError: the file has changed since it was opened.
+
+    Examples:
+      >>> import pyarrow as pa
+      >>> from kme_jax import Numeric, Schema
+      >>> from kme_jax.table import check_table, open_table
+      >>> schema = Schema((Numeric("age", 0, 110, integer=True, nullable=True),))
+      >>> (age,) = check_table(open_table(pa.table({"age": ["30", "old", "200", None]}), schema))
+      >>> age.missing, age.unreadable, age.moved
+      (1, 1, 1)
     """
     columns = source.schema.columns
     counts = np.zeros((len(columns), 3), np.int64)

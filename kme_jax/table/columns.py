@@ -386,6 +386,13 @@ class Numeric(Column):
       integer: whether values are whole numbers.
       step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points.
       unit: of the numbers, as text for people.
+
+    Examples:
+      >>> from kme_jax import Numeric
+      >>> age = Numeric("age", 0, 110, integer=True, unit="years")
+      >>> wage = Numeric("wage", 0, 100, step=0.01, nullable=True)
+      >>> age.num_values, wage.num_values
+      (111, 10001)
     """
 
     kind = "numeric"
@@ -551,6 +558,12 @@ class Categorical(Column):
 
     Attributes:
       categories: the texts, at most 4096, all different.
+
+    Examples:
+      >>> from kme_jax import Categorical
+      >>> job = Categorical("job", ("baker", "clerk", "nurse"), nullable=True)
+      >>> job.num_values, job.num_codes  # missing has a code, too
+      (3, 4)
     """
 
     kind = "categorical"
@@ -697,7 +710,14 @@ class Categorical(Column):
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Ordinal(Categorical):
-    """Categories in an order."""
+    """Categories in an order.
+
+    Examples:
+      >>> from kme_jax import Ordinal
+      >>> pain = Ordinal("pain", ("none", "mild", "strong"))
+      >>> pain.code("strong")
+      2
+    """
 
     kind = "ordinal"
     ordered = True
@@ -712,6 +732,12 @@ class Datetime(Column):
       lower: the first date or time, as ISO text.
       upper: the last date or time, as ISO text.
       resolution: "day", "hour", "minute" or "second". Times are rounded down to it.
+
+    Examples:
+      >>> from kme_jax import Datetime
+      >>> day = Datetime("day", "2025-01-01", "2025-12-31", resolution="day")
+      >>> day.num_values
+      365
     """
 
     kind = "datetime"

@@ -121,6 +121,16 @@ def measure_table(
         simulated noise; the table does not fit the schema (``FileError``), or was opened with another schema; the
         folder cannot be written (``ReleaseError``).
       ModuleNotFoundError: OpenDP is not installed.
+
+    Examples:
+      >>> import numpy as np, pyarrow as pa
+      >>> from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
+      >>> rng = np.random.default_rng(0)
+      >>> people = pa.table({"age": rng.integers(18, 91, 1000), "rich": rng.choice(["no", "yes"], 1000)})  # private
+      >>> schema = Schema((Numeric("age", 0, 110, integer=True), Categorical("rich", ("no", "yes"))))
+      >>> measured = measure_table(people, schema, budget=PrivacyBudget(1.0, 1e-5))
+      >>> measured.statement["private"]
+      True
     """
     planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
     check_columns(schema, target)
@@ -252,6 +262,18 @@ def release_table(
     Raises:
       ValueError: as :func:`measure_table`, or the number of synthetic rows is not from 1 to a billion.
       ModuleNotFoundError: OpenDP is not installed.
+
+    Examples:
+      >>> import numpy as np, pyarrow as pa
+      >>> from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, release_table
+      >>> rng = np.random.default_rng(0)
+      >>> people = pa.table({"age": rng.integers(18, 91, 1000), "rich": rng.choice(["no", "yes"], 1000)})  # private
+      >>> schema = Schema((Numeric("age", 0, 110, integer=True), Categorical("rich", ("no", "yes"))))
+      >>> released = release_table(people, schema, budget=PrivacyBudget(1.0, 1e-5), target="rich")
+      >>> released.to_pandas().shape
+      (1000, 2)
+      >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
+      True
     """
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     num_rows = check_integer("num_rows", source.num_rows if num_rows is None else num_rows, 1, MAX_ROWS)

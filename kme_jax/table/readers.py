@@ -134,6 +134,14 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; there are
         fewer than two rows; a row of a .csv file has another number of cells than its header line; the table is not
         from a .csv file, and the schema has two categories that are the same number or time.
+
+    Examples:
+      >>> import pyarrow as pa
+      >>> from kme_jax import Numeric, Schema
+      >>> from kme_jax.table import open_table
+      >>> source = open_table(pa.table({"age": [30, 40, 50]}), Schema((Numeric("age", 0, 110, integer=True),)))
+      >>> source.num_rows
+      3
     """
     return TableSource(open_reader(data), schema)
 

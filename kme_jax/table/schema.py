@@ -29,6 +29,16 @@ class Schema:
     Attributes:
       columns: the C columns, in the order in which they are released.
       filled_from_data: whether bounds and categories were read from a public file.
+
+    Examples:
+      >>> import pyarrow as pa
+      >>> from kme_jax import Categorical, Numeric, Schema
+      >>> schema = Schema((Numeric("age", 0, 110, integer=True), Categorical("job", ("baker", "nurse"), nullable=True)))
+      >>> schema.names
+      ('age', 'job')
+      >>> codes = schema.encode(pa.table({"age": [30, 200], "job": ["nurse", "pilot"]}))
+      >>> schema.decode(codes).to_pylist()  # 200 is beyond the bound, and there is no pilot
+      [{'age': 30, 'job': 'nurse'}, {'age': 110, 'job': None}]
     """
 
     columns: tuple[Column, ...]

@@ -1,0 +1,135 @@
+"""Examples in docstrings: the most used public names have one, and all of them run."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import tempfile
+
+import pytest
+
+from tests import documentation
+
+# The most used public names, each with an example. Examples share shapes, so that few programs are compiled.
+QUICK = (
+    "kme_jax.Bounds",
+    "kme_jax.FourierMap",
+    "kme_jax.Gaussian",
+    "kme_jax.GaussianSum",
+    "kme_jax.LabelledMap",
+    "kme_jax.Laplacian",
+    "kme_jax.LatticeMap",
+    "kme_jax.Ledger",
+    "kme_jax.Matern32",
+    "kme_jax.Matern52",
+    "kme_jax.MixedMap",
+    "kme_jax.NormalProposal",
+    "kme_jax.PrivacyBudget",
+    "kme_jax.Spending",
+    "kme_jax.SubspaceMap",
+    "kme_jax.WeightedSample",
+    "kme_jax.WeightedSample.expectation",
+    "kme_jax.WeightedSample.quantise",
+    "kme_jax.WeightedSample.to_pandas",
+    "kme_jax.algorithm1",
+    "kme_jax.closed_form_weights",
+    "kme_jax.float64",
+    "kme_jax.generators.MLP",
+    "kme_jax.generators.Training",
+    "kme_jax.generators.measure_generator",
+    "kme_jax.gram.double_mean",
+    "kme_jax.gram.gram",
+    "kme_jax.gram.kernel_mean",
+    "kme_jax.integer_embedding",
+    "kme_jax.l1_ball_weights",
+    "kme_jax.load",
+    "kme_jax.mean_embedding",
+    "kme_jax.nonprivate.Reference",
+    "kme_jax.perturb",
+    "kme_jax.perturb_securely",
+    "kme_jax.privacy.gaussian_noise_multiplier",
+    "kme_jax.privacy.zcdp_epsilon",
+    "kme_jax.spectral_map",
+    "kme_jax.table.Categorical",
+    "kme_jax.table.Datetime",
+    "kme_jax.table.Numeric",
+    "kme_jax.table.Ordinal",
+    "kme_jax.table.Schema",
+    "kme_jax.table.check_table",
+    "kme_jax.table.measure_table",
+    "kme_jax.table.open_table",
+    "kme_jax.uniform",
+)
+# The same, for solvers that take long to compile.
+SLOW = (
+    "kme_jax.adaptive_weights",
+    "kme_jax.algorithm2",
+    "kme_jax.dp_merf",
+    "kme_jax.generators.train_generator",
+    "kme_jax.improved",
+    "kme_jax.measure",
+    "kme_jax.posterior_mean",
+    "kme_jax.release",
+    "kme_jax.represent",
+    "kme_jax.synthesis.joint_reduced_set",
+    "kme_jax.table.release_table",
+)
+
+
+def _value(name):
+    """The object of a dotted name: a name of a module, or of a class in it."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            value = getattr(value, part)
+        return value
+    raise AssertionError(name)
+
+
+def _example(name):
+    return doctest.DocTestParser().get_doctest(inspect.getdoc(_value(name)), {}, name, name, 0)
+
+
+def _failures(test):
+    """What a doctest reports; empty if it passes."""
+    reports = []
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False).run(test, out=reports.append)
+    assert bool(reports) == bool(results.failed)
+    return "".join(reports)
+
+
+def test_the_most_used_names_have_an_example():
+    names = QUICK + SLOW
+    assert len(names) == len(set(names)) >= 40
+    assert [name for name in names if not _example(name).examples] == []
+
+
+def test_every_example_is_listed():
+    docstrings = 0
+    for path in (documentation.ROOT / "kme_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                docstrings += ">>> " in (ast.get_docstring(node) or "")
+    assert docstrings == len(QUICK + SLOW)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_example_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert _failures(_example(name)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_example_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert _failures(_example(name)) == ""
+
+
+def test_a_wrong_example_is_reported():
+    wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", "wrong", 0)
+    assert "Expected:\n    3\nGot:\n    2\n" in _failures(wrong)
