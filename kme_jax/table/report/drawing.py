@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,8 +12,6 @@ from jaxtyping import Float
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.report.words import shortened
-
-_HEADER_WIDTH = 14.0  # of a column of a heat map, in em; style.css has it in rem
 
 
 @short_repr
@@ -98,6 +97,7 @@ class HeatMap:
         columns: Sequence[str],
         shades: Float[np.ndarray, "r c"],
         texts: Sequence[Sequence[str]],
+        most: float = math.inf,
     ) -> HeatMap:
         """A heat map from arrays.
 
@@ -107,9 +107,10 @@ class HeatMap:
           columns: labels of the columns, [c].
           shades: how strong colours are, in [0, 1], [r, c].
           texts: of the cells, [r, c].
+          most: width of a label of a column, in em. Of a longer one, both ends are shown.
         """
         cells = [list(map(Cell, *row)) for row in zip(texts, shades.tolist(), strict=True)]
-        headers = [(label, shortened(label, _HEADER_WIDTH)) for label in columns]
+        headers = [(label, shortened(label, most)) for label in columns]
         return cls(name, headers, list(zip(rows, cells, strict=True)))
 
 

@@ -13,6 +13,7 @@ from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.drawing import HeatMap
 
 _MAX_PAIRS = 12  # pairs that are shown as pictures
+_MAX_NAME = 14.0  # width in em of the name of a column above the associations
 
 
 def section(data: ReportData) -> Section | None:
@@ -25,7 +26,7 @@ def section(data: ReportData) -> Section | None:
     pairs = [pair for pair in itertools.combinations(range(len(names)), 2) if strength[pair] >= WEAK]
     pairs = sorted((pair for pair in pairs if data.target not in pair), key=lambda pair: -strength[pair])[:_MAX_PAIRS]
     values = {
-        "associations": HeatMap.create("Associations", names, names, shown, texts),
+        "associations": HeatMap.create("Associations", names, names, shown, texts, _MAX_NAME),
         "pairs": [_pair(names, data.bins, i, j) | {"strength": strength[i, j]} for i, j in pairs],
         "has_target": data.target is not None,
         "max_bins": MAX_BINS,
