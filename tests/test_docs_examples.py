@@ -1,9 +1,11 @@
-"""Examples in docstrings: the most used public names have one, and all of them run."""
+"""Examples in docstrings: the most used public names have one, and all of them run. The build of the documentation runs
+the pages with code cells; here, the names that they import are looked at."""
 
 import ast
 import doctest
 import importlib
 import inspect
+import re
 import tempfile
 
 import pytest
@@ -128,6 +130,38 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
 def test_a_slow_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert _failures(_example(name)) == ""
+
+
+def _executed_pages():
+    """By path under docs/, the code of each page that is executed when the documentation is built."""
+    code = {}
+    for path in documentation.pages():
+        cells = re.findall(r"```\{code-cell\} python\n(.*?)```", path.read_text(), re.DOTALL)
+        if cells:
+            code[path.relative_to(documentation.DOCS).as_posix()] = "\n".join(cells)
+    return code
+
+
+EXECUTED = _executed_pages()
+
+
+def test_the_notebooks_are_executed():
+    notebooks = {"notebooks/figure1.md", "notebooks/generator.md", "notebooks/points.md", "notebooks/table.md"}
+    assert notebooks | {"extending.md", "tour.md"} == set(EXECUTED)
+    for page in EXECUTED:
+        assert (documentation.DOCS / page).read_text().startswith("---\nfile_format: mystnb\n"), page
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_an_executed_page_imports_public_names_that_exist(page):
+    imports = [node for node in ast.walk(ast.parse(EXECUTED[page])) if isinstance(node, ast.ImportFrom)]
+    ours = [
+        f"{node.module}.{alias.name}" for node in imports for alias in node.names if node.module.startswith("kme_jax")
+    ]
+    assert len(ours) >= 5
+    for name in ours:
+        assert "._" not in name
+        _value(name)
 
 
 def test_a_wrong_example_is_reported():

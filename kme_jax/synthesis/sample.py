@@ -31,8 +31,8 @@ class WeightedSample:
       >>> import numpy as np
       >>> from kme_jax import WeightedSample
       >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
-      >>> len(sample.points)
-      2
+      >>> sample.expectation(np.square)
+      array([1., 3.])
     """
 
     points: Float[np.ndarray, "M d"]
