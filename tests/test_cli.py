@@ -267,33 +267,31 @@ def test_a_command_is_one_module_and_one_line(monkeypatch, capsys):
     assert cli.main(["count"]) == 2
 
 
-@pytest.fixture(scope="module")
-def generators(tmp_path_factory):
-    """Folders of two generators that were hardly trained: of numbers, and of numbers with labels."""
+def _save_generator(name, folder):
+    """A generator that was hardly trained: of numbers, or of numbers with labels."""
     import jax
 
     from kme_jax import FourierMap, LabelledMap, PrivacyBudget
     from kme_jax.generators import MLP, Training, measure_generator
 
-    folder = tmp_path_factory.mktemp("generators")
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(500, 2)), rng.integers(0, 3, 500)
-    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 50, 2)
+    features = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 50, 2)
+    if name == "labelled":
+        features, rows = LabelledMap(features, 3), np.column_stack([rows, labels])
+    measurement = measure_generator(rows, features, budget=PrivacyBudget(2.0, 1e-4))
     network, training = MLP(widths=(5,), code=2), Training(num_steps=3, num_cycles=1, batch_size=20)
-    for name, features, data in (
-        ("numbers", fourier, rows),
-        ("labelled", LabelledMap(fourier, 3), np.column_stack([rows, labels])),
-    ):
-        measurement = measure_generator(data, features, budget=PrivacyBudget(2.0, 1e-4))
-        measurement.synthesise(network, training).save(folder / name)
-    return folder
+    return measurement.synthesise(network, training).save(folder)
 
 
 @pytest.mark.filterwarnings("ignore:the generator does not fit")
-@pytest.mark.parametrize(("name", "columns"), [("numbers", ["x1", "x2"]), ("labelled", ["x1", "x2", "label"])])
-def test_rows_of_a_generator(name, columns, generators, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [pytest.param("numbers", ["x1", "x2"], marks=pytest.mark.slow), ("labelled", ["x1", "x2", "label"])],
+)
+def test_rows_of_a_generator(name, columns, tmp_path_factory, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    folder = str(generators / name)
+    folder = str(_save_generator(name, tmp_path_factory.mktemp("generators") / name))
     expected = load(folder).sample(30, seed=3)
     assert cli.main(["sample", folder, "--num_rows=30", "--seed=3", "--output=s.csv"]) == 0
     assert "wrote s.csv: 30 rows" in capsys.readouterr().out

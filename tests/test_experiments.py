@@ -382,6 +382,7 @@ def test_writing_is_atomic(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_panel(tiny, tmp_path):
     result = panel.run_panel(FIGURE2, dataclasses.replace(tiny, num_noise_draws=5))
     path = panel.write_panel(result, str(tmp_path))

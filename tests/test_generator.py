@@ -429,7 +429,7 @@ def test_a_poor_fit_says_so():
     measured = _measured(_rows())
     given = (jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
     with pytest.warns(UserWarning, match="after 3 steps"):
-        made = train_generator(*given)
+        made = train_generator(*given, counts=measured.counts)
     assert not made.report.converged
     assert made.report.fit > 2 * made.report.expected
 

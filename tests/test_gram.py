@@ -20,7 +20,14 @@ from tests import compiled, reference
 
 @pytest.mark.parametrize(
     ("num_points", "num_rows", "dim"),
-    [(1, 1, 1), (7, 13, 2), (513, 2049, 3), (70, 5000, 6), (40, 600, 12), (30, 300, 25)],
+    [
+        (1, 1, 1),
+        pytest.param(7, 13, 2, marks=pytest.mark.slow),
+        (513, 2049, 3),
+        pytest.param(70, 5000, 6, marks=pytest.mark.slow),
+        (40, 600, 12),
+        pytest.param(30, 300, 25, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("kernel", [Gaussian(0.2), Laplacian(0.3), Gaussian(0.1) * Matern32(2.0)], ids=str)
 def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):

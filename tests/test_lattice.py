@@ -100,7 +100,9 @@ def test_the_embedding_is_the_mean_of_the_features_and_rows_outside_count_as_zer
     np.testing.assert_allclose(embedding.coordinates, _features(lattice, inside).sum(axis=0) / 306, atol=error)
 
 
-@pytest.mark.parametrize("box", BOXES, ids=lambda box: f"d{len(box[0])}")
+@pytest.mark.parametrize(
+    "box", [*BOXES[:2], pytest.param(BOXES[2], marks=pytest.mark.slow)], ids=lambda box: f"d{len(box[0])}"
+)
 def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     """Points: exactly; normal distributions: against many draws. In coordinates of our own."""
     lattice, dim = _map(box), len(box[0])

@@ -153,18 +153,18 @@ def test_batches_are_read_ahead():
         try:
             for i in range(3):
                 seen.append(i)
-                yield np.full(2, i)
+                yield np.full((1, 2), i)
             raise OSError("gone")
         finally:
             seen.append("closed")
 
     batches = files.read_ahead(items())
-    assert next(batches).tolist() == [0, 0]
+    assert next(batches).tolist() == [[0, 0]]
     batches.close()
     assert seen == [0, 1, "closed"]
     found = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(batch[0] for batch in files.read_ahead(items()))
+        found.extend(batch[0, 0] for batch in files.read_ahead(items()))
     assert found == [0, 1, 2]
 
 

@@ -336,10 +336,15 @@ def test_weighted_samples(made):
 @pytest.mark.parametrize(
     ("schema", "target", "num_rows"),
     [
-        (Schema((Numeric("x", 0, 1),)), None, 300),
+        pytest.param(Schema((Numeric("x", 0, 1),)), None, 300, marks=pytest.mark.slow),
         (Schema((Categorical("only", ("one",)),)), "only", 2),
         (Schema((Categorical("a", ("u", "v")), Categorical("b", ("u", "v")))), "b", 300),
-        (Schema((Numeric("wide", 0, 10**12, integer=True), Categorical("a", tuple("uvwxyz")))), "a", 300),
+        pytest.param(
+            Schema((Numeric("wide", 0, 10**12, integer=True), Categorical("a", tuple("uvwxyz")))),
+            "a",
+            300,
+            marks=pytest.mark.slow,
+        ),
         (Schema((Numeric("x", 0, 1), Numeric("y", -5, 5, nullable=True), Numeric("z", 0, 100, step=0.5))), "y", 2),
     ],
 )
