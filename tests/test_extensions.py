@@ -1,22 +1,55 @@
-"""A kernel, a feature map and a kind of noise from outside of the package, by public names alone: from private rows to
-synthetic points, through a folder."""
+"""What a contributor adds, from outside of the package: a kernel, a feature map, a kind of noise and a solver by public
+names alone, from private rows to synthetic points, through a folder; and a file format, a figure and a field of the
+privacy statement, each as one entry of the list that CONTRIBUTING names."""
 
+import contextlib
 import dataclasses
+import json
 import math
+import pathlib
+import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 import pytest
+import scipy.optimize
 
 import kme_jax
-from kme_jax import Bounds, Gaussian, LabelledMap, Ledger, MixedMap, PrivacyBudget, Spending, SubspaceMap, measure
+from experiments.figures import all_panels, definition, panel, plot, redraw, report
+from experiments.figures.catalogue import FIGURES
+from experiments.figures.config import MixtureConfig
+from kme_jax import (
+    Bounds,
+    Gaussian,
+    LabelledMap,
+    Ledger,
+    MixedMap,
+    NoisyEmbedding,
+    PrivacyBudget,
+    Release,
+    Spending,
+    SubspaceMap,
+    WeightedSample,
+    cli,
+    measure,
+)
 from kme_jax.feature_maps import FeatureMap, IntegerMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import Calibrated, Noise, register_noise
-from kme_jax.storage import storable
+from kme_jax.privacy import statement as statements
+from kme_jax.storage import ReleaseError, storable
+from kme_jax.storage.files import FileError
+from kme_jax.table import Numeric, Schema, open_table, write_table
+from kme_jax.table.formats import FORMATS
+from kme_jax.table.formats.base import Format, Reader
+from tests import artifacts
 
 BOUNDS = Bounds.create([0, 0], [1, 1], ["left", "right"])
 BUDGET = PrivacyBudget(1.0, 1e-6)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OLD_FOLDERS = sorted((ROOT / "tests" / "data" / "folders_of_0.1").iterdir())
 POINTS = np.random.default_rng(1).uniform(size=(60, 2))
 SUBSPACE = SubspaceMap.from_points(Gaussian(5.0), POINTS)
 
@@ -159,8 +192,6 @@ class DoubledLaplace(Noise):
         return np.asarray(dp.m.make_laplace(*space, scale=scale)(values))
 
     def draw(self, key, shape, dtype):
-        import jax
-
         return jax.random.laplace(key, shape, dtype)
 
     def check(self, mechanism, budget, share):
@@ -272,3 +303,167 @@ def test_names_are_taken_once():
         @dataclasses.dataclass(frozen=True)
         class Cauchy:
             pass
+
+
+def non_negative_weights(embedding: NoisyEmbedding, points: np.ndarray) -> WeightedSample:
+    """argmin ‖μ̃ − Σ_m w_m ψ(z_m)‖² over w_m ≥ 0, over their sum, for points z [M, d] and any map."""
+    with jax.enable_x64(True):
+        features = np.asarray(embedding.feature_map(jnp.asarray(points, jnp.float64)))
+    weights, _ = scipy.optimize.nnls(features.T, embedding.coordinates)
+    return WeightedSample(points, weights / weights.sum(), embedding.mechanism)
+
+
+def test_a_solver(tmp_path):
+    points = np.random.default_rng(1).uniform(size=(60, 2))
+    measured = measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS)
+    sample = non_negative_weights(measured.noisy, points)
+    Release(measured, sample, seed=0).save(tmp_path / "release")
+    loaded = kme_jax.load(tmp_path / "release")
+    np.testing.assert_array_equal(loaded.sample.weights, sample.weights)
+    np.testing.assert_allclose(loaded.sample.expectation(lambda z: z), _rows().mean(axis=0), atol=0.01)
+    assert loaded.statement == measured.statement
+
+
+@pytest.mark.parametrize(
+    ("points", "weights", "match"),
+    [
+        ([[0.1, 0.2], [0.3, 0.4]], [0.5, 0.4], "weights: expected a probability vector"),
+        ([[0.1, 0.2], [0.3, 0.4]], [1.5, -0.5], "weights: expected a probability vector"),
+        ([[0.1, 0.2], [0.3, 1.4]], [0.5, 0.5], "points: a point is beyond the bounds"),
+    ],
+)
+def test_a_sample_that_no_release_can_have_is_not_saved(tmp_path, points, weights, match):
+    measured = measure(_rows(), Moments(2), POINTS, budget=BUDGET, bounds=BOUNDS)
+    sample = WeightedSample(np.array(points), np.array(weights), measured.noisy.mechanism)
+    with pytest.raises(ValueError, match=match):
+        Release(measured, sample, seed=0).save(tmp_path / "release")
+    assert not (tmp_path / "release").exists()
+
+
+class ArrowReader(Reader):
+    """Reader of .arrow files."""
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        with self._open() as file:
+            fields = file.schema
+            self._num_rows = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
+        super().__init__(str(path), fields.names, fields.types)
+
+    @contextlib.contextmanager
+    def _open(self):
+        try:
+            with pa.ipc.open_file(self._path) as file:
+                yield file
+        except (pa.ArrowException, OSError, ValueError):  # their messages may show private cells
+            raise FileError(f"{self._path}: is damaged, or no Arrow file") from None
+
+    def count(self):
+        return self._num_rows
+
+    def _read(self):
+        with self._open() as file:
+            for i in range(file.num_record_batches):
+                yield file.get_batch(i)
+
+
+def write_arrow(table, file):
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_a_file_format(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(FORMATS, ".arrow", Format(".arrow", ArrowReader, write_arrow))
+    path, schema = tmp_path / "rows.arrow", Schema((Numeric("age", 0, 9, integer=True),))
+    write_table(path, pa.table({"age": [3, 9, 20, None]}))
+    source = open_table(path, schema)
+    assert source.num_rows == 4
+    (codes,) = source.codes()
+    in_memory = pa.table({"age": [3, 9, 20, None]})
+    np.testing.assert_array_equal(codes, next(open_table(in_memory, schema).codes()))
+    assert cli.main(["schema", str(path), f"--output={tmp_path / 'schema.json'}"]) == 0
+    folder, output = ROOT / "tests" / "data" / "folders_of_0.1" / "table_release", tmp_path / "synthetic.arrow"
+    assert cli.main(["sample", str(folder), f"--output={output}", "--num_rows=30"]) == 0
+    assert ArrowReader(output).count() == 30
+    path.write_bytes(path.read_bytes()[:-9])
+    assert cli.main(["schema", str(path), f"--output={tmp_path / 'other.json'}"]) == 2
+    assert capsys.readouterr().err == f"error: {path}: is damaged, or no Arrow file\n"
+
+
+def _corners(config, rows):
+    del rows  # the points must not depend on them
+    return np.random.default_rng(config.data_seed).choice([-1000.0, 1000.0], (config.max_points, config.dim))
+
+
+def test_a_figure(tmp_path, monkeypatch):
+    """It is computed, drawn and reported with the others. Its results are those of figure 1, which are committed."""
+    figure = definition.MixtureFigure("corners", "Corners", "M (number of corners)", _corners, points_are_rows=True)
+    for name in tuple(FIGURES):
+        monkeypatch.delitem(FIGURES, name)
+    monkeypatch.setitem(FIGURES, "corners", figure)
+    seen = []
+
+    def run_panel(figure, config, reference):
+        points = figure.public_points(config, reference)
+        seen.append((figure.name, points.shape))
+        result = json.loads((ROOT / "figures" / f"figure1_D{config.dim}.json").read_text())
+        return result | {"experiment": figure.name, "samples": b""}
+
+    monkeypatch.setattr(panel, "private_reference", lambda config, rows, stages: rows)
+    monkeypatch.setattr(panel, "run_panel", run_panel)
+    (paths,) = all_panels.run(MixtureConfig(num_rows=50, max_points=7, output_dir=str(tmp_path))).values()
+    assert seen == [("corners", (7, 2)), ("corners", (7, 5))]
+    assert [path.name for path in paths] == ["corners_D2.json", "corners_D5.json"]
+    assert (tmp_path / "corners.png").stat().st_size > 5000
+    results = [json.loads(path.read_text()) for path in paths]
+    for table in (report.table(results), report.best_table(results)):
+        assert "corners" in table
+        assert "figure1" not in table
+    drawn = []
+    monkeypatch.setattr(plot, "draw", lambda figure, *paths: drawn.append(figure))
+    redraw.main(redraw.RedrawConfig(input=tuple(map(str, paths)), output=str(tmp_path / "again.png")))
+    assert drawn == [figure]
+
+
+NUM_NUMBERS = statements.StatementField(
+    name="num_numbers",
+    since=4,
+    schema={"type": "integer", "minimum": 1, "description": "How many noisy numbers the release has."},
+    value=lambda said, mechanisms: sum(m["feature_map"]["num_features"] for m in said["measurements"]),
+    text=lambda value: f"The release has {value} noisy numbers.",
+)
+
+
+def test_a_field_of_the_statement(tmp_path, monkeypatch):
+    points = np.random.default_rng(1).uniform(size=(60, 2))
+    before = measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, folder=tmp_path / "before")
+    monkeypatch.setattr(statements, "FIELDS", (NUM_NUMBERS,))
+    assert statements.schema()["required"] == [*statements.schema(3)["required"], "num_numbers"]
+    after = measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, folder=tmp_path / "after")
+    assert after.statement == before.statement | {"statement_version": 4, "num_numbers": 5}
+    assert kme_jax.load(tmp_path / "after").statement == after.statement
+    assert "The release has 5 noisy numbers.\n" in statements.describe(after.statement)
+    assert "noisy numbers" not in statements.describe(before.statement)
+    assert kme_jax.load(tmp_path / "before").statement == before.statement
+    for change in ({"num_numbers": 6}, {"num_numbers": "5"}, {"statement_version": 3}, {"statement_version": 5}):
+        path = tmp_path / "after" / "privacy.json"
+        path.write_text(json.dumps(after.statement | change))
+        artifacts.seal(tmp_path / "after")
+        with pytest.raises(ReleaseError, match=r"privacy\.json"):
+            kme_jax.load(tmp_path / "after")
+
+
+@pytest.mark.parametrize("folder", OLD_FOLDERS, ids=lambda path: path.name)
+def test_folders_without_a_later_field_still_load(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(statements, "FIELDS", (NUM_NUMBERS,))
+    loaded = kme_jax.load(folder)
+    loaded.save(tmp_path / "again")
+    said = json.loads((tmp_path / "again" / "privacy.json").read_text())
+    assert kme_jax.load(tmp_path / "again").statement == loaded.statement
+    assert ("num_numbers" in said) == (said["statement_version"] == 4)
+    shutil.copytree(folder, tmp_path / "copy")
+    said = json.loads((folder / "privacy.json").read_text())
+    (tmp_path / "copy" / "privacy.json").write_text(json.dumps(said | {"statement_version": 4}))
+    artifacts.seal(tmp_path / "copy")
+    with pytest.raises(ReleaseError, match=r"privacy\.json"):
+        kme_jax.load(tmp_path / "copy")

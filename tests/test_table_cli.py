@@ -211,7 +211,7 @@ _CSV = "age,job,rich\n" + f"{SECRET},baker,yes\n" * 5
 # For each: what is done to the files, changes of the command, what is said.
 BAD = {
     "no such file": (_NOTHING, {"file": "none.parquet"}, "none.parquet: no such file"),
-    "another suffix": (_write("rows.txt", "x"), {"file": "rows.txt"}, "expected a .csv or .parquet file"),
+    "another suffix": (_write("rows.txt", "x"), {"file": "rows.txt"}, "expected a .csv or .parquet"),
     "an empty file": (_write("rows.csv", ""), {"file": "rows.csv"}, "rows.csv: is empty"),
     "a header alone": (_write("rows.csv", "age,job,rich\n"), {"file": "rows.csv"}, "at least 2 rows, got 0"),
     "one row": (_write("rows.csv", f"age,job,rich\n{SECRET},a,b\n"), {"file": "rows.csv"}, "at least 2 rows, got 1"),
@@ -289,7 +289,7 @@ def test_bad_input(place, capsys, name):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sample", "old", "--output=x.npz"], "expected a .csv or .parquet file"),
+        (["sample", "old", "--output=x.npz"], "expected a .csv or .parquet"),
         (["sample", "old", "--output=x.csv", "--where=age"], "expected a column"),
         (["sample", "old", "--output=x.csv", "--where=age>old"], "age: 'old' is no number"),
         (["evaluate", "old", "--against=rows.parquet", "--no-distance"], "--no-distance does not apply to a table"),
@@ -367,7 +367,7 @@ def test_a_schema_is_checked_against_the_rows(place, capsys):
         (["none.csv", "--schema=schema.json"], "no such file"),
         (["rows.parquet", "--schema=none.json"], "cannot be read"),
         (["rows.parquet"], "--schema"),
-        (["schema.json", "--schema=schema.json"], "expected a .csv or .parquet file"),
+        (["schema.json", "--schema=schema.json"], "expected a .csv or .parquet"),
     ],
 )
 def test_a_check_of_nothing(place, capsys, words, message):

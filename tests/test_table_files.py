@@ -190,8 +190,8 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", "\nage,job,day\n", "its first line is empty"),
         ("a.csv", "age,job,day\n1,clerk,2024-01-01\n", "expected at least 2 rows, got 1"),
         ("a.parquet", TABLE[:1], "expected at least 2 rows, got 1"),
-        ("a.txt", LINES, "expected a .csv or .parquet file"),
-        ("a.csv.gz", gzip.compress(LINES.encode(), mtime=0), "expected a .csv or .parquet file"),
+        ("a.txt", LINES, "expected a .csv or .parquet"),
+        ("a.csv.gz", gzip.compress(LINES.encode(), mtime=0), "expected a .csv or .parquet"),
         ("a.csv", gzip.compress(LINES.encode(), mtime=0), "is a gzip file, not a .csv file: unpack"),
         ("a.csv", TABLE, "is a Parquet file, not a .csv file"),
         ("a.csv", b"PK\x03\x04secret", "is a zip file"),
@@ -357,7 +357,7 @@ def test_written_tables_are_valid_and_read_again(tmp_path, rng, suffix):
 
 
 def test_all_or_nothing(tmp_path, monkeypatch):
-    with pytest.raises(FileError, match=r"expected a .csv or .parquet file"):
+    with pytest.raises(FileError, match=r"expected a .csv or .parquet"):
         write_table(tmp_path / "a.xlsx", TABLE)
     with pytest.raises(FileError, match="no such folder"):
         write_table(tmp_path / "b" / "a.csv", TABLE)

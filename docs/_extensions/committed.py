@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 FIGURES = pathlib.Path(__file__).resolve().parents[2] / "figures"
-_PANELS = ("figure1_D2", "figure1_D5", "figure2_D2", "figure2_D5")
+_PANELS = tuple(sorted(path.stem for path in FIGURES.glob("figure*_D*.json")))  # of the figures of the catalogue
 
 # What a page may show: the results in figures/, and the function that makes a table of Markdown of them.
 TABLES = {

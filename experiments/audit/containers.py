@@ -32,6 +32,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.cells import is_number_type
 from kme_jax.table import Schema
+from kme_jax.table.formats import FORMATS
 
 Container = Callable[[list[list[Any]], Schema, pathlib.Path], Any]
 """(rows, schema, folder for files) -> table."""
@@ -169,6 +170,14 @@ def _read_again(container: Container, **options: Any) -> Container:
     return build
 
 
+def _format_writer(suffix: str) -> Callable[[pa.Table, pathlib.Path], None]:
+    def write(table: pa.Table, path: pathlib.Path) -> None:
+        with open(path, "wb") as file:
+            FORMATS[suffix].write(table, file)
+
+    return write
+
+
 CONTAINERS: dict[str, Container] = {
     "DataFrame of lists": _frame,
     "DataFrame of rows": _frame_of_rows,
@@ -201,4 +210,8 @@ CONTAINERS: dict[str, Container] = {
     ".csv of pandas, read again": _read_again(_csv_of_pandas(_frame)),
     ".csv of pandas, read again in Arrow types": _read_again(_csv_of_pandas(_frame), dtype_backend="pyarrow"),
     ".csv of pyarrow, read again": _read_again(_csv_of_arrow(_table)),
+} | {
+    f"{suffix} file": _written(_format_writer(suffix), suffix)(_table)
+    for suffix in FORMATS
+    if suffix not in (".csv", ".parquet")
 }

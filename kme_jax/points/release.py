@@ -263,7 +263,9 @@ class Release:
 
         Raises:
           ReleaseError: if the folder exists, or cannot be written.
+          ValueError: if the weights are not a probability vector, or a point is beyond the bounds.
         """
+        _check_sample(self.sample, self.measurement.bounds)
         points = {
             "points": self.sample.points,
             "weights": self.sample.weights,
@@ -287,15 +289,25 @@ class Release:
             check_array(weights, "weights", "f", (len(points),))
             check_array(seed, "seed", "iu", ())
             require(int(seed) >= 0, "seed: is negative")
-            total = float(weights.sum())
-            require(bool((weights >= 0).all()) and abs(total - 1) <= 1e-6, "weights: expected a probability vector")
             release = cls(measurement, WeightedSample(points, weights, measurement.noisy.mechanism), int(seed))
             require(columns.dtype.kind == "U" and columns.shape == (len(release.columns),), "columns: expected names")
             require(tuple(columns.tolist()) == release.columns, "columns: they differ from those of the bounds")
-            if measurement.bounds is not None:
-                within = (points >= measurement.bounds.lower) & (points <= measurement.bounds.upper)
-                require(bool(within.all()), "points: a point is beyond the bounds")
+            _check_sample(release.sample, measurement.bounds)
         return release
+
+
+def _check_sample(sample: WeightedSample, bounds: Bounds | None) -> None:
+    """Checks that a sample may be part of a release, whichever solver made it.
+
+    Raises:
+      ValueError: if the weights are not a probability vector, or a point is beyond the bounds.
+    """
+    total = float(sample.weights.sum())
+    is_probability = bool((sample.weights >= 0).all()) and abs(total - 1) <= 1e-6
+    require(is_probability, "weights: expected a probability vector")
+    if bounds is not None:
+        within = (sample.points >= bounds.lower) & (sample.points <= bounds.upper)
+        require(bool(within.all()), "points: a point is beyond the bounds")
 
 
 _FILES = ("release.npz", "privacy.json")

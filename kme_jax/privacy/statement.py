@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import importlib.metadata
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kme_jax._numerics import html
@@ -17,7 +18,7 @@ from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
-STATEMENT_VERSION = 3
+FIRST_VERSION = 3  # of statements that are read. Its JSON schema is in schemas/.
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
 
 _NOT_COVERED = (
@@ -29,10 +30,69 @@ _NOT_COVERED = (
 _PUBLIC_ROWS = "rows that were used as public points: they are published as they are"
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of a statement."""
-    path = pathlib.Path(__file__).parent / "schemas" / f"privacy-{STATEMENT_VERSION}.schema.json"
-    return json.loads(path.read_text())
+@dataclasses.dataclass(frozen=True, eq=False)
+class StatementField:
+    """A field that statements have since a version after ``FIRST_VERSION``.
+
+    Attributes:
+      name: of the field.
+      since: the first version of statements that has the field.
+      schema: the JSON schema of its value, with a description.
+      value: from the other fields of a statement, and the mechanisms of its measurements, to the JSON value. It must
+        follow from them alone, because it is computed again when a release is loaded.
+      text: from the value to a sentence of :func:`describe`, which is made safe to print; "" for none.
+    """
+
+    name: str
+    since: int
+    schema: dict[str, Any]
+    value: Callable[[dict[str, Any], Sequence[Mechanism]], Any]
+    text: Callable[[Any], str] = lambda value: ""
+
+
+FIELDS: tuple[StatementField, ...] = ()
+"""To add a field, add it here, with the next version. Statements of earlier versions are then still read."""
+
+
+def newest_version() -> int:
+    """The version of the statements that are written."""
+    return max((FIRST_VERSION, *(field.since for field in FIELDS)))
+
+
+def schema(version: int | None = None) -> dict[str, Any]:
+    """The JSON schema of a statement.
+
+    Args:
+      version: of the statement; the newest one, if None.
+
+    Raises:
+      ValueError: if there is no such version.
+    """
+    version = newest_version() if version is None else version
+    if not FIRST_VERSION <= version <= newest_version():
+        raise ValueError(f"version must be from {FIRST_VERSION} to {newest_version()}, got {version}")
+    path = pathlib.Path(__file__).parent / "schemas" / f"privacy-{version}.schema.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    earlier = schema(version - 1)
+    added = {field.name: field.schema for field in FIELDS if field.since == version}
+    return earlier | {
+        "title": f"Privacy statement of a kme_jax release, version {version}",
+        "required": [*earlier["required"], *added],
+        "properties": earlier["properties"] | {"statement_version": {"const": version}} | added,
+    }
+
+
+def version_of(statement: Any) -> int:
+    """The version that a JSON value has to fit: the one that it states, or the newest one if that is none."""
+    version = statement.get("statement_version") if isinstance(statement, dict) else None
+    known = type(version) is int and FIRST_VERSION <= version <= newest_version()
+    return version if known else newest_version()
+
+
+def as_version(statement: dict[str, Any], version: int) -> dict[str, Any]:
+    """A statement of the newest version as one of an earlier version: without the fields that came later."""
+    return {name: statement[name] for name in schema(version)["properties"]} | {"statement_version": version}
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
@@ -143,8 +203,8 @@ def statement_of(
       total: see :func:`privacy_statement`.
     """
     combined = mechanisms[-1] if composition is None else composition
-    return {
-        "statement_version": STATEMENT_VERSION,
+    statement: dict[str, Any] = {
+        "statement_version": newest_version(),
         "private": all(mechanism.secure for mechanism in mechanisms),
         "epsilon": combined.epsilon,
         "delta": combined.delta,
@@ -160,6 +220,9 @@ def statement_of(
         "versions": {"kme_jax": __version__}
         | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")},
     }
+    for field in FIELDS:
+        statement[field.name] = field.value(statement, mechanisms)
+    return statement
 
 
 def budget_in_short(statement: dict[str, Any]) -> str:
@@ -220,5 +283,7 @@ def describe(statement: dict[str, Any]) -> str:
             f"With {earlier} earlier release{'s' * (earlier > 1)} of these rows the total is "
             f"{describe_total(statement['total'])}."
         )
+    texts = [field.text(statement[field.name]) for field in FIELDS if field.name in statement]
+    lines += [printable(text) for text in texts if text]
     lines.append("Not covered: " + "; ".join(map(printable, statement["not_covered"])) + ".")
     return "\n".join(lines)

@@ -176,7 +176,7 @@ def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
     Raises:
       ValueError: if a description is invalid, or a number does not follow from its mechanism.
     """
-    for error in _validator("measurements").iter_errors(measurements):
+    for error in _validator(statements.newest_version(), "measurements").iter_errors(measurements):
         raise ValueError(f"the description of a measurement is invalid ({error.validator})")
     require(len(measurements) == len(mechanisms), "expected one description for each measurement")
     for number, (description, m) in enumerate(zip(measurements, mechanisms, strict=True)):
@@ -186,12 +186,17 @@ def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
         _compare(description, expected, f"measurements.{number}")
 
 
+def _validator(version: int, field: str | None = None):
+    """The JSON schema validator of statements of a version, or of one field of them."""
+    return _cached_validator(version, field, statements.FIELDS)
+
+
 @functools.cache
-def _validator(field: str | None = None):
-    """The JSON schema validator of statements, or of one field of statements."""
+def _cached_validator(version: int, field: str | None, fields: tuple[statements.StatementField, ...]):
+    """:func:`_validator`. The schema depends on ``fields``, too, though it looks them up by itself."""
     import jsonschema  # here, because its import is slow
 
-    schema = statements.schema()
+    schema = statements.schema(version)
     return jsonschema.Draft202012Validator(schema if field is None else schema["properties"][field])
 
 
@@ -199,7 +204,7 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     """Checks that a privacy statement follows from the mechanisms.
 
     Args:
-      statement: the statement that was read.
+      statement: the statement that was read. It may have an earlier version.
       total: the total of all releases, as it was read beside the mechanisms. It comes from a ledger.
       follows: a function from a valid total to the statement that follows from the mechanisms. The versions of
         libraries in a statement are those at the time of the release, and may differ.
@@ -207,10 +212,11 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     Raises:
       ValueError: if the statement is invalid, or does not follow.
     """
-    for error in _validator().iter_errors(statement):
+    version = statements.version_of(statement)
+    for error in _validator(version).iter_errors(statement):
         raise ValueError(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: is invalid in a privacy statement")
     require(total == statement["total"], "total: differs from the total that was recorded with the measurements")
-    _compare(_comparable(statement), _comparable(follows(total)), "")
+    _compare(_comparable(statement), _comparable(statements.as_version(follows(total), version)), "")
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)

@@ -18,7 +18,7 @@ DESCRIPTION = """Write synthetic rows to a file. Rows have no weights unless you
 weight appears more often. The folder is a release of points, of a table, or of a generator. The last column of a
 generator that was trained on labelled rows is the label."""
 
-_SUFFIXES = {"points": (".csv", ".npz"), "table": (".csv", ".parquet"), "generator": (".csv", ".npz")}
+_SUFFIXES_OF_NUMBERS = (".csv", ".npz")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.storage.files import check_new_file
 
     sizes.check_num_rows(args.num_rows)
-    check_new_file(args.output, (".csv", ".npz", ".parquet"))
+    check_new_file(args.output, (pathlib.Path(args.output).suffix,))  # which suffix, the kind of release decides
     release = kme_jax.load(args.folder, (*RELEASES, GENERATOR))
     product = "points" if is_of_points(release) else "generator" if hasattr(release, "generator") else "table"
-    output = check_new_file(args.output, _SUFFIXES[product])
+    output = check_new_file(args.output, _suffixes(product))
     if product != "table" and args.where:
         raise InputError("--where is for releases of tables")
     if product == "generator" and args.weighted:
@@ -72,6 +72,15 @@ def run(args: argparse.Namespace) -> None:
     num_rows = write(release, args, output)
     with report_of(f"{output} is complete"):
         print_line(f"wrote {output}: {num_rows} rows")
+
+
+def _suffixes(product: str) -> tuple[str, ...]:
+    """Of the files that synthetic rows of a product are written to."""
+    if product != "table":
+        return _SUFFIXES_OF_NUMBERS
+    from kme_jax.table.formats import FORMATS
+
+    return tuple(FORMATS)
 
 
 def _write_table(release: Any, args: argparse.Namespace, output: pathlib.Path) -> int:
