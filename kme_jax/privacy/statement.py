@@ -86,8 +86,9 @@ def schema(version: int | None = None) -> dict[str, Any]:
 def version_of(statement: Any) -> int:
     """The version that a JSON value has to fit: the one that it states, or the newest one if that is none."""
     version = statement.get("statement_version") if isinstance(statement, dict) else None
-    known = type(version) is int and FIRST_VERSION <= version <= newest_version()
-    return version if known else newest_version()
+    if type(version) is int and FIRST_VERSION <= version <= newest_version():
+        return version
+    return newest_version()
 
 
 def as_version(statement: dict[str, Any], version: int) -> dict[str, Any]:
