@@ -157,8 +157,10 @@ def test_options_change_the_noise(tiny):
 def test_another_database(tmp_path):
     rows = np.random.default_rng(1).normal(40, 60, (2500, 3))
     np.savez(tmp_path / "some.npz", X_private=rows)
-    words = [f"--dataset={tmp_path}/some.npz", "--dim=3", "--num_rows=2000", "--max_points=60", "--epsilons=0.05,0.5"]
-    run = _command("experiments.figure1", *words, "--num_noise_draws=50", f"--output_dir={tmp_path}/out")
+    words = [f"--dataset={tmp_path}/some.npz", "--gamma=3e-5", "--dim=3", "--num_rows=2000", "--max_points=60"]
+    run = _command(
+        "experiments.figure1", *words, "--epsilons=0.05,0.5", "--num_noise_draws=50", f"--output_dir={tmp_path}/out"
+    )
     assert run.returncode == 0, run.stderr
     result = json.loads((tmp_path / "out" / "figure1_D3.json").read_text())
     assert list(result["curves"]["algorithm1"]) == ["0.05", "0.5"]
@@ -269,7 +271,8 @@ def _write(path, text):
         ({"calibration": "loose"}, "calibration must be"),
         ({"diameter": "small"}, "--diameter must be"),
         ({"seed": -1}, "--seed must be in"),
-        ({"dataset": "/nowhere/x.npz"}, "no such file; give an .npz file with an array X_private"),
+        ({"dataset": "x.npz"}, "--dataset needs --gamma"),
+        ({"dataset": "/nowhere/x.npz", "gamma": 0.1}, "no such file; give an .npz file with an array X_private"),
     ],
 )
 def test_bad_configurations_are_refused_before_work(changes, message, tiny):
@@ -301,14 +304,14 @@ def test_bad_datasets_are_refused(tiny, tmp_path_factory):
     cases["it has no array X_private "] = folder / "single.npy"
     for message, path in cases.items():
         with pytest.raises(InputError, match=message.strip()) as caught:
-            panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path)))
+            panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path), gamma=5e-5))
         assert "\n" not in str(caught.value)
 
 
 def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "twice.npz"
     np.savez(path, X_private=np.repeat(mixture(200, 2), 2, axis=0))
-    result = panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path), num_noise_draws=2))
+    result = panel.run_panel(FIGURE1, dataclasses.replace(tiny, dataset=str(path), gamma=5e-5, num_noise_draws=2))
     assert result["rank"][-1] <= 30
 
 

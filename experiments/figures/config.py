@@ -26,7 +26,7 @@ class MixtureConfig(Config):
     max_points: int = flag(10_000, "The largest M, the number of synthetic points.", quick=1000)
     epsilons: tuple[float, ...] = flag((0.01, 0.1, 1.0), "Privacy levels ε, separated by commas.")
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy, in (0, 1).")
-    gamma: float | None = flag(None, "γ of the kernel exp(-γ‖x-y‖²). Default: 1e-4 / D.")
+    gamma: float | None = flag(None, "γ of the kernel exp(-γ‖x-y‖²). Default: 1e-4 / D, for the generated mixture.")
     calibration: str = flag(
         "classical",
         "σ from the classical bound, as published (ε <= 1), or from the exact condition of Balle & Wang 2018.",
@@ -68,6 +68,11 @@ class MixtureConfig(Config):
         """Checks the values, see ``Config``."""
         at_least(self, 1, "dim", "max_points", "num_noise_draws", "num_repeats", "joint_steps")
         at_least(self, 1, "improved_trajectories", "improved_draws")
+        if self.dataset is not None and self.gamma is None:
+            raise InputError(
+                "--dataset needs --gamma: the default is for the generated mixture. Two rows at a distance of 1/√(2γ) "
+                "have k = 0.61"
+            )
         if not self.improved_sizes or min(self.improved_sizes) < 1:
             raise InputError(
                 f"--improved_sizes must be at least 1 each, got {','.join(map(str, self.improved_sizes))!r}"

@@ -50,7 +50,10 @@ def _draw_panel(axes, result: dict[str, Any], points_label: str) -> None:
         axes.plot([], [], ".", color="grey", markersize=3, label="algorithm 1 as published (one draw)")
     if published and "algorithm2" in curves:
         axes.plot([], [], "x", color="grey", markersize=4, label="algorithm 2 as published (one draw)")
-    axes.set_title(f"D = {result['config']['dim']}")
+    config = result["config"]
+    axes.set_title(
+        f"D = {config['dim']}" + (f", data of one's own, γ = {config['gamma']:g}" if config.get("dataset") else "")
+    )
     axes.set_xlabel(points_label)
     axes.grid(True, which="major", alpha=0.3)
     axes.set_xlim(num_points[0], num_points[-1])
@@ -79,7 +82,12 @@ def draw(figure: MixtureFigure, inputs: Sequence[pathlib.Path], *outputs: pathli
     for axes, result in zip(all_axes[0], results, strict=True):
         _draw_panel(axes, result, figure.points_label)
     all_axes[0, 0].set_ylabel(r"RKHS distance $\|\hat\mu_X - \cdot\|$")
-    picture.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    picture.legend(
+        *all_axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4 if len(results) > 1 else 2,
+        fontsize=8,
+    )
     first = results[0]
     config = first["config"]
     picture.suptitle(

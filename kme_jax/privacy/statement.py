@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kme_jax._numerics import html
-from kme_jax._numerics.short_repr import in_full
+from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
@@ -30,6 +30,7 @@ _NOT_COVERED = (
 _PUBLIC_ROWS = "rows that were used as public points: they are published as they are"
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatementField:
     """A field that statements have since a version after ``FIRST_VERSION``.

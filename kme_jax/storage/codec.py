@@ -163,7 +163,11 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     if not isinstance(value, dict) or set(value) != {"class", "fields"} or not isinstance(value["class"], str):
         raise ValueError(f"expected a {expected.__name__}")
     entry = entry_of(value["class"])
-    if entry is None or not issubclass(entry.cls, expected):
+    if entry is None:
+        raise ValueError(
+            f"no class {value['class']!r:.50} is known here; if it is your own, import the module that defines it"
+        )
+    if not issubclass(entry.cls, expected):
         raise ValueError(f"expected a {expected.__name__}, got {value['class']!r:.50}")
     cls = entry.cls
     hints, fields = _hints(cls), value["fields"]
