@@ -551,13 +551,18 @@ def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
     return codes
 
 
+def _word_of_truth(value: Any) -> Any:
+    """The text of a bool, as "True"; any other value unchanged."""
+    return str(value) if isinstance(value, bool | np.bool_) else value
+
+
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
     """Texts from a list. A cell that is a number or a time is the category with the same number or time.
 
     Attributes:
-      categories: the texts, at most 4096, all different.
+      categories: the texts, at most 4096, all different. False and True count as the texts "False" and "True".
 
     Examples:
       >>> from kme_jax import Categorical
@@ -583,12 +588,18 @@ class Categorical(Column):
             )
         if not self.categories:
             raise self._error(f"the list of categories is empty: {_REMEDIES['categories']}")
+        object.__setattr__(self, "categories", tuple(map(_word_of_truth, self.categories)))
+        object.__setattr__(self, "default", _word_of_truth(self.default))
         for category in self.categories:
+            if isinstance(category, int | np.integer):
+                raise self._error(
+                    f"a category must be text, got the number {said(category)}: write it with quotes, and with its "
+                    'leading zeros, as in "01067"'
+                )
             if not is_label(category):
                 raise self._error(f"a category must be {_LABEL}, got {said(category)}")
         if self.nullable and MISSING in self.categories:
             raise self._error(f"a category is named {MISSING!r}, as missing cells of a nullable column are: rename it")
-        object.__setattr__(self, "categories", tuple(self.categories))
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
             raise self._error(f"categories appear more than once: {shown(twice)}; list each once")
