@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import Ledger, cli, load
+from kme_jax import Ledger, PrivacyBudget, cli, load
+from kme_jax.privacy.composition import Composition
 from kme_jax.table import relaxed
 from kme_jax.table.columns import KINDS, Categorical, Numeric
 from kme_jax.table.readers import write_table
@@ -87,6 +88,19 @@ def test_a_release(released, capsys):
     assert (spent.epsilon, spent.delta) == (2.0, 1e-5)
     report = (released / "out" / "report.html").read_text()
     assert all(name in report for name in SCHEMA.names)
+
+
+def test_a_release_ends_with_its_report(place, capsys):
+    assert cli.main(_command()) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "read the report first: open out/report.html"
+
+
+def test_a_second_release_is_refused_with_the_flag(place, capsys):
+    Ledger("rows.parquet.ledger").spend("rows.parquet", Composition.planned(PrivacyBudget(1.0, 1e-5)))
+    assert cli.main(_command()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("which adds to the total, use --again")
+    assert "allow_repeat" not in line
 
 
 def test_show(place, capsys):
