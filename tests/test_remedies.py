@@ -58,7 +58,7 @@ def test_the_remedy_is_said_in_one_line(call, remedy):
 def test_a_second_release_is_refused_with_the_argument(tmp_path):
     ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(BUDGET)
     ledger.spend("people", planned)
-    with pytest.raises(LedgerError, match="to release it again, which adds to the total, use allow_repeat=True$"):
+    with pytest.raises(LedgerError, match=r"to release it again, which adds to the total, use allow_repeat=True$"):
         Spending(ledger, "people").spend(planned)
     with pytest.raises(KeyboardInterrupt) as caught, ledger.recorded():
         raise KeyboardInterrupt

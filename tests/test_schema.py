@@ -491,7 +491,10 @@ BAD_COLUMNS = [
     ({"kind": "ordinal", "categories": [*map(str, range(10**5))]}, "100000 categories, more than 4096: group them"),
     ({"kind": "categorical", "categories": ["a"], "default": "b"}, "'b' is not one of its values"),
     ({"kind": "categorical", "categories": ["a"], "default": True}, "'True' is not one of its values"),
-    ({"kind": "categorical", "categories": [1067]}, r"got the number 1067: write it with quotes.*zeros, as in \"01067\""),
+    (
+        {"kind": "categorical", "categories": [1067]},
+        r"got the number 1067: write it with quotes.*zeros, as in \"01067\"",
+    ),
     ({"kind": "categorical", "categories": [True, "True"]}, "categories appear more than once: True"),
     ({"kind": "datetime", "lower": "2024-01-01", "upper": "2024-01-01T05", "resolution": "day"}, "lower must be below"),
     ({"kind": "datetime", "lower": "2024-01-01", "upper": "2024-13-01", "resolution": "day"}, "upper must be ISO text"),
@@ -563,6 +566,26 @@ def test_bools_as_categories(tmp_path):
     frame = schema.to_pandas(schema.decode(np.array([[1], [0]])))
     assert frame["insured"].dtype == bool
     assert frame["insured"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("column", [Categorical, Ordinal])
+def test_public_values_are_read_as_cells_are(column):
+    for categories, value, code in (
+        ((False, True), "true", 1),
+        ((False, True), 0, 0),
+        (("01067", "10115"), "1067", 0),
+        (("01067", "1067"), "1067", 1),  # exactly this text
+        (("2024-03-01", "other"), "20240301", None),
+        (("01067", "01068", "1068"), "1068.0", None),  # one number, two categories
+        (("clerk", "nurse"), "NURSE", None),
+    ):
+        made = column("x", categories)
+        if code is None:
+            with pytest.raises(ValueError, match="not one of its values"):
+                made.code(value)
+        else:
+            assert made.code(value) == code
+            assert made.encode(pa.array([str(value)])).tolist() == [code]
 
 
 @pytest.mark.parametrize(("fields", "message"), BAD_COLUMNS)

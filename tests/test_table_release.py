@@ -317,6 +317,13 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
         ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
         (["age<20", "age>30"], "no such rows"),
         ("since>=missing", "have no order"),
+        ("age=>65", "condition 'age=>65': write age>=65$"),
+        ("age =< 65", "write age<=65$"),
+        ("rich=>no", "rich: '>no' is not one of its values, no, yes$"),
+        ("job=", "job: '' is not one of its values, baker, .*; job=missing asks for missing cells$"),
+        ("job!=pilot", "'pilot' is not one of its values, baker, .*; job=missing asks for missing cells$"),
+        ("since<", "'' is no date or time, .*; since=missing asks for missing cells$"),
+        ("rich=", "rich: '' is not one of its values, no, yes$"),
     ],
 )
 def test_bad_conditions(made, where, message):

@@ -299,6 +299,8 @@ class Column(abc.ABC):
     def code(self, value: Any) -> int:
         """The code of a public value: a number, or text as in ``labels``. None and "missing" stand for missing cells.
 
+        A category may be written in any way in which a cell may hold it: "true" and 1 are the category "True".
+
         Raises:
           ValueError: it is not a value of this column.
         """
@@ -711,7 +713,10 @@ class Categorical(Column):
         return pa.array(self.categories, self.type).take(pa.array(codes))
 
     def _find(self, text):
-        return self.categories.index(text) if text in self.categories else None
+        if text in self.categories:
+            return self.categories.index(text)
+        code = self._of_text(text.encode(errors="replace"), Marks(-1, -1))
+        return None if code < 0 else code
 
     @property
     def _values_in_words(self):

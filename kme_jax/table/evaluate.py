@@ -15,9 +15,7 @@ from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import TableRelease
 
 
-def evaluate_table(
-    release: TableRelease, source: TableSource | pa.Table | str | os.PathLike | Any
-) -> dict[str, Any]:
+def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str | os.PathLike | Any) -> dict[str, Any]:
     """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
 
     Args:
