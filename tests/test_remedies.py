@@ -9,6 +9,8 @@ import pytest
 
 import kme_jax
 from kme_jax import Ledger, PrivacyBudget, Spending, WeightedSample
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.ledger import LedgerError
 from kme_jax.synthesis import joint_reduced_set, posterior_mean
 from kme_jax.table import Categorical, Numeric, Schema, measure_table, open_table
 
@@ -51,6 +53,16 @@ def test_the_remedy_is_said_in_one_line(call, remedy):
     with pytest.raises(ValueError, match=remedy) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_second_release_is_refused_with_the_argument(tmp_path):
+    ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(BUDGET)
+    ledger.spend("people", planned)
+    with pytest.raises(LedgerError, match=r"to release it again, which adds to the total, use allow_repeat=True$"):
+        Spending(ledger, "people").spend(planned)
+    with pytest.raises(KeyboardInterrupt) as caught, ledger.recorded():
+        raise KeyboardInterrupt
+    assert "another try needs allow_repeat=True, and adds" in caught.value.__notes__[0]
 
 
 def test_the_remedy_for_signed_weights_exists():

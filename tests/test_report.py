@@ -2,6 +2,7 @@ import configparser
 import copy
 import dataclasses
 import datetime
+import html
 import html.parser
 import itertools
 import pathlib
@@ -177,6 +178,14 @@ def test_every_column_is_there(release):
     text = re.sub(r'<span class="whole">(.*?)</span>', r"\1", text)  # a date that is not broken between lines
     for phrase in ("8 rows", "whole numbers, hours", "dates by day", "20 categories", "2020-01-01 to 2023-01-01"):
         assert (phrase in text) == (phrase != "8 rows")
+
+
+def test_how_to_use_the_table_is_said(release):
+    page = " ".join(html.unescape(report(release)).split())
+    assert "categories come as text" in page
+    assert 'kme_jax.load("folder").to_pandas()' in page
+    assert "Use medians and other quantiles." in page
+    assert "medians" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))  # it has no numbers
 
 
 def test_texts_of_the_schema_are_escaped(release):

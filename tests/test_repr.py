@@ -79,6 +79,11 @@ def test_every_class_is_short_and_hides_arrays(cls):
             assert "SENSITIVE" in text
 
 
+def test_a_check_of_a_column_names_its_counts_and_hides_them():
+    expected = "ColumnCheck(SENSITIVE, 'age', 'numeric', counts in .missing, .unreadable and .moved)"
+    assert repr(ColumnCheck("age", "numeric", 31, 41, 59)) == expected
+
+
 def test_the_sensitive_classes_say_so():
     assert {MeanEmbedding, IntegerEmbedding, ColumnCheck} <= {cls for cls in CLASSES if "SENSITIVE" in cls.__doc__}
 

@@ -490,6 +490,12 @@ BAD_COLUMNS = [
     ),
     ({"kind": "ordinal", "categories": [*map(str, range(10**5))]}, "100000 categories, more than 4096: group them"),
     ({"kind": "categorical", "categories": ["a"], "default": "b"}, "'b' is not one of its values"),
+    ({"kind": "categorical", "categories": ["a"], "default": True}, "'True' is not one of its values"),
+    (
+        {"kind": "categorical", "categories": [1067]},
+        r"got the number 1067: write it with quotes.*zeros, as in \"01067\"",
+    ),
+    ({"kind": "categorical", "categories": [True, "True"]}, "categories appear more than once: True"),
     ({"kind": "datetime", "lower": "2024-01-01", "upper": "2024-01-01T05", "resolution": "day"}, "lower must be below"),
     ({"kind": "datetime", "lower": "2024-01-01", "upper": "2024-13-01", "resolution": "day"}, "upper must be ISO text"),
     ({"kind": "datetime", "lower": "2024-01-01", "upper": 2025, "resolution": "day"}, "upper must be ISO text"),
@@ -520,7 +526,7 @@ BAD_COLUMNS = [
             {"kind": "categorical", "categories": ["a", x]},
             "a category must be text of at most 1000 printable characters",
         )
-        for x in ("a\rb", "\u200b", "a\u00a0b", "a" * 1001, [[]], {}, 1e999, True)
+        for x in ("a\rb", "\u200b", "a\u00a0b", "a" * 1001, [[]], {}, 1e999)
     ),
     *(
         ({"kind": "numeric", "lower": 0, "upper": 1, "unit": x}, "unit must be text of at most 1000 printable")
@@ -544,6 +550,42 @@ BAD_COLUMNS = [
     ({"kind": "numeric", "lower": 0, "upper": 1, "a\u2028b": 2}, r"unknown field 'a\\u2028b'"),
     ({"kind": None}, "kind is null: fill in numeric, categorical"),
 ]
+
+
+def test_bools_as_categories(tmp_path):
+    path = tmp_path / "schema.json"
+    column = {"name": "insured", "kind": "categorical", "categories": [False, True], "default": True}
+    path.write_text(json.dumps({"schema_version": 1, "columns": [column]}))
+    schema = Schema.read(path)
+    assert schema == Schema((Categorical("insured", (False, True), default=True),))
+    assert schema.columns[0].categories == ("False", "True")
+    assert schema.columns[0].default == "True"
+    assert Schema.from_json(schema.to_json()) == schema
+    for cells in ([True, False, None], ["true", "FALSE", "unknown"], [1, 0, 7]):
+        assert schema.encode(pa.table({"insured": cells}))[:, 0].tolist() == [1, 0, 1]
+    frame = schema.to_pandas(schema.decode(np.array([[1], [0]])))
+    assert frame["insured"].dtype == bool
+    assert frame["insured"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("column", [Categorical, Ordinal])
+def test_public_values_are_read_as_cells_are(column):
+    for categories, value, code in (
+        ((False, True), "true", 1),
+        ((False, True), 0, 0),
+        (("01067", "10115"), "1067", 0),
+        (("01067", "1067"), "1067", 1),  # exactly this text
+        (("2024-03-01", "other"), "20240301", None),
+        (("01067", "01068", "1068"), "1068.0", None),  # one number, two categories
+        (("clerk", "nurse"), "NURSE", None),
+    ):
+        made = column("x", categories)
+        if code is None:
+            with pytest.raises(ValueError, match="not one of its values"):
+                made.code(value)
+        else:
+            assert made.code(value) == code
+            assert made.encode(pa.array([str(value)])).tolist() == [code]
 
 
 @pytest.mark.parametrize(("fields", "message"), BAD_COLUMNS)

@@ -1,6 +1,7 @@
 import functools
 import gzip
 import json
+import pathlib
 import re
 import sys
 
@@ -9,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import Ledger, cli, load
+from kme_jax import Ledger, PrivacyBudget, cli, load
+from kme_jax.privacy.composition import Composition
 from kme_jax.table import relaxed
-from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.columns import KINDS, Categorical, Numeric
 from kme_jax.table.readers import write_table
 from kme_jax.table.schema import Schema
 
@@ -86,6 +88,19 @@ def test_a_release(released, capsys):
     assert (spent.epsilon, spent.delta) == (2.0, 1e-5)
     report = (released / "out" / "report.html").read_text()
     assert all(name in report for name in SCHEMA.names)
+
+
+def test_a_release_ends_with_its_report(place, capsys):
+    assert cli.main(_command()) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "read the report first: open out/report.html"
+
+
+def test_a_second_release_is_refused_with_the_flag(place, capsys):
+    Ledger("rows.parquet.ledger").spend("rows.parquet", Composition.planned(PrivacyBudget(1.0, 1e-5)))
+    assert cli.main(_command()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("which adds to the total, use --again")
+    assert "allow_repeat" not in line
 
 
 def test_show(place, capsys):
@@ -382,6 +397,19 @@ def test_without_pyarrow(place, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert cli.main(_command()) == 2
     assert 'tables need pyarrow: pip install "kme_jax[tables]"' in capsys.readouterr().err
+
+
+def test_the_columns_in_the_help_and_in_the_guide_are_a_schema(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["schema", "--help"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("{")]
+    guide = (pathlib.Path(__file__).parents[1] / "docs/guides/tables.md").read_text()
+    for columns in (map(json.loads, lines), json.loads(guide.split("```json")[1].split("```")[0])["columns"]):
+        schema = Schema.from_json({"schema_version": 1, "columns": list(columns)})
+        assert {column.kind for column in schema.columns} == set(KINDS)
+        insured, postcode = (schema.columns[schema.index(name)] for name in ("insured", "postcode"))
+        assert insured.is_boolean
+        assert postcode.categories[0] == "01067"
 
 
 def test_help_explains(capsys):

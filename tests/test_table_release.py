@@ -254,6 +254,20 @@ def test_the_source_may_come_in_any_form(tmp_path):
             np.testing.assert_array_equal(other.measured[name].coordinates, expected.coordinates)
 
 
+def test_the_errors_of_a_table_in_any_form(made, tmp_path):
+    from kme_jax.table.evaluate import evaluate_table
+    from kme_jax.table.readers import write_table
+
+    write_table(tmp_path / "rows.parquet", TABLE)
+    errors = evaluate_table(made[0], open_table(TABLE, SCHEMA))
+    assert errors["num_rows"] == TABLE.num_rows
+    for source in (TABLE, TABLE.to_pandas(), tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):
+        assert evaluate_table(made[0], source) == errors
+    other = open_table(TABLE, Schema(SCHEMA.columns, filled_from_data=True))
+    with pytest.raises(ValueError, match="give the release's schema to open_table"):
+        evaluate_table(made[0], other)
+
+
 # -- conditions
 
 
@@ -303,6 +317,13 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
         ("rich=perhaps", "rich: 'perhaps' is not one of its values"),
         (["age<20", "age>30"], "no such rows"),
         ("since>=missing", "have no order"),
+        ("age=>65", "condition 'age=>65': write age>=65$"),
+        ("age =< 65", "write age<=65$"),
+        ("rich=>no", "rich: '>no' is not one of its values, no, yes$"),
+        ("job=", "job: '' is not one of its values, baker, .*; job=missing asks for missing cells$"),
+        ("job!=pilot", "'pilot' is not one of its values, baker, .*; job=missing asks for missing cells$"),
+        ("since<", "'' is no date or time, .*; since=missing asks for missing cells$"),
+        ("rich=", "rich: '' is not one of its values, no, yes$"),
     ],
 )
 def test_bad_conditions(made, where, message):

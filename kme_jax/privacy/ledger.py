@@ -37,6 +37,10 @@ _BEGINNING = b'{"database": "'
 _UNFINISHED = b" # not finished\n"
 
 
+REPEAT = "allow_repeat=True"
+"""What allows another release of the same rows. The command kme-jax puts its own flag in this place of a message."""
+
+
 class LedgerError(ValueError):
     """The ledger cannot be used, or the budget may not be spent."""
 
@@ -293,7 +297,7 @@ class Ledger:
         if earlier and not allow_repeat:
             raise LedgerError(
                 f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in total; '
-                "to release it again, which adds to the total, use allow_repeat=True or --again"
+                f"to release it again, which adds to the total, use {REPEAT}"
             )
 
     @contextlib.contextmanager
@@ -312,7 +316,7 @@ class Ledger:
                 )
             else:
                 error.add_note(
-                    f"the budget is recorded as spent in {self.path}: another try needs --again, and adds to the total"
+                    f"the budget is recorded as spent in {self.path}: another try needs {REPEAT}, and adds to the total"
                 )
             raise
 

@@ -299,6 +299,8 @@ class Column(abc.ABC):
     def code(self, value: Any) -> int:
         """The code of a public value: a number, or text as in ``labels``. None and "missing" stand for missing cells.
 
+        A category may be written in any way in which a cell may hold it: "true" and 1 are the category "True".
+
         Raises:
           ValueError: it is not a value of this column.
         """
@@ -551,13 +553,18 @@ def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
     return codes
 
 
+def _word_of_truth(value: Any) -> Any:
+    """The text of a bool, as "True"; any other value unchanged."""
+    return str(value) if isinstance(value, bool | np.bool_) else value
+
+
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Categorical(Column):
     """Texts from a list. A cell that is a number or a time is the category with the same number or time.
 
     Attributes:
-      categories: the texts, at most 4096, all different.
+      categories: the texts, at most 4096, all different. False and True count as the texts "False" and "True".
 
     Examples:
       >>> from kme_jax import Categorical
@@ -583,12 +590,18 @@ class Categorical(Column):
             )
         if not self.categories:
             raise self._error(f"the list of categories is empty: {_REMEDIES['categories']}")
+        object.__setattr__(self, "categories", tuple(map(_word_of_truth, self.categories)))
+        object.__setattr__(self, "default", _word_of_truth(self.default))
         for category in self.categories:
+            if isinstance(category, int | np.integer):
+                raise self._error(
+                    f"a category must be text, got the number {said(category)}: write it with quotes, and with its "
+                    'leading zeros, as in "01067"'
+                )
             if not is_label(category):
                 raise self._error(f"a category must be {_LABEL}, got {said(category)}")
         if self.nullable and MISSING in self.categories:
             raise self._error(f"a category is named {MISSING!r}, as missing cells of a nullable column are: rename it")
-        object.__setattr__(self, "categories", tuple(self.categories))
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
             raise self._error(f"categories appear more than once: {shown(twice)}; list each once")
@@ -700,7 +713,10 @@ class Categorical(Column):
         return pa.array(self.categories, self.type).take(pa.array(codes))
 
     def _find(self, text):
-        return self.categories.index(text) if text in self.categories else None
+        if text in self.categories:
+            return self.categories.index(text)
+        code = self._of_text(text.encode(errors="replace"), Marks(-1, -1))
+        return None if code < 0 else code
 
     @property
     def _values_in_words(self):

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from kme_jax._numerics.text import printable
 from kme_jax.nonprivate import WARNING
 from kme_jax.table.marginals import means, total_variation
-from kme_jax.table.readers import TableSource
+from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import TableRelease
 
 
-def evaluate_table(release: TableRelease, source: TableSource) -> dict[str, Any]:
+def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str | os.PathLike | Any) -> dict[str, Any]:
     """Total variation between marginals of the private and of the synthetic table. NOT PRIVATE.
 
     Args:
       release: the release of the table.
-      source: the private table. All of its codes are held in memory.
+      source: the private table, as ``release_table`` takes it: a path, a pyarrow table, a pandas DataFrame, or what
+        ``open_table`` returns. All of its codes are held in memory.
 
     Returns:
       A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns ("1"
       to "3"), "columns" ("name" and "total_variation" of each), and "pairs", the largest distance first.
+
+    Raises:
+      ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema.
     """
     schema = release.schema
+    source = source if isinstance(source, TableSource) else open_table(source, schema)
+    if source.schema != schema:
+        raise ValueError("the table was opened with another schema: give the release's schema to open_table")
     distances = total_variation(schema, np.concatenate(list(source.codes())), schema.encode(release.table))
     pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
     return {

@@ -39,7 +39,7 @@ from kme_jax.storage.folders import (
     save_folder,
 )
 from kme_jax.table import plan as plans
-from kme_jax.table.columns import MISSING
+from kme_jax.table.columns import MISSING, Column
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -282,7 +282,8 @@ class TableRelease:
           num_rows: number of rows.
           seed: of the sampling.
           where: conditions that every row meets, such as "age>=65" or "sex=Female". Comparisons are =, !=, <, <=, > and
-            >=. A missing value meets "=missing", and "!=" of any other value.
+            >=. A missing value meets "=missing", and "!=" of any other value. Values are read as cells are: "true" is
+            the category "True".
           weighted: whether rows have weights, with sum 1, in a last column "weight". A small weighted sample shows more
             of what is rare.
 
@@ -366,20 +367,30 @@ def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[i
         name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
         if match is None:
             raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
-        column, comparison = schema.columns[schema.index(name)], match[1]
-        if comparison in ("=", "==", "!="):
-            code = column.code(match[2])
-            ranges = [(0, code), (code + 1, column.num_codes)] if comparison == "!=" else [(code, code + 1)]
-        elif not column.ordered or match[2] == MISSING:
+        column, comparison, value = schema.columns[schema.index(name)], match[1], match[2]
+        if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
             raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
-        else:
-            below, until = column.below(match[2])
-            last = column.num_values
-            ranges = [{"<": (0, below), "<=": (0, until), ">=": (below, last), ">": (until, last)}[comparison]]
+        try:
+            ranges = _ranges_of(column, comparison, value)
+        except ValueError as error:
+            if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
+                raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
+            hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
+            raise ValueError(f"condition {text!r}: {error}{hint}") from None
         before = allowed.get(schema.index(name), [(0, column.num_codes)])
         both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
         allowed[schema.index(name)] = [(low, high) for low, high in both if low < high]
     return allowed
+
+
+def _ranges_of(column: Column, comparison: str, value: str) -> list[tuple[int, int]]:
+    """The ranges of codes [first, last) of one comparison with a value."""
+    if comparison in ("=", "==", "!="):
+        code = column.code(value)
+        return [(0, code), (code + 1, column.num_codes)] if comparison == "!=" else [(code, code + 1)]
+    below, until = column.below(value)
+    last = column.num_values
+    return [{"<": (0, below), "<=": (0, until), ">=": (below, last), ">": (until, last)}[comparison]]
 
 
 def public_inputs(schema: Schema, target: str | None) -> list[str]:

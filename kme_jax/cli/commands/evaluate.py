@@ -64,9 +64,8 @@ def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, A
         if is_set:
             raise InputError(f"--{name} does not apply to a table")
     from kme_jax.table.evaluate import describe_table, evaluate_table
-    from kme_jax.table.readers import open_table
 
-    errors = evaluate_table(release, open_table(args.against, release.schema))
+    errors = evaluate_table(release, args.against)
     return errors, describe_table(errors)
 
 

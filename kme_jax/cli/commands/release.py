@@ -169,10 +169,18 @@ class _Places:
 
 @contextlib.contextmanager
 def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
-    """Adds a note to any error or interruption: how to finish the release, if its measurement was saved."""
+    """Adds a note to any error or interruption: how to finish the release, if its measurement was saved.
+
+    An error of the ledger names the flag of the command, and not the argument of Python.
+    """
+    from kme_jax.privacy.ledger import REPEAT, LedgerError
+
     try:
         yield
     except BaseException as error:
+        if isinstance(error, LedgerError):
+            error.args = tuple(str(text).replace(REPEAT, "--again") for text in error.args)
+        error.__notes__ = [note.replace(REPEAT, "--again") for note in getattr(error, "__notes__", [])]
         if places.measured.is_dir():  # there was no such folder before
             flags = f" --seed={seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
             error.__notes__ = [
@@ -196,6 +204,9 @@ def _report(places: _Places, release: Any) -> None:
         print_line(
             f"wrote {places.output}; the ledger {places.ledger_name} records what was spent: do not publish the ledger"
         )
+        page = places.output / "report.html"
+        if page.exists():  # a release of points has no report
+            print_line(f"read the report first: open {shlex.quote(str(page))}")
 
 
 def run(args: argparse.Namespace) -> None:

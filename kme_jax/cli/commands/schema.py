@@ -15,8 +15,17 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
   categorical  categories
   ordinal      categories, in their order
   datetime     lower, upper, resolution
-A column of any kind may be nullable: cells may be missing. --public fills the schema in from the rows. It is only for a
-file that is not private."""
+A column of any kind may be nullable: cells may be missing. Columns that are filled in look like this:
+  {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
+  {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
+  {"name": "insured", "kind": "categorical", "categories": [false, true]}
+  {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}
+  {"name": "school", "kind": "ordinal", "categories": ["primary", "secondary", "university"]}
+  {"name": "since", "kind": "datetime", "lower": "2000-01-01", "upper": "2025-12-31", "resolution": "day"}
+Categories are text in quotes, also where they are made of digits: a postal code keeps its leading zeros. Only false and
+true may stand without quotes.
+
+--public fills the schema in from the rows. It is only for a file that is not private."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kme_jax.table.columns import Numeric
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import noise_range
 
@@ -18,4 +19,5 @@ def section(data: ReportData) -> Section:
         for m in statement["measurements"]
         if m["cell_noise"]
     ]
-    return Section("use", "How to read and use it", {"noise": noise})
+    numbers = any(isinstance(column, Numeric) for column in data.schema.columns)
+    return Section("use", "How to read and use it", {"noise": noise, "numbers": numbers})
