@@ -5,6 +5,7 @@ All workers of a session, and the programs that tests start, share one folder of
 Arrays in calls of public functions are checked against the shapes in their annotations, see ``tests/shapes.py``.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -54,6 +55,24 @@ def pytest_unconfigure(config):
 def _strict_promotion():
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """A function from a name, and a function that fills a folder, to a folder that one worker fills for all."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name, fill):
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (base / name).exists():
+                (base / f"{name}.partial").mkdir()
+                fill(base / f"{name}.partial")
+                (base / f"{name}.partial").rename(base / name)
+        return base / name
+
+    return folder
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
     assert counts[1:] == [0] * 6
 
 
-@pytest.mark.parametrize("reduced_set", ["joint", "greedy"])
+@pytest.mark.parametrize("reduced_set", [pytest.param("joint", marks=pytest.mark.slow), "greedy"])
 def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
     rows = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
     candidates = rng.uniform(-5, 5, size=(200, 2))

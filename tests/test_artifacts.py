@@ -85,11 +85,9 @@ HARMLESS = re.compile(
 
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
+def folder_of(made_once):
     """A small folder of each kind, by its name in LOADERS."""
-    root = tmp_path_factory.mktemp("folders")
-    _make_all(root)
-    return root.joinpath
+    return made_once("artifacts", _make_all).joinpath
 
 
 def _make_all(root: pathlib.Path) -> None:

@@ -124,6 +124,7 @@ USE = "from kme_jax._numerics.compile_cache import use_compile_cache; found = us
 SHOW = "print(found, jax.config.jax_compilation_cache_dir)"
 
 
+@pytest.mark.slow
 def test_where_there_is_no_cache_work_goes_on(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()

@@ -120,6 +120,7 @@ def _run(tmp_path, *words):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_flags_beside_it_count(tmp_path):
     config = json.loads(_run(tmp_path, "--quick", "--dims=4,5", "--num_rows=1000").stdout)
     assert config == {"num_rows": 1000, "dims": [4, 5], "seed": 3, "output_dir": "results/quick"}

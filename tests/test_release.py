@@ -459,6 +459,7 @@ for child in range(20):
     assert sum(path.name.startswith(".kme_jax-") for path in tmp_path.iterdir()) <= 20
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_ledger(tmp_path):
     code = f"""
 import pathlib
