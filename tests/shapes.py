@@ -109,6 +109,13 @@ def _fits(value, hint):
     return beartype.door.is_bearable(value, hint, conf=_CONF)
 
 
+def _is_of_arrays(hint):
+    """Whether a type is that of an array, or of one of several, and not of a container."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(map(_is_of_arrays, typing.get_args(hint)))
+    return hint is type(None) or (isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray))
+
+
 def _arrays(value):
     """The arrays in a value, in the containers that signatures have."""
     if isinstance(value, np.ndarray | jax.Array):
@@ -146,7 +153,7 @@ def checked(function, hints, name):
         for parameter, hint in hints.items():
             value = arguments.get(parameter)
             # Lists, data frames and other things that become arrays are the function's business.
-            if value is not None and _has_arrays(value):
+            if value is not None and _has_arrays(value) and not (isinstance(value, list) and _is_of_arrays(hint)):
                 _check(f"{name}({parameter})", value, hint)
 
     @functools.wraps(function)

@@ -408,7 +408,7 @@ class SubspaceMap(FeatureMap):
         return self.points.shape[1]
 
     @property
-    def pivot_points(self) -> Float64[np.ndarray, "F d"]:
+    def pivot_points(self) -> Float64[AnyArray, "F d"]:
         """The kept points, [F, d]."""
         return self.points[self.pivots]
 
