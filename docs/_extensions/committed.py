@@ -46,5 +46,5 @@ def text(name: str) -> str:
     """A table in Markdown, or plain text, made from the committed results."""
     names, module, function = (TABLES | TEXTS)[name]
     results: list[dict[str, Any]] = [json.loads(path.read_text()) for path in files(name)]
-    several = names == _PANELS
-    return getattr(importlib.import_module(module), function)(results if several else results[0])
+    takes_all_panels = names == _PANELS
+    return getattr(importlib.import_module(module), function)(results if takes_all_panels else results[0])

@@ -1,0 +1,22 @@
+import jax
+import numpy as np
+import pytest
+
+from kme_jax._numerics import random
+from kme_jax._numerics.precision import float64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_padded_draws_are_those_of_jax(dtype):
+    with float64():
+        for shape in [(1,), (33,), (20, 3), (0, 2)]:
+            key = jax.random.key(len(shape))
+            draws = random.normal(key, shape, dtype)
+            assert draws.dtype == dtype
+            np.testing.assert_array_equal(draws, jax.random.normal(key, shape, dtype))
+
+
+def test_so_they_are_if_longer_draws_begin_otherwise():
+    with jax.threefry_partitionable(False):
+        key = jax.random.key(0)
+        np.testing.assert_array_equal(random.normal(key, (33,), np.float32), jax.random.normal(key, (33,), np.float32))
