@@ -23,7 +23,8 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
       dtype: floating-point type.
     """
     size = math.prod(shape)
-    if not (jax.config.jax_threefry_partitionable and 0 < size <= _LARGEST_PADDED):
+    begins_alike = jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
+    if not (begins_alike and 0 < size <= _LARGEST_PADDED):
         return jax.random.normal(key, shape, dtype)
     padded = jax.random.normal(key, (1 << (size - 1).bit_length(),), dtype)
     return jnp.asarray(np.asarray(padded)[:size].reshape(shape))
