@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 MANIFEST = "manifest.json"
+Content = Callable[[], bytes]
+"""Makes a mutant. Most tests try few of all mutants, and a large one takes a second."""
 
 
 def seal(folder: pathlib.Path) -> None:
@@ -98,16 +101,23 @@ def changes(value: Any) -> dict[str, Any]:
     return {name: other for name, other in found.items() if json.dumps(other) != json.dumps(value)}
 
 
-def documents(document: Any) -> Iterator[tuple[str, bytes]]:
+def documents(document: Any) -> Iterator[tuple[str, Content]]:
     """Mutants of a JSON document, with their names."""
     for path in places(document):
         label = ".".join(map(str, path)) or "document"
         for name, value in changes(at(document, path)).items():
-            yield f"{label}: {name}", json.dumps(replaced(document, path, value)).encode()
+            yield f"{label}: {name}", functools.partial(_encoded, document, path, value)
         if path:
-            yield f"{label}: dropped", json.dumps(replaced(document, path, _DROPPED)).encode()
-            text = json.dumps(replaced(document, path, "@@")).replace('"@@"', "NaN")
-            yield f"{label}: NaN", text.encode()
+            yield f"{label}: dropped", functools.partial(_encoded, document, path, _DROPPED)
+            yield f"{label}: NaN", functools.partial(_with_nan, document, path)
+
+
+def _encoded(document: Any, path: tuple, value: Any) -> bytes:
+    return json.dumps(replaced(document, path, value)).encode()
+
+
+def _with_nan(document: Any, path: tuple) -> bytes:
+    return json.dumps(replaced(document, path, "@@")).replace('"@@"', "NaN").encode()
 
 
 def texts(content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -174,47 +184,61 @@ def _other_arrays(array: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def npz_files(content: bytes) -> Iterator[tuple[str, bytes]]:
+def npz_files(content: bytes) -> Iterator[tuple[str, Content]]:
     """Mutants of a .npz file: of each array, of the JSON document in it, and of the archive."""
     arrays = read_arrays(content)
     for name, array in arrays.items():
-        yield f"{name}: dropped", write_arrays({k: v for k, v in arrays.items() if k != name})
-        yield f"{name}: renamed", write_arrays({(f"{k}x" if k == name else k): v for k, v in arrays.items()})
+        others = {k: v for k, v in arrays.items() if k != name}
+        yield f"{name}: dropped", functools.partial(write_arrays, others)
+        renamed = {(f"{k}x" if k == name else k): v for k, v in arrays.items()}
+        yield f"{name}: renamed", functools.partial(write_arrays, renamed)
         if name == "json":
-            tree = json.loads(array.tobytes())
-            for label, other in documents(tree):
-                yield f"json.{label}", write_arrays(arrays | {"json": np.frombuffer(other, np.uint8)})
+            for label, other in documents(json.loads(array.tobytes())):
+                yield f"json.{label}", functools.partial(_with_document, arrays, other)
             continue
         for label, other in _other_arrays(array).items():
-            yield f"{name}: {label}", write_arrays(arrays | {name: other})
-    yield "an array more", write_arrays(arrays | {"more": np.zeros(3)})
-    yield "compressed", write_arrays(arrays, np.savez_compressed)
-    yield "a large array more", write_arrays(arrays | {"more": np.zeros(1 << 24)}, np.savez_compressed)
-    first = next(iter(arrays))
+            yield f"{name}: {label}", functools.partial(write_arrays, arrays | {name: other})
+    yield "an array more", functools.partial(write_arrays, arrays | {"more": np.zeros(3)})
+    yield "compressed", functools.partial(write_arrays, arrays, np.savez_compressed)
+    yield "a large array more", functools.partial(_with_large_array, arrays)
     for label, header in {
         "a header of a large shape": "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }",
         "a header of a negative shape": "{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }",
         "a header with code": "__import__('os').getcwd()",
     }.items():
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w") as file:
-            for name, array in arrays.items():
-                if name == first:
-                    text = header.encode().ljust(118) + b"\n"
-                    file.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
-                else:
-                    member = io.BytesIO()
-                    np.save(member, array)
-                    file.writestr(f"{name}.npy", member.getvalue())
-        yield label, stream.getvalue()
+        yield label, functools.partial(_with_header, arrays, header)
 
 
-def mutants(folder: pathlib.Path) -> Iterator[tuple[str, str, bytes]]:
+def _with_document(arrays: dict[str, np.ndarray], document: Content) -> bytes:
+    return write_arrays(arrays | {"json": np.frombuffer(document(), np.uint8)})
+
+
+def _with_large_array(arrays: dict[str, np.ndarray]) -> bytes:
+    return write_arrays(arrays | {"more": np.zeros(1 << 24)}, np.savez_compressed)
+
+
+def _with_header(arrays: dict[str, np.ndarray], header: str) -> bytes:
+    """With this header of the first array, and without its values."""
+    first = next(iter(arrays))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        for name, array in arrays.items():
+            if name == first:
+                text = header.encode().ljust(118) + b"\n"
+                file.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+            else:
+                member = io.BytesIO()
+                np.save(member, array)
+                file.writestr(f"{name}.npy", member.getvalue())
+    return stream.getvalue()
+
+
+def mutants(folder: pathlib.Path) -> Iterator[tuple[str, str, Content]]:
     """(file, what was done, content) of every mutant of every file of a release."""
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         for label, other in texts(content):
-            yield path.name, label, other
+            yield path.name, label, functools.partial(bytes, other)
         if path.suffix == ".json":
             for label, other in documents(json.loads(content)):
                 yield path.name, label, other

@@ -148,10 +148,10 @@ def _try_all(name: str, folder: pathlib.Path, copy: pathlib.Path, stride: int) -
     shutil.copytree(folder, copy)
     tried, accepted = 0, []
     for number, (file, label, content) in enumerate(artifacts.mutants(folder)):
-        if number % stride or content == (folder / file).read_bytes():
+        if number % stride or (mutant := content()) == (folder / file).read_bytes():
             continue
         tried += 1
-        (copy / file).write_bytes(content)
+        (copy / file).write_bytes(mutant)
         assert _load(LOADERS[name], copy) is not None, f"{file} {label} does not have its digest"
         if file != artifacts.MANIFEST:
             artifacts.seal(copy)
@@ -175,9 +175,9 @@ def test_the_command_refuses_in_one_line(folder_of, tmp_path, capsys, name):
     folder = folder_of(name)
     shutil.copytree(folder, tmp_path / "copy")
     for number, (file, label, content) in enumerate(artifacts.mutants(folder)):
-        if number % 101 or content == (folder / file).read_bytes():
+        if number % 101 or (mutant := content()) == (folder / file).read_bytes():
             continue
-        (tmp_path / "copy" / file).write_bytes(content)
+        (tmp_path / "copy" / file).write_bytes(mutant)
         for sealed in (False, True):
             if sealed and file != artifacts.MANIFEST:
                 artifacts.seal(tmp_path / "copy")
@@ -248,7 +248,7 @@ def test_no_folder_takes_much_more_memory_than_it_has_bytes(folder_of, tmp_path)
             if "large array" in label or "compressed" in label or label.startswith("a header"):
                 made.append(tmp_path / f"{name} {label}")
                 shutil.copytree(folder_of(name), made[-1])
-                (made[-1] / file).write_bytes(content)
+                (made[-1] / file).write_bytes(content())
                 artifacts.seal(made[-1])
     made.append(tmp_path / "many rows")
     shutil.copytree(folder_of("table release"), made[-1])
