@@ -276,11 +276,11 @@ def _save_generator(name, folder):
 
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(500, 2)), rng.integers(0, 3, 500)
-    features = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 50, 2)
+    features = FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 20, 2)
     if name == "labelled":
         features, rows = LabelledMap(features, 3), np.column_stack([rows, labels])
     measurement = measure_generator(rows, features, budget=PrivacyBudget(2.0, 1e-4))
-    network, training = MLP(widths=(5,), code=2), Training(num_steps=3, num_cycles=1, batch_size=20)
+    network, training = MLP(widths=(4,), code=2), Training(num_steps=50)  # as in test_artifacts: a program for both
     return measurement.synthesise(network, training).save(folder)
 
 

@@ -81,7 +81,7 @@ def test_every_row_has_norm_root_kappa(kernel, dtype, rng):
         np.testing.assert_allclose(squared, kernel.diagonal_bound, rtol=4 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("kernel", [*UNIT, KERNELS[-1]], ids=str)
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_inner_products_are_unbiased(kernel, orthogonal):
     """Within 4 standard errors of k, and more than 6 away from k with γ or ℓ wrong by 10 %, so the test has power."""

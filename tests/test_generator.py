@@ -517,12 +517,14 @@ def test_convolutions_make_images():
     module = network.build(2, 8 * 12, nnx.Rngs(0))
     module.eval()
     inputs = np.random.default_rng(0).normal(size=(6, 2 + 3 + 2)).astype(np.float32)
-    images = np.asarray(nnx.jit(lambda module, inputs: module(inputs))(module, inputs))
+    call = nnx.jit(lambda module, inputs: module(inputs))
+    images = np.asarray(call(module, inputs))
     assert images.shape == (6, 8 * 12)
     assert np.isfinite(images).all()
     assert np.linalg.norm(images[:, None] - images[None], axis=2)[~np.eye(6, dtype=bool)].min() > 1e-4
-    alone = np.asarray(nnx.jit(lambda module, inputs: module(inputs))(module, inputs[:2]))
-    np.testing.assert_allclose(alone, images[:2], atol=1e-4)
+    others = np.asarray(call(module, np.concatenate([inputs[:2], 5 * inputs[2:] + 1])))
+    np.testing.assert_allclose(others[:2], images[:2], atol=1e-4)
+    assert np.abs(others[2:] - images[2:]).max() > 1e-3
 
 
 def test_what_cannot_be_is_refused():

@@ -36,7 +36,7 @@ def test_two_point_form_is_the_formula(dim, rng):
             np.testing.assert_allclose(values, expected, rtol=1e-12, err_msg=str(kernel))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5, 20])
+@pytest.mark.parametrize("dim", [1, 20])  # with few columns, and with so many that a form can be expanded
 @pytest.mark.parametrize("expand", [False, True])
 def test_pairwise_matches_two_point_form(dim, expand, rng):
     every = UNIT + COMBINED
@@ -74,7 +74,7 @@ def test_positive_definite_nonnegative_and_bounded(rng):
 def test_spectral_sample_reproduces_the_kernel():
     every = UNIT + COMBINED
     x, y = np.float32([[0.3, -0.2, 0.5]]), np.float32([[-0.1, 0.4, 0.2]])
-    samples = jax.jit(lambda key: [kernel.spectral_sample(key, 400_000, 3) for kernel in every])(jax.random.key(3))
+    samples = jax.jit(lambda key: [kernel.spectral_sample(key, 100_000, 3) for kernel in every])(jax.random.key(3))
     for kernel, frequencies, exact in zip(every, samples, compiled.pairwise_of_each(every, x, y), strict=True):
         assert frequencies.dtype == jnp.float32, kernel
         values = kernel.diagonal_bound * np.cos(np.asarray(frequencies, np.float64) @ (x - y)[0])
@@ -169,7 +169,7 @@ class TestGaussianSum:
 
     @pytest.mark.parametrize("normal", [jax.random.normal, kernels.orthogonal_normal])
     def test_spectral_sample_reproduces_the_kernel(self, normal):
-        sample = jax.jit(lambda key: self.KERNEL.spectral_sample(key, 300_000, 3, normal=normal))
+        sample = jax.jit(lambda key: self.KERNEL.spectral_sample(key, 100_000, 3, normal=normal))
         frequencies = np.asarray(sample(jax.random.key(3)), np.float64)
         differences = np.float32([[0.4, -0.6, 0.3], [2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [1.0, 1.0, -2.0]])
         exact = compiled.one_by_one(self.KERNEL, differences, np.zeros((1, 3), np.float32))[:, 0]

@@ -130,7 +130,7 @@ def test_replacing_one_row_moves_the_mean_by_at_most_the_sensitivity(rng):
     assert min(moves) > 0
 
 
-@pytest.mark.parametrize("dim", [2, 4, 9, 40])
+@pytest.mark.parametrize("dim", [2, 40])  # with few columns, and with so many that distances could be expanded
 def test_the_sum_is_of_the_same_features_far_from_the_origin(dim, rng):
     """Distances must not be expanded here: points in clusters far apart would cancel to noise, amplified by B."""
     near = rng.normal(size=(30, dim)) * 0.5

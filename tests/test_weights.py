@@ -71,7 +71,7 @@ def test_l1_ball_agrees_with_an_independent_solver(radius, rng):
     assert np.abs(sample.weights).sum() <= radius + 1e-12
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), radius=st.floats(1, 5), epsilon=st.floats(0.05, 20))
 def test_l1_ball_properties(seed, radius, epsilon):
     points = np.random.default_rng(seed).normal(size=(16, 2))
