@@ -227,15 +227,14 @@ def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
     ("weights", "sizes"),
     [
         ("probability", (20, 200)),
-        pytest.param("probability", (20, 200, 1500), marks=pytest.mark.slow),
-        pytest.param("uniform", (20, 200), marks=pytest.mark.slow),
+        ("uniform", (200,)),
+        pytest.param("probability", (1500,), marks=pytest.mark.slow),
     ],
 )
 def test_points_represent_the_posterior_mean(released, weights, sizes):
     rows, _, _, mean, _ = released
     reference = Reference.from_rows(KERNEL, rows)
     target = np.linalg.norm(mean.coordinates)
-    gaps = []
     for size in sizes:
         sample, report = represent(mean, size, weights=weights)
         assert sample.points.shape == (size, 2)
@@ -244,9 +243,8 @@ def test_points_represent_the_posterior_mean(released, weights, sizes):
         assert (np.ptp(sample.weights) == 0) == (weights == "uniform")
         assert report.converged
         features = np.asarray(compiled.features(mean.feature_map, jnp.asarray(sample.points, jnp.float32)), np.float64)
-        gaps.append(np.linalg.norm(sample.weights @ features - mean.coordinates) / target)
-    assert gaps[0] < 0.1
-    assert gaps[1] < 0.02
+        gap = np.linalg.norm(sample.weights @ features - mean.coordinates) / target
+        assert gap < (0.1 if size == 20 else 0.02)
     if size == 1500:
         assert reference.distance(sample.points, sample.weights) < 0.03
 
