@@ -46,6 +46,9 @@ MAPS = {
 }
 
 
+SUMMED = ("fourier", "lattice", "subspace")  # one of each class
+
+
 @pytest.fixture(params=MAPS.values(), ids=MAPS.keys())
 def feature_map(request):
     return request.param()
@@ -112,15 +115,15 @@ import os
 os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 import jax, numpy as np
 from kme_jax import integer_embedding
-from tests.test_integer import MAPS, _rows
-for name, make in MAPS.items():
-    feature_map = make()
+from tests.test_integer import MAPS, SUMMED, _rows
+for name in SUMMED:
+    feature_map = MAPS[name]()
     rows = _rows(feature_map.dim)
     totals = [integer_embedding(feature_map, rows, devices=jax.devices()[:n]).total for n in (1, 3, 8)]
     print(name, all((total == totals[0]).all() for total in totals), totals[0].any())
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == [f"{name} True True" for name in MAPS]
+    assert run.stdout.splitlines() == [f"{name} True True" for name in SUMMED]
 
 
 def test_neighbours_are_within_the_diameter_and_some_attain_it(feature_map):
