@@ -19,16 +19,23 @@ class Entry:
     Attributes:
       cls: the class.
       former_fields: {name of a field in earlier versions: its present name}.
+      added_fields: names of fields that earlier versions did not have. If one is absent, its default holds.
     """
 
     cls: type
     former_fields: Mapping[str, str]
+    added_fields: tuple[str, ...]
 
 
 _ENTRIES: dict[str, Entry] = {}
 
 
-def storable(*, former_name: str | None = None, former_fields: Mapping[str, str] | None = None) -> Callable[[_C], _C]:
+def storable(
+    *,
+    former_name: str | None = None,
+    former_fields: Mapping[str, str] | None = None,
+    added_fields: tuple[str, ...] = (),
+) -> Callable[[_C], _C]:
     """Class decorator: values of this frozen dataclass are public, and may be written to the folder of a release.
 
     The class is stored under its own name. Its fields need annotations that ``kme_jax.storage.codec.decode`` supports.
@@ -37,13 +44,14 @@ def storable(*, former_name: str | None = None, former_fields: Mapping[str, str]
     Args:
       former_name: the name under which earlier versions stored the class.
       former_fields: {name of a field in earlier versions: its present name}.
+      added_fields: names of fields with a default that earlier versions did not have.
 
     Raises:
       ValueError: another class is stored under this name.
     """
 
     def register(cls: _C) -> _C:
-        entry = Entry(cls, dict(former_fields or {}))
+        entry = Entry(cls, dict(former_fields or {}), added_fields)
         for name in filter(None, (cls.__name__, former_name)):
             known = _ENTRIES.get(name)
             if known is not None and f"{known.cls.__module__}.{known.cls.__qualname__}" != (

@@ -1,6 +1,6 @@
-"""Features of rows of a table: products of one-hot features of a few columns each. Their means are marginals.
+"""Features of rows of a table: products of one-hot features of a few columns each, and moments of ordered columns.
 
-A *marginal* is a table of counts: how many rows have each combination of values of a few columns. A *category code* is
+Means of the first are marginals. A *marginal* is a table of counts: how many rows have each combination of values of a few columns. A *category code* is
 the index of a value of a column. A *binning* says how the codes of a column are grouped into cells.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -149,19 +149,77 @@ class Block:
         return int(np.min(self.bins[0])) < 0
 
 
+@storable()
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """Moments of the scores of one or two ordered columns.
+
+    The score of a code c is u = 2 (clip(c, low, high) − low) / (high − low) − 1, from −1 to 1. The score of the code for
+    a missing value is 0. The features of one column are ω u and ω u². The feature of two columns is ω u u′, where u′ is
+    the score of the second column.
+
+    Attributes:
+      columns: the index of one column, or of two.
+      low: for each of these columns, the code of score −1.
+      high: for each of these columns, the code of score 1.
+      weight: ω, a positive integer.
+    """
+
+    columns: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    low: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    high: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    weight: int = dataclasses.field(metadata={"static": True})
+
+    def validate(self) -> None:
+        """Checks the fields of a moment that was read from a file.
+
+        Raises:
+          ValueError: if a field is invalid, or fields contradict each other.
+        """
+        unique = 0 < len(self.columns) == len(set(self.columns)) == len(self.low) == len(self.high) <= 2
+        require(unique, "a moment is not of one column or of two different ones")
+        require(all(0 <= i < j for i, j in zip(self.low, self.high, strict=True)), "a moment has no range of codes")
+        require(1 <= self.weight < 2**31, "the weight of a moment is not positive, or too large")
+
+    @property
+    def size(self) -> int:
+        """Number of features: two for one column, one for two columns."""
+        return 3 - len(self.columns)
+
+    def scores(self, place: int, binning: Binning, codes: Int[AnyArray, "*n"]) -> Float[AnyArray, "*n"]:
+        """The score u of each code of one of the columns, from −1 to 1.
+
+        Args:
+          place: of the column in :attr:`columns`.
+          binning: of the column.
+          codes: category codes, [...].
+        """
+        numpy = jnp if isinstance(codes, jax.Array) else np
+        low, high = self.low[place], self.high[place]
+        steps = 2.0 * (numpy.clip(codes, low, high) - low)
+        scores = (steps - (high - low)) / (high - low)
+        return numpy.where(codes == binning.num_codes - 1, 0.0, scores) if binning.missing else scores
+
+
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableKernel(Kernel):
-    """k(x, y) = Σ_b ω_b² Π_{j ∈ b} 1[x_j and y_j are in one bin of b] / Σ_b ω_b²: an ANOVA kernel, a sum of products of
-    kernels of single columns.
+    """k(x, y) = (Σ_b ω_b² Π_{j ∈ b} 1[x_j and y_j are in one bin of b] + Σ_m ω_m² k_m(x, y)) / (Σ_b ω_b² + 2 Σ_m ω_m²):
+    an ANOVA kernel, a sum of products of kernels of single columns.
+
+    k_m(x, y) is u(x) u(y) + u(x)² u(y)² for a moment m of one column with score u, and the product of u(x) u(y) over
+    both columns for a moment of two.
 
     Attributes:
       binnings: one for each column.
-      blocks: the terms of the sum, one for each marginal.
+      blocks: one term of the sum for each marginal.
+      moments: one term of the sum for each.
     """
 
     binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
+    moments: tuple[Moment, ...] = ()
 
     def _in_short(self) -> str:
         orders = [len(block.columns) for block in self.blocks]
@@ -173,7 +231,7 @@ class TableKernel(Kernel):
 
     def pairwise(self, x, y, *, expand=False):
         del expand
-        features = TableMap(self.binnings, self.blocks)
+        features = TableMap(self.binnings, self.blocks, self.moments)
         return jnp.matmul(features(x), features(y).T, precision=jax.lax.Precision.HIGHEST)
 
     @property
@@ -182,23 +240,28 @@ class TableKernel(Kernel):
 
     @property
     def is_nonnegative(self) -> bool:
-        return True
+        return not self.moments
 
 
-@storable(former_fields={"grids": "binnings"})
+@storable(former_fields={"grids": "binnings"}, added_fields=("moments",))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMap(FeatureMap):
-    """ψ(x) = (ω_b e_{c_b(x)})_b / √(Σ_b ω_b²): for every block a one-hot vector for the cell of its marginal in
-    which the row x is counted, or zeros if x is not counted. Rows hold category codes, see ``Binning``.
+    """ψ(x) = ((ω_b e_{c_b(x)})_b, (ω_m f_m(x))_m) / √(Σ_b ω_b² + 2 Σ_m ω_m²).
+
+    For every block b, e is a one-hot vector for the cell of its marginal in which the row x is counted, or zeros if x
+    is not counted. For every moment m, f_m holds the powers or the product of its scores. Rows hold category codes, see
+    ``Binning``.
 
     Attributes:
       binnings: one for each column.
       blocks: one for each marginal.
+      moments: of ordered columns.
     """
 
     binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
+    moments: tuple[Moment, ...] = ()
 
     @classmethod
     def of_codes(cls, num_codes: int) -> TableMap:
@@ -212,16 +275,22 @@ class TableMap(FeatureMap):
             for j, bins in zip(block.columns, block.bins, strict=True):
                 require(0 <= j < len(self.binnings), "a block names a column that the map does not have")
                 require(len(bins) == self.binnings[j].num_cells, "bins: expected one bin for each cell")
+        for moment in self.moments:
+            for j, high in zip(moment.columns, moment.high, strict=True):
+                valid = 0 <= j < len(self.binnings) and self.binnings[j].ordered
+                require(valid, "a moment names a column that the map does not have, or that has no order")
+                require(high < self.binnings[j].num_codes - self.binnings[j].missing, "a moment has other codes")
 
     def equals(self, other: TableMap) -> bool:
         """Whether two maps have the same fields."""
-        equal = self.binnings == other.binnings and len(self.blocks) == len(other.blocks)
+        same_moments = self.moments == other.moments
+        equal = same_moments and self.binnings == other.binnings and len(self.blocks) == len(other.blocks)
         return equal and all(block.equals(theirs) for block, theirs in zip(self.blocks, other.blocks, strict=True))
 
     @property
     def kernel(self) -> TableKernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
         """k."""
-        return TableKernel(self.binnings, self.blocks)
+        return TableKernel(self.binnings, self.blocks, self.moments)
 
     @property
     def public_inputs(self):
@@ -236,7 +305,7 @@ class TableMap(FeatureMap):
 
     @property
     def num_features(self) -> int:
-        return sum(block.size for block in self.blocks)
+        return sum(term.size for term in (*self.blocks, *self.moments))
 
     @property
     def dim(self) -> int:
@@ -244,16 +313,21 @@ class TableMap(FeatureMap):
 
     @property
     def norm(self) -> float:
-        """√(Σ_b ω_b²)."""
-        return math.sqrt(sum(block.weight**2 for block in self.blocks))
+        """√(Σ_b ω_b² + 2 Σ_m ω_m²)."""
+        squares = [sum(term.weight**2 for term in terms) for terms in (self.blocks, self.moments)]
+        return math.sqrt(squares[0] + 2 * squares[1])
 
     @property
     def diameter(self) -> float:
         """√2.
 
-        Formal guarantee: every block has at most one entry that is not zero, so ‖ψ(x)‖² ≤ Σ_b ω_b² / Σ_b ω_b² = 1; no
-        entry is negative, so ‖ψ(x) − ψ(x′)‖² = ‖ψ(x)‖² + ‖ψ(x′)‖² − 2 ⟨ψ(x), ψ(x′)⟩ ≤ 2. The bound also holds for
-        zero vectors.
+        Formal guarantee: let s² = Σ_b ω_b² + 2 Σ_m ω_m². The squared distance s² ‖ψ(x) − ψ(x′)‖² is a sum over blocks
+        and moments. A block has at most one entry that is not zero, and no entry is negative, so it adds at most 2 ω².
+        A moment of two columns is a number from −ω to ω, so it adds at most 4 ω². A moment of one column with scores u
+        and u′ adds ω² d² (1 + v²), where d = |u − u′| and v = |u + u′|, as u² − u′² = (u − u′)(u + u′). Both scores are
+        from −1 to 1, so v ≤ 2 − d. The sum is at most 4 ω², because 4 − d² (1 + (2 − d)²) = (2 − d)(2 + d − d² (2 − d)),
+        and d² (2 − d) ≤ 32/27 < 2 on [0, 2]. Together this is at most 2 s². For a zero vector: a block has a norm of at
+        most ω and a moment of at most √2 ω, so ‖ψ(x)‖ ≤ 1.
         """
         return math.sqrt(2) * (1 + 1e-15)
 
@@ -285,7 +359,16 @@ class TableMap(FeatureMap):
             if block.zoom:
                 index = self._zoomed(block, index, codes[:, block.columns[0]], jnp)
             features.append(block.weight * scale * jax.nn.one_hot(index, block.size, dtype=x.dtype))
+        for moment in self.moments:
+            values = jnp.stack(self._moment(moment, codes), axis=1)
+            features.append((moment.weight * scale * values).astype(x.dtype))
         return jnp.concatenate(features, axis=1)
+
+    def _moment(self, moment: Moment, codes: Any) -> list[Any]:
+        """The features of a moment without its weight, [n] each, of codes [n, d] or of a list of d columns."""
+        by_column = codes if isinstance(codes, list) else codes.T
+        scores = [moment.scores(i, self.binnings[j], by_column[j]) for i, j in enumerate(moment.columns)]
+        return [scores[0], scores[0] * scores[0]] if len(scores) == 1 else [scores[0] * scores[1]]
 
     def _zoomed(self, block: Block, bins, codes, numpy):
         width = self.binnings[block.columns[0]].width
@@ -332,8 +415,48 @@ class TableMap(FeatureMap):
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         del rows_planned, devices, progress
+        weights = np.asarray(weights, np.float64)
         levels = np.repeat([block.weight / self.norm for block in self.blocks], [block.size for block in self.blocks])
-        return levels * self.weighted_counts(rows, np.asarray(weights, np.float64))
+        sums = [levels * self.weighted_counts(rows, weights)]
+        columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
+        for moment in self.moments:
+            values = np.stack(self._moment(moment, columns))
+            sums.append(moment.weight / self.norm * np.sum(values * weights, axis=1))
+        return np.concatenate(sums)
+
+    def integer_moments(self, rows: Real[np.ndarray, "n d"]) -> Int64[np.ndarray, "_"]:
+        """Σ_n of the features of all moments, where every term is rounded to an integer.
+
+        Let v = ω u rounded. The features of one column are v, and v² / ω rounded. The feature of two columns is ω u u′
+        rounded.
+
+        Args:
+          rows: category codes, whole numbers, [n, d].
+
+        Returns:
+          One integer for each feature of each moment, in their order.
+        """
+        columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
+        sums = []
+        for moment in self.moments:
+            values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
+            sums.append(values.sum())
+            if len(moment.columns) == 1:
+                sums.append(((values * values + moment.weight // 2) // moment.weight).sum())
+        return np.asarray(sums, np.int64)
+
+    def moment_sums(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "_"]]:
+        """For each moment, the sums of its features without their weight over N rows: [2] or [1].
+
+        Args:
+          coordinates: of the mean embedding, exact or noisy, [F].
+          num_rows: N.
+        """
+        sums, start = [], sum(block.size for block in self.blocks)
+        for moment in self.moments:
+            sums.append(coordinates[start : start + moment.size] * (num_rows * self.norm / moment.weight))
+            start += moment.size
+        return sums
 
     def marginals(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "..."]]:
         """The marginals of a mean embedding of N rows, one for each block, of the block's shape.
@@ -356,7 +479,8 @@ class TableMap(FeatureMap):
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableIntegers(IntegerMap):
-    """q(x) = (ω_b e_{c_b(x)})_b = s ψ(x), s = √(Σ_b ω_b²), without any rounding: the weights ω are integers.
+    """q(x) ≈ s ψ(x), s = √(Σ_b ω_b² + 2 Σ_m ω_m²). Counts are exact, because the weights ω are integers. Features of
+    moments are rounded, see ``TableMap.integer_moments``.
 
     Attributes:
       feature_map: a TableMap.
@@ -370,15 +494,23 @@ class TableIntegers(IntegerMap):
     @classmethod
     def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:
         """See ``FeatureMap.integers``."""
-        largest = max(block.weight for block in feature_map.blocks)
+        largest = max(term.weight for term in (*feature_map.blocks, *feature_map.moments))
         if num_rows * largest >= 2**MAX_SUM_BITS:
             raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly")
         return cls(feature_map, feature_map.norm)
 
     @property
     def diameter(self) -> float:
-        """√(2 Σ_b ω_b²). The proof of ``TableMap.diameter`` holds for these integers too."""
-        return math.sqrt(2 * sum(block.weight**2 for block in self.feature_map.blocks)) * (1 + 1e-15)
+        """√(2 Σ_b ω_b² + Σ_m (2 ω_m + 1)²).
+
+        Formal guarantee: blocks are as in ``TableMap.diameter``. A moment of two columns is an integer from −ω to ω. For
+        a moment of one column, v / ω is from −1 to 1, so the proof of ``TableMap.diameter`` bounds the distance of
+        (v, v² / ω) by 2 ω. Rounding v² / ω changes the distance by at most 1, because it moves each of both points by at
+        most 1/2.
+        """
+        squares = 2 * sum(block.weight**2 for block in self.feature_map.blocks)
+        squares += sum((2 * moment.weight + 1) ** 2 for moment in self.feature_map.moments)
+        return math.sqrt(squares) * (1 + 1e-15)
 
     @property
     def certain_diameter(self) -> float:
@@ -386,15 +518,17 @@ class TableIntegers(IntegerMap):
 
     @property
     def norm_bound(self) -> float:
-        return self.units * (1 + 1e-15)
+        """s, and 1 more for each moment, because v² / ω is rounded."""
+        return (self.units + len(self.feature_map.moments)) * (1 + 1e-15)
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         blocks = self.feature_map.blocks
         weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
-        counts = self.feature_map.weighted_counts(rows if np.all(usable) else rows[usable])
+        rows = rows if np.all(usable) else rows[usable]
+        counts = self.feature_map.weighted_counts(rows).astype(np.int64) * weights
         if progress:
             progress(len(rows), len(rows))
-        return counts.astype(np.int64) * weights
+        return np.concatenate([counts, self.feature_map.integer_moments(rows)])
 
     def released(self, total):
         return total

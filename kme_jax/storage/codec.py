@@ -175,7 +175,8 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
     if not isinstance(fields, dict):
         raise ValueError(f"{cls.__name__} has other fields")
     fields = {(name if name in names else entry.former_fields.get(name, name)): field for name, field in fields.items()}
-    if set(fields) != names or len(fields) != len(value["fields"]):
+    complete = names - set(entry.added_fields) <= set(fields) <= names
+    if not complete or len(fields) != len(value["fields"]):
         raise ValueError(f"{cls.__name__} has other fields")
     decoded = {}
     with jaxtyped("context"):  # dimensions of one name have one size within this object

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
+from kme_jax.table.dependence import dependent
 from kme_jax.table.histogram import project_to_simplex, smooth, threshold
 from kme_jax.table.plan import (
     Layout,
@@ -20,6 +23,7 @@ from kme_jax.table.plan import (
     sigma,
 )
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
+from kme_jax.table.tilt import Moments, cell_scores, tilted
 
 
 def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
@@ -103,7 +107,33 @@ def observe(
         *_pairs(layout, offsets, pairs),
         *_pairs(layout, union_offsets, coarse),
         unions,
+        *_products(layout, plan, singles, offsets, pairs),
     )
+
+
+def _products(
+    layout: Layout, plan: Plan, singles: Singles, offsets: list[int], noisy: NoisyEmbedding | None
+) -> tuple[Float[np.ndarray, "bins scored"], Float[np.ndarray, "scored scored"], Float[np.ndarray, "scored scored"]]:
+    """Mean scores of bins [D, S], noisy sums of products of scores [S, S], and the precision of the sums [S, S]."""
+    moments = [] if noisy is None else [m for m in map_of(noisy).moments if len(m.columns) == 2]
+    columns = sorted({j for moment in moments for j in moment.columns})
+    scores = np.zeros((offsets[-1], len(columns)))
+    products, precision = np.zeros((len(columns),) * 2), np.zeros((len(columns),) * 2)
+    if noisy is None:
+        return scores, products, precision
+    sums = map_of(noisy).moment_sums(noisy.coordinates, noisy.mechanism.num_rows)
+    for moment, total in zip(map_of(noisy).moments, sums, strict=True):
+        if len(moment.columns) == 1:
+            continue
+        places = [columns.index(j) for j in moment.columns]
+        products[places[0], places[1]], precision[places[0], places[1]] = total[0], 1 / sigma(noisy, moment)
+        for i, (place, j) in enumerate(zip(places, moment.columns, strict=True)):
+            a, first = layout.columns.index(j), layout.binnings[j].first_codes()
+            of_cells = cell_scores(moment, i, layout.binnings[j], first[:-1], first[1:])[0]
+            counts = singles.smoothed[a].sum(0) + 1e-9
+            masses = np.bincount(plan.bins[a], counts)
+            scores[slice(*offsets[a : a + 2]), place] = np.bincount(plan.bins[a], counts * of_cells) / masses
+    return scores, products, precision
 
 
 def _by_class(
@@ -142,6 +172,7 @@ def _leaves(
     sums: Float[np.ndarray, "cells"],
     sums_noise: float,
     masses: Float[np.ndarray, "classes bins"],
+    inside: Bool[np.ndarray, "cells"],
     zoom: tuple | None,
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
@@ -154,14 +185,15 @@ def _leaves(
       sums: noisy counts of all classes together, [cells].
       sums_noise: σ of ``sums``.
       masses: counts of every class and bin in the fit, [T, B].
+      inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
     """
     estimate = _by_class(binning, bins, counts, noise, sums, sums_noise, masses)
-    shares = np.empty_like(estimate)
+    shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
-        inside = bins == b
+        cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
         for t, mass in enumerate(masses[:, b]):
-            shares[t, inside] = project_to_simplex(estimate[t, inside] / max(mass, 1e-9), 1.0)
+            shares[t, cells] = project_to_simplex(estimate[t, cells] / max(mass, 1e-9), 1.0)
     first = binning.first_codes()
     leaves = Leaves(first[:-1], first[1:], bins, shares)
     if zoom is None:
@@ -182,11 +214,13 @@ def _leaves(
         new_last.append(np.minimum(starts[1:][kept], leaves.last[cell]))
         new_bins.append(np.full(int(kept.sum()), bins[cell]))
         new_shares.append(shares[:, cell, None] * inside)
+    first_codes = np.concatenate(new_first)
+    order = np.argsort(first_codes, kind="stable")
     return Leaves(
-        np.concatenate(new_first),
-        np.concatenate(new_last),
-        np.concatenate(new_bins),
-        np.concatenate(new_shares, axis=1),
+        first_codes[order],
+        np.concatenate(new_last)[order],
+        np.concatenate(new_bins)[order],
+        np.concatenate(new_shares, axis=1)[:, order],
     )
 
 
@@ -217,18 +251,41 @@ def synthesise(
     weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in _marginals(pairs) if block.zoom}
-    leaves = [
-        _leaves(
-            layout.binnings[j],
-            plan.bins[a],
-            singles.counts[a],
-            singles.sigmas[a],
-            singles.sums[a],
-            singles.sums_sigmas[a],
-            masses[:, slice(*observed.offsets[a : a + 2])],
-            zooms.get(j),
-        )
-        for a, j in enumerate(layout.columns)
+    leaves, shares_of_bins = [], []
+    for a, j in enumerate(layout.columns):
+        of_column = masses[:, slice(*observed.offsets[a : a + 2])]
+        cells = singles.counts[a], singles.sigmas[a], singles.sums[a], singles.sums_sigmas[a]
+        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j))
+        measured = singles.moments[a]
+        if measured is not None:
+            every = [measured, *_narrow(layout, j, pairs)]
+            ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a])
+        leaves.append(ranges)
+        shares_of_bins.append(of_column / num_rows)
+    rows = RelaxedRows(weights, probabilities.astype(np.float32), observed.offsets, tuple(leaves), layout.split)
+    rows = rows.raked(shares_of_bins) if layout.numbers else rows
+    return rows if pairs is None else dependent(rows, layout, pairs, seed)
+
+
+def _narrow(layout: Layout, j: int, noisy: NoisyEmbedding | None) -> list[Moments]:
+    """The moments of the column of index j in the third measurement."""
+    if noisy is None:
+        return []
+    num_rows = noisy.mechanism.num_rows
+    sums = map_of(noisy).moment_sums(noisy.coordinates, num_rows)
+    return [
+        Moments(moment, layout.binnings[j], values, sigma(noisy, moment), num_rows)
+        for moment, values in zip(map_of(noisy).moments, sums, strict=True)
+        if moment.columns == (j,)
     ]
-    probabilities = probabilities.astype(np.float32)
-    return RelaxedRows(weights, probabilities, observed.offsets, tuple(leaves), layout.split)
+
+
+def _with_moments(
+    leaves: Leaves, masses: Float[np.ndarray, "classes bins"], measured: list[Moments], noise: float
+) -> tuple[Leaves, Float[np.ndarray, "classes bins"]]:
+    """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``."""
+    counts = masses[:, leaves.bins] * leaves.shares
+    counts = tilted(counts, leaves.first, leaves.last, measured, noise)
+    masses = np.stack([np.bincount(leaves.bins, of_class, masses.shape[1]) for of_class in counts])
+    shares = counts / np.maximum(masses, 1e-300)[:, leaves.bins]
+    return dataclasses.replace(leaves, shares=shares), masses

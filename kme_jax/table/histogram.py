@@ -13,6 +13,7 @@ _NUM_SHIFTS = 16
 # all noise.
 _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
 _NUM_SPLITS, _SPLIT = 4, 0.5
+_RARELY = 20  # P(g > √(2 log(20 n))) < 0.01 / n for a standard normal g and n ≥ 4
 
 
 def project_to_simplex(values: Real[np.ndarray, "*n cells"], total: float) -> Float64[np.ndarray, "*n cells"]:
@@ -103,3 +104,29 @@ def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.nd
     The threshold has the least estimated risk.
     """
     return _best(_thresholded, values, sigma)
+
+
+def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]:
+    """The first and the last place that stand out from noise, as a range [first, last).
+
+    A dyadic interval stands out if neither of its halves does, and its sum exceeds a level. Sums of pure noise exceed
+    it, anywhere, with a probability below 0.01. All places are returned if nothing stands out.
+
+    Args:
+      values: noisy counts along an ordered axis, [n].
+      sigma: standard deviation of their noise.
+    """
+    size = 1 << max(len(values) - 1, 0).bit_length()
+    sums = np.pad(np.asarray(values, np.float64), (0, size - len(values)))
+    level = math.sqrt(2 * math.log(_RARELY * 2 * size)) * sigma
+    inner, first, last, width = np.zeros(size, bool), size, 0, 1
+    while True:
+        stands_out = sums > level * math.sqrt(width)
+        places = np.flatnonzero(stands_out & ~inner)
+        if len(places):
+            first, last = min(first, int(places[0]) * width), max(last, (int(places[-1]) + 1) * width)
+        if len(sums) == 1:
+            break
+        inner = (stands_out | inner).reshape(-1, 2).any(1)
+        sums, width = sums.reshape(-1, 2).sum(1), 2 * width
+    return (first, min(last, len(values))) if first < last else (0, len(values))

@@ -183,7 +183,7 @@ def _draft(
     mechanism = secure_mechanism(singles_map.integers(num_rows), num_rows, budget, share=share)
     nothing = NoisyEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
     statement = privacy_statement({NAMES[0]: nothing}, composition=planned, public_inputs=public_inputs(schema, target))
-    return TableMeasurement(schema, target, plans.Plan([], []), {NAMES[0]: nothing}, statement)
+    return TableMeasurement(schema, target, plans.Plan([], [], np.zeros((0, 2), np.int64)), {NAMES[0]: nothing}, statement)
 
 
 def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
@@ -219,12 +219,14 @@ def _measure_table(
     rho = cast(float, planned.rho)
     plan = plans.Plan.create(layout, singles, num_rows, rho)
     chosen: list[int] = []
+    products: list[tuple[int, int]] = []
     coarse = plans.coarse_map(layout, plan)
     if coarse is not None:
         measured[NAMES[1]] = session.measure(1, coarse, shares[1])
         associated = plans.association(layout, plan, singles, measured[NAMES[1]])
         chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
-    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles))
+        products = plans.strong_pairs(layout, chosen, associated)
+    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products)
     if last is not None:
         measured[NAMES[2]] = session.measure(2, last, shares[2])
     statement = table_statement(schema, target, measured, budget, total)

@@ -3,11 +3,12 @@
 There are three measurements. Each one is planned from the noisy counts of those before it.
 
 1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand. It is split by the
-   classes of the target. If there are many classes, the marginal without classes is measured too.
+   classes of the target. If there are many classes, the marginal without classes is measured too. The mean and the mean
+   square of an ordered column of many values are measured too, because the noise of a thousand cells adds up in them.
 2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts.
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
-   bins, as long as this lowers the error. For columns of many values, the marginals of the bins are measured again, and
-   cells that stand out are cut into parts.
+   bins, as long as this lowers the error. The mean product of two ordered columns is measured too. For columns of many
+   values, the marginals of the bins are measured again, and cells that stand out are cut into parts.
 
 Bins, pairs and cells are chosen from noisy counts and public quantities alone. So the three measurements compose.
 """
@@ -17,16 +18,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, Int64, Real
+from jaxtyping import Bool, Float, Int, Int64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.table import Binning, Block, TableMap
+from kme_jax.feature_maps.table import Binning, Block, Moment, TableMap
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.table.histogram import project_to_simplex, smooth
+from kme_jax.table.histogram import project_to_simplex, smooth, standing_out
+from kme_jax.table.tilt import Moments, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
 _FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all marginals are split by
@@ -37,7 +39,20 @@ _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
-_WEIGHT_UNIT = 64
+_WEIGHT_UNIT = 1 << 16  # so that scores are rounded to small parts of their range
+_FORMER_UNIT = 64  # of measurements without moments, by earlier versions
+_MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
+# Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
+# there are none, and of the product of a pair.
+_MOMENT_COST, _ONLY_MOMENT_COST, _PRODUCT_COST = 0.05, 0.4, 0.3
+# Share of ρ for the moments of a column in the third measurement, in units of 1 / (number of columns), if its rows fill
+# its bounds. The noisy mean then has 2.2 times the error of a mean with an equal share of all of ρ, and other
+# measurements add to it. If rows fill only a part r of the bounds, the share is r times as large, and the error √r times.
+_MOMENT_SHARE = 0.2
+_MOST_MOMENTS = 0.3  # largest share of the third measurement for moments
+_LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed for, in units of the bounds
+_STRONG = 0.08  # association of a pair of ordered columns, from which on its product is measured
+_MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
 _MAX_PARTS = 4096  # of a cell
@@ -54,11 +69,13 @@ class Layout:
       binnings: one for each column.
       split: index of the target column if all marginals are split by it, otherwise −1.
       target: index of the target column, or −1 if there is none.
+      unit: the weight of a block of one cell. It is smaller for measurements by earlier versions, without moments.
     """
 
     binnings: tuple[Binning, ...]
     split: int
     target: int
+    unit: int = _WEIGHT_UNIT
 
     @classmethod
     def create(cls, binnings: Sequence[Binning], target: int, num_rows: int, rho: float) -> Layout:
@@ -80,9 +97,10 @@ class Layout:
         return cls(tuple(binnings), target if num_codes <= most else -1, target)
 
     @classmethod
-    def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan) -> Layout:
-        """The layout that a plan was created for."""
-        return cls(tuple(binnings), target if len(plan.bins) < len(binnings) else -1, target)
+    def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: TableMap) -> Layout:
+        """The layout that a plan and the map of its first measurement were created for."""
+        unit = _FORMER_UNIT if min(block.weight for block in singles.blocks) < _WEIGHT_UNIT else _WEIGHT_UNIT
+        return cls(tuple(binnings), target if len(plan.bins) < len(binnings) else -1, target, unit)
 
     @property
     def columns(self) -> list[int]:
@@ -93,6 +111,22 @@ class Layout:
     def num_classes(self) -> int:
         """T, the number of classes; 1 if marginals are not split."""
         return self.binnings[self.split].num_cells if self.split >= 0 else 1
+
+    def weight(self, size: int) -> int:
+        """The weight ω of a block of so many cells.
+
+        The sum of the errors of all cells is least if weights are in proportion to the cube root of the number of
+        cells of a marginal.
+        """
+        return round(self.unit * size ** (1 / 3))
+
+    @property
+    def numbers(self) -> list[int]:
+        """Positions in :attr:`columns` of the columns whose moments are measured: ordered, with many values."""
+        if self.unit == _FORMER_UNIT:
+            return []
+        binnings = [self.binnings[j] for j in self.columns]
+        return [a for a, b in enumerate(binnings) if b.ordered and self.num_classes * b.num_values > _MANY]
 
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
@@ -106,9 +140,6 @@ class Layout:
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
 
-        The sum of the errors of all cells is least if weights are in proportion to the cube root of the number of
-        cells of a marginal.
-
         Args:
           marginals: for each one, its columns and their bins.
         """
@@ -118,7 +149,7 @@ class Layout:
         for marginal in marginals:
             columns, bins = zip(*split, *marginal, strict=True) if split else zip(*marginal, strict=True)
             block = Block(tuple(columns), tuple(bins))
-            blocks.append(dataclasses.replace(block, weight=round(_WEIGHT_UNIT * block.size ** (1 / 3))))
+            blocks.append(dataclasses.replace(block, weight=self.weight(block.size)))
         return blocks
 
 
@@ -152,19 +183,32 @@ def map_of(noisy: NoisyEmbedding) -> TableMap:
     return noisy.feature_map
 
 
-def sigma(noisy: NoisyEmbedding, block: Block) -> float:
-    """The standard deviation of the noise of a block's counts."""
+def sigma(noisy: NoisyEmbedding, term: Block | Moment) -> float:
+    """The standard deviation of the noise of a block's counts, or of the sums of a moment."""
     mechanism = noisy.mechanism
-    return mechanism.scale * mechanism.num_rows * map_of(noisy).norm / block.weight
+    return mechanism.scale * mechanism.num_rows * map_of(noisy).norm / term.weight
+
+
+def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
+    """ω of a moment whose share of the budget is ``cost`` times that of an average block.
+
+    A block adds 2 ω² to the squared diameter, and a moment 4 ω².
+    """
+    return max(1, round(math.sqrt(cost / 2 * np.mean([float(block.weight) ** 2 for block in blocks]))))
 
 
 def singles_map(layout: Layout) -> TableMap:
-    """The first measurement: the marginal of every column with classes, and also without if there are many classes."""
+    """The first measurement: the marginal of every column with classes, and also without if there are many classes, and
+    the moments of columns of many values over their public bounds."""
     marginals = [[(j, np.arange(layout.binnings[j].num_cells))] for j in layout.columns]
     blocks = layout.blocks(marginals)
     if layout.has_totals:
         blocks += [Block(b.columns[1:], b.bins[1:], weight=b.weight) for b in blocks]
-    return TableMap(layout.binnings, tuple(blocks))
+    weight, moments = _moment_weight(_MOMENT_COST if layout.pairs() else _ONLY_MOMENT_COST, blocks), []
+    for j in (layout.columns[a] for a in layout.numbers):
+        binning = layout.binnings[j]
+        moments.append(Moment((j,), (0,), (binning.num_codes - binning.missing - 1,), weight))
+    return TableMap(layout.binnings, tuple(blocks), tuple(moments))
 
 
 @short_repr
@@ -179,7 +223,10 @@ class Singles:
       totals_sigmas: standard deviations of the noise of ``totals``.
       sums: the best noisy estimates of the counts of every cell, all classes together, [cells].
       sums_sigmas: standard deviations of the noise of ``sums``.
-      smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N.
+      smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N. They agree with the moments.
+      moments: the measured moments; None for columns without.
+      inside: whether each cell is within the margins of the cells that stand out, [cells]. Estimates are 0 elsewhere,
+        where positive noise looks like rows. Then the moments say how many rows there may be.
     """
 
     counts: list[Float[np.ndarray, "classes _"]]
@@ -189,6 +236,8 @@ class Singles:
     sums: list[Float[np.ndarray, "_"]]
     sums_sigmas: list[float]
     smoothed: list[Float[np.ndarray, "classes _"]]
+    moments: list[Moments | None]
+    inside: list[Bool[np.ndarray, "_"]]
 
     @classmethod
     def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
@@ -204,16 +253,35 @@ class Singles:
             weights = [s**2 / (s**2 + t**2) for s, t in zip(sums_sigmas, totals_sigmas, strict=True)]
             sums = [(1 - weight) * s + weight * t for weight, s, t in zip(weights, sums, totals, strict=True)]
             sums_sigmas = [s * math.sqrt(1 - weight) for weight, s in zip(weights, sums_sigmas, strict=True)]
-        smoothed = []
+        moments: list[Moments | None] = [None] * size
+        sums_of_moments = feature_map.moment_sums(noisy.coordinates, num_rows)
+        for a, moment, values in zip(layout.numbers, feature_map.moments, sums_of_moments, strict=True):
+            moments[a] = Moments(moment, layout.binnings[layout.columns[a]], values, sigma(noisy, moment), num_rows)
+        smoothed, inside = [], []
         for a, j in enumerate(layout.columns):
-            estimate = project_to_simplex(_along_values(layout.binnings[j], counts[a], sigmas[a]).reshape(-1), num_rows)
-            estimate = estimate.reshape(counts[a].shape)
+            inside.append(np.ones(len(sums[a]), bool))
+            if moments[a] is not None:
+                inside[a] = _within_margins(layout.binnings[j], sums[a], sums_sigmas[a])
+            estimate = np.where(inside[a], _along_values(layout.binnings[j], counts[a], sigmas[a]), -math.inf)
+            estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(counts[a].shape)
             if totals is not None:  # counts are scaled so that their sums over classes agree with the totals
-                target = project_to_simplex(_along_values(layout.binnings[j], sums[a], sums_sigmas[a]), num_rows)
+                target = np.where(inside[a], _along_values(layout.binnings[j], sums[a], sums_sigmas[a]), -math.inf)
+                target = project_to_simplex(target, num_rows)
                 estimate = estimate + num_rows * _EVENLY / estimate.size
                 estimate = estimate * (target / estimate.sum(0))
+            if (measured := moments[a]) is not None:
+                first = layout.binnings[j].first_codes()
+                estimate = tilted(estimate, first[:-1], first[1:], [measured], sums_sigmas[a])
             smoothed.append(estimate)
-        return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed)
+        return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed, moments, inside)
+
+
+def _within_margins(binning: Binning, counts: Float[np.ndarray, "cells"], noise: float) -> Bool[np.ndarray, "cells"]:
+    """Which cells are between the cells that stand out, or not further beyond them than ``_MARGIN``, [cells]."""
+    first, last = standing_out(counts[: binning.num_values], noise)
+    margin = _MARGIN * (last - first)
+    places = np.arange(binning.num_cells)
+    return ((places >= first - margin) & (places < last + margin)) | (places == binning.num_values)
 
 
 def _along_values(
@@ -263,6 +331,18 @@ def choose_bins(
     return np.append(bins, bins.max() + 1)
 
 
+def _score_ranges(layout: Layout, singles: Singles) -> Int64[np.ndarray, "numbers 2"]:
+    """For each column with moments, the first and the last code of the cells that stand out, int64 [numbers, 2]."""
+    ranges = []
+    for a in layout.numbers:
+        binning = layout.binnings[layout.columns[a]]
+        low, high = standing_out(singles.sums[a][: binning.num_values], singles.sums_sigmas[a])
+        first = binning.first_codes()
+        low, high = int(first[low]), int(first[high]) - 1
+        ranges.append((low, high) if low < high else (0, binning.num_codes - binning.missing - 1))
+    return np.asarray(ranges, np.int64).reshape(-1, 2)
+
+
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -271,10 +351,12 @@ class Plan:
     Attributes:
       bins: the bin of every cell, for the third measurement.
       unions: the union of every bin, for the second measurement.
+      ranges: for each of ``Layout.numbers``, the codes between which its scores grow in products, int64 [numbers, 2].
     """
 
     bins: list[Int[np.ndarray, "_"]]
     unions: list[Int[np.ndarray, "_"]]
+    ranges: Int64[np.ndarray, "numbers 2"]
 
     @classmethod
     def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
@@ -293,7 +375,7 @@ class Plan:
             sums = np.bincount(bins[-1], counts)
             least = min(_SIGNIFICANT * coarse, num_rows / 10)
             unions.append(choose_bins(Binning(len(sums), binning.ordered, binning.missing, 1), sums, num_unions, least))
-        return cls(bins, unions)
+        return cls(bins, unions, _score_ranges(layout, singles))
 
     def check(self, layout: Layout) -> None:
         """Refuses a plan that was read from a file and does not fit a layout.
@@ -308,6 +390,10 @@ class Plan:
                 complete = numbers.min() == 0 and numbers.max() < len(numbers) and np.bincount(numbers).all()
                 require(bool(complete), f"{name}: a number is left out")
             require(len(unions) == int(bins.max()) + 1, "unions: expected one for each bin")
+        check_array(self.ranges, "ranges", "i", (len(layout.numbers), 2))
+        for a, (low, high) in zip(layout.numbers, self.ranges.tolist(), strict=True):
+            binning = layout.binnings[layout.columns[a]]
+            require(0 <= low < high < binning.num_codes - binning.missing, "ranges: these are no codes of the column")
 
     @property
     def merged(self) -> list[Int[np.ndarray, "_"]]:
@@ -393,17 +479,69 @@ def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
             bins[cells] = np.arange(len(cells))
             zoom = min(binning.width, _MAX_PARTS)
             block = Block((j,), (bins,), zoom=zoom)
-            blocks.append(dataclasses.replace(block, weight=round(_WEIGHT_UNIT * zoom ** (1 / 3))))
+            blocks.append(dataclasses.replace(block, weight=layout.weight(zoom)))
     return blocks
 
 
-def pairs_map(layout: Layout, plan: Plan, chosen: Sequence[int], zooms: Sequence[Block]) -> TableMap | None:
-    """The third measurement: wide columns, the chosen pairs and parts of cells. None if there is nothing to measure."""
+def strong_pairs(
+    layout: Layout, chosen: Sequence[int], association: Float[np.ndarray, "pairs"]
+) -> list[tuple[int, int]]:
+    """The chosen pairs of columns with many values that are far from independence, as indices of columns.
+
+    Args:
+      layout: of the columns.
+      chosen: positions of pairs in ``layout.pairs()``.
+      association: of every pair, [pairs].
+    """
+    numbers, pairs = set(layout.numbers), layout.pairs()
+    strong = [pairs[i] for i in chosen if numbers.issuperset(pairs[i]) and association[i] >= _STRONG]
+    return [(layout.columns[a], layout.columns[b]) for a, b in strong]
+
+
+def pairs_map(
+    layout: Layout,
+    plan: Plan,
+    chosen: Sequence[int],
+    zooms: Sequence[Block],
+    products: Sequence[tuple[int, int]],
+) -> TableMap | None:
+    """The third measurement: wide columns, the chosen pairs, products of scores, moments, and parts of cells.
+
+    The scores of the moments of a single column have a margin beyond the range of its scores in products.
+
+    Args:
+      layout: of the columns.
+      plan: the bins and the ranges of scores.
+      chosen: positions of pairs in ``layout.pairs()``.
+      zooms: blocks that cut cells into parts.
+      products: indices of the columns of each product, see :func:`strong_pairs`.
+
+    Returns:
+      None if there is nothing to measure.
+    """
     wide = wide_columns(layout, plan) if layout.pairs() else []
     positions = [(a,) for a in wide] + [layout.pairs()[i] for i in chosen]
     marginals = [[(layout.columns[a], plan.bins[a]) for a in columns] for columns in positions]
     blocks = (*layout.blocks(marginals), *zooms)
-    return TableMap(layout.binnings, blocks) if blocks else None
+    if not blocks:
+        return None
+    moments = []
+    ranges = {layout.columns[a]: tuple(bounds) for a, bounds in zip(layout.numbers, plan.ranges.tolist(), strict=True)}
+    wider = {}
+    for j, (low, high) in ranges.items():
+        margin, most = round(_MARGIN * (high - low)), layout.binnings[j].num_codes - layout.binnings[j].missing - 1
+        low, high = max(0, low - margin), min(most, high + margin)
+        share = _MOMENT_SHARE / len(layout.binnings) / shares(layout)[2]
+        wider[j] = low, high, share * max((high - low) / most, _LEAST_RANGE)
+    total = sum(share for *_, share in wider.values())
+    rest = max(1 - total, 1 - _MOST_MOMENTS)  # what blocks have
+    for j, (low, high, share) in wider.items():
+        cost = share * min(1, (1 - rest) / total) / rest * len(blocks)
+        moments.append(Moment((j,), (low,), (high,), _moment_weight(cost, blocks)))
+    for pair in products:
+        low, high = zip(*(ranges[j] for j in pair), strict=True)
+        moments.append(Moment(pair, low, high, _moment_weight(_PRODUCT_COST, blocks)))
+    return TableMap(layout.binnings, blocks, tuple(moments))
 
 
 def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> None:
@@ -433,10 +571,17 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     for block in zooms:
         width = layout.binnings[block.columns[0]].width
         parts = min(width, _MAX_PARTS)
-        valid = width > 1 and block.zoom == parts and block.weight == round(_WEIGHT_UNIT * parts ** (1 / 3))
+        valid = width > 1 and block.zoom == parts and block.weight == layout.weight(parts)
         require(valid, "the number of parts of a cell is invalid")
     require(len(set(chosen)) == len(chosen), "a pair is measured twice")
-    require(_same(maps[2], pairs_map(layout, plan, chosen, zooms)), "the third measurement is not of pairs of the plan")
+    products = [(m.columns[0], m.columns[1]) for m in maps[2].moments if len(m.columns) == 2]
+    of_chosen = {tuple(layout.columns[a] for a in pair) for pair in (layout.pairs()[i] for i in chosen)}
+    of_numbers = {layout.columns[a] for a in layout.numbers}
+    require(len(set(products)) == len(products), "a product is measured twice")
+    valid = all(pair in of_chosen and of_numbers.issuperset(pair) for pair in products)
+    require(valid, "a product is measured of columns that are no chosen pair of numbers")
+    of_plan = pairs_map(layout, plan, chosen, zooms, products)
+    require(_same(maps[2], of_plan), "the third measurement is not of pairs of the plan")
 
 
 def _same(one: TableMap | None, other: TableMap | None) -> bool:
@@ -474,23 +619,28 @@ class Largest:
 def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     """Bounds of the maps of the three measurements, known before any noise is drawn. They hold for all noisy counts.
 
-    Formal guarantee: the weight of a marginal is round(64 · size^(1/3)), which increases with its size. Bins of a
+    Formal guarantee: the weight of a marginal is round(unit · size^(1/3)), which increases with its size. Bins of a
     column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there are
     no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
     classes. The first measurement has one marginal for each column, with classes, and at most one more without
     (``singles_map``), of the same weight. The second has one for each pair (``coarse_map``). The third has at most one
     for each column and each pair, and, for a column whose cells have several codes, one of the parts of cells, with a
-    weight of at most 64 · 4096^(1/3) (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the
-    squares of these bounds, as no term is negative.
+    weight of at most unit · 4096^(1/3) (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the
+    squares of these bounds, as no term is negative. The weight of a moment is at most the largest weight of a block of
+    the map (``_moment_weight``), and (2 ω + 1)² / 2 is at most 2 (ω + 1)². There is one for each column with many values
+    in the first measurement, and at most one for each pair of them in the third.
     """
 
     def weight(size: int) -> int:
-        return round(_WEIGHT_UNIT * size ** (1 / 3)) + 1  # one more, because the root is rounded
+        return layout.weight(size) + 2  # one more, because the root is rounded, and one for the rounding of moments
 
     sizes = [layout.binnings[j].num_cells for j in layout.columns]
     singles = [weight(layout.num_classes * size) for size in sizes]
     pairs = [weight(layout.num_classes * sizes[a] * sizes[b]) for a, b in layout.pairs()]
     zooms = [weight(min(layout.binnings[j].width, _MAX_PARTS)) for j in layout.columns if layout.binnings[j].width > 1]
     weights = [singles * 2, pairs, [*singles, *pairs, *zooms]]
+    num_numbers = len(layout.numbers)
+    weights[0] += [max(singles)] * 2 * num_numbers
+    weights[2] += [max(weights[2])] * 2 * math.comb(num_numbers, 2)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)
     return first, second, third

@@ -32,6 +32,7 @@ _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
 _FINEST = 1e-7
+_NUM_RAKES = 20
 _PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
 
 
@@ -56,6 +57,10 @@ class Observed:
       coarse: noisy counts of every class and pair of unions of bins, [T, E, E].
       coarse_precision: 1/σ of ``coarse``, [E, E].
       unions: 1 where a bin is in a union, 0 elsewhere, [D, E].
+      scores: the mean score of each bin for each column with scores, 0 for the bins of other columns, [D, S].
+      products: noisy sums over all rows of the product of the scores of two columns, [S, S]; 0 where nothing was
+        measured.
+      products_precision: 1/σ of ``products``, [S, S]; 0 where nothing was measured.
     """
 
     offsets: tuple[int, ...]
@@ -70,6 +75,9 @@ class Observed:
     coarse: Float[np.ndarray, "classes unions unions"]
     coarse_precision: Float[np.ndarray, "unions unions"]
     unions: Float[np.ndarray, "bins unions"]
+    scores: Float[np.ndarray, "bins scored"]
+    products: Float[np.ndarray, "scored scored"]
+    products_precision: Float[np.ndarray, "scored scored"]
 
 
 def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
@@ -89,11 +97,14 @@ def _steps(state, data, first, num_steps, *, offsets):
         pairs = einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
         singles = einsum("tk,tka->ta", weights, probabilities)
         coarse = einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"])
+        scores = einsum("tka,as->tks", probabilities, data["scores"])
+        products = einsum("tks,tk,tkr->sr", scores, weights, scores)
         misfit = (
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
             + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
             + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
+            + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
         prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
         return (misfit + prior) / 2
@@ -147,6 +158,7 @@ def fit(
     single = functools.partial(np.asarray, dtype=np.float32)
     names = ("singles", "singles_sigma", "totals", "totals_precision")
     names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
+    names += ("scores", "products", "products_precision")
     finest = _FINEST * observed.num_rows
     data = {
         name: single(
@@ -237,11 +249,13 @@ class Leaves:
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
 
-@storable()
+@storable(added_fields=("dependence",))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelaxedRows:
     """A distribution of rows: a mixture of products of distributions of the columns. Public.
+
+    With ``dependence``, the columns of each relaxed row are coupled by a Gaussian copula instead of being independent.
 
     Attributes:
       weights: of the relaxed rows, [T, K], with Σ = 1. The T classes are the values of the column ``split``.
@@ -249,6 +263,8 @@ class RelaxedRows:
       offsets: the first bin of each of these columns, followed by D.
       leaves: the ranges of codes of each of these columns.
       split: index of the column whose values are the classes, or −1 for a single class.
+      dependence: correlations of the normal variables whose ranks decide the values of the columns except ``split``
+        within each relaxed row, [C, C]; None if columns are independent there.
     """
 
     weights: Float[np.ndarray, "classes K"]
@@ -256,6 +272,7 @@ class RelaxedRows:
     offsets: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     leaves: tuple[Leaves, ...]
     split: int = dataclasses.field(metadata={"static": True})
+    dependence: Float[np.ndarray, "columns columns"] | None = None
 
     def validate(self) -> None:
         """Refuses invalid fields of relaxed rows that were read from a file.
@@ -276,6 +293,10 @@ class RelaxedRows:
             require(int(leaves.bins.max()) < size, "leaves: there is no such bin")
         nonnegative = bool((self.weights >= 0).all() and (self.probabilities >= 0).all())
         require(nonnegative and abs(float(self.weights.sum()) - 1) < 1e-6, "weights or probabilities are invalid")
+        if self.dependence is not None:
+            check_array(self.dependence, "dependence", "f", (len(self.leaves),) * 2)
+            symmetric = np.allclose(self.dependence, self.dependence.T) and np.allclose(np.diag(self.dependence), 1)
+            require(symmetric and bool((np.linalg.eigvalsh(self.dependence) > -1e-6).all()), "dependence is invalid")
 
     def check_codes(self, num_codes: Sequence[int]) -> None:
         """Refuses relaxed rows that do not fit columns with these numbers of codes.
@@ -291,6 +312,27 @@ class RelaxedRows:
         )
         for j, leaves in zip(self.others, self.leaves, strict=True):
             require(int(leaves.last.max()) <= num_codes[j], "the rows have codes that a column does not have")
+
+    def raked(self, masses: Sequence[Float[np.ndarray, "classes _"]]) -> RelaxedRows:
+        """The same rows with other marginals of single columns, and with nearly the same dependence between columns.
+
+        The probabilities of each column are scaled until its marginal is the given one, as in iterative proportional
+        fitting. Weights stay.
+
+        Args:
+          masses: for each column except ``split``, the shares of every class and bin, [T, B].
+        """
+        probabilities = np.array(self.probabilities, np.float64)
+        for a, target in enumerate(masses):
+            i, k = self.offsets[a : a + 2]
+            part = probabilities[..., i:k]
+            target = target * (self.weights.sum(1) / np.maximum(target.sum(1), 1e-300))[:, None]
+            for _ in range(_NUM_RAKES):
+                marginal = np.einsum("tk,tkb->tb", self.weights, part)
+                part = part * (target / np.maximum(marginal, 1e-300))[:, None]
+                part = part / np.maximum(part.sum(-1, keepdims=True), 1e-300)
+            probabilities[..., i:k] = part
+        return dataclasses.replace(self, probabilities=probabilities.astype(np.float32))
 
     @property
     def dim(self) -> int:
@@ -330,7 +372,7 @@ class RelaxedRows:
 
         The number of rows of each relaxed row is in proportion to its weight. Within a relaxed row the number of rows
         of each value of a column is in proportion to its probability. Numbers are rounded at random, and the values of
-        different columns are combined at random.
+        different columns are combined at random, or by ranks of correlated normal variables.
         """
         return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
 
@@ -355,17 +397,30 @@ class RelaxedRows:
         codes = np.empty((num_rows, self.dim), np.int64)
         if self.split >= 0:
             codes[:, self.split] = source // self.weights.shape[1]
+        normal = self._normal(random, num_rows)
         for a, j in enumerate(self.others):
             i, k = self.offsets[a : a + 2]
             # Ranks of random numbers within each relaxed row: strata in random order.
             ranks = np.empty(num_rows)
-            ranks[np.lexsort((random.random(num_rows), source))] = np.arange(num_rows)
+            order = normal[a] if a in normal else random.random(num_rows)
+            ranks[np.lexsort((order, source))] = np.arange(num_rows)
             quantiles = (ranks - starts + random.random(num_rows)) / counts
             probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
             leaf = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
             codes[:, j] = random.integers(self.leaves[a].first[leaf], self.leaves[a].last[leaf])
         order = random.permutation(num_rows)
         return codes[order], source[order]
+
+
+    def _normal(self, random: np.random.Generator, num_rows: int) -> dict[int, Float[np.ndarray, "n"]]:
+        """Correlated normal numbers [num_rows] for each column that depends on another within relaxed rows."""
+        if self.dependence is None:
+            return {}
+        linked = np.flatnonzero((self.dependence != np.eye(len(self.dependence))).any(1))
+        values, vectors = np.linalg.eigh(self.dependence[np.ix_(linked, linked)])
+        factor = vectors * np.sqrt(np.maximum(values, 0))
+        columns = factor @ random.standard_normal((len(linked), num_rows))
+        return dict(zip(linked.tolist(), columns, strict=True))
 
 
 def _systematic(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from jaxtyping import Int, Shaped
+from jaxtyping import Int, Int64, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
@@ -114,7 +114,8 @@ class TableMeasurement:
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
-        layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan)
+        singles = plans.map_of(self.measured[NAMES[0]])
+        layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan, singles)
         measured = [self.measured.get(name) for name in NAMES]
         rows = synthesise(layout, self.plan, measured, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
@@ -135,6 +136,7 @@ class TableMeasurement:
             "total": self.statement["total"],
             "bins": encode(tuple(self.plan.bins), arrays, "bins"),
             "unions": encode(tuple(self.plan.unions), arrays, "unions"),
+            "ranges": encode(self.plan.ranges, arrays, "ranges"),
             "measured": {name: encode_embedding(noisy, arrays, name) for name, noisy in self.measured.items()},
         }
         return {
@@ -158,7 +160,8 @@ class TableMeasurement:
             schema = Schema.from_json(document)
         with opened.arrays("measurements.npz") as arrays:
             tree = arrays.tree()
-            if not isinstance(tree, dict) or set(tree) != {"target", "schema", "total", "bins", "unions", "measured"}:
+            fields = {"target", "schema", "total", "bins", "unions", "measured"}
+            if not isinstance(tree, dict) or set(tree) - {"ranges"} != fields:
                 raise ValueError("it has other fields")
             require(tree["schema"] == _digest(schema), "it is of another schema")
             target = decode(tree["target"], arrays, str | None)
@@ -167,7 +170,10 @@ class TableMeasurement:
             if not isinstance(tree["measured"], dict):
                 raise ValueError("it has no measurements")
             measured = {name: decode_embedding(value, arrays) for name, value in tree["measured"].items()}
-            plan = plans.Plan(list(bins), list(unions))
+            ranges = np.zeros((0, 2), np.int64)  # earlier versions had none
+            if "ranges" in tree:
+                ranges = decode(tree["ranges"], arrays, Int64[np.ndarray, "numbers 2"])
+            plan = plans.Plan(list(bins), list(unions), ranges)
         with damaged(opened.path / "privacy.json"):
             follows = functools.partial(_checked_statement, schema, target, plan, measured, statement)
             check_statement(statement, tree["total"], follows)
@@ -208,9 +214,9 @@ def _checked_statement(
     """
     budget = PrivacyBudget(statement["epsilon"], statement["delta"])
     binnings, index = binnings_and_target(schema, target)
-    layout = plans.Layout.of_plan(binnings, index, plan)
+    require({NAMES[0]} <= set(measured) <= set(NAMES), "a measurement is missing, or has an unknown name")
+    layout = plans.Layout.of_plan(binnings, index, plan, plans.map_of(measured[NAMES[0]]))
     plan.check(layout)
-    require(set(measured) <= set(NAMES), "a measurement has an unknown name")
     plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
     for name, share in zip(NAMES, plans.shares(layout), strict=True):
         if name in measured:

@@ -1,0 +1,150 @@
+"""Histograms that agree with noisy moments of their column. This is post-processing: it spends nothing.
+
+The noise of a thousand cells adds up in the mean of a column, and more so in its standard deviation: where cells are
+empty, noise that happens to be positive looks like rows, and noise that is negative cannot take them away. The mean and
+the mean square of the scores are measured directly, with little noise. So the histogram is changed as little as
+possible, in relative entropy, until it agrees with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.feature_maps.table import Binning, Moment
+
+# Rows that are spread evenly over all values before a histogram is changed: moments can only change the share of a cell
+# that is not empty.
+_EVENLY = 0.25
+_BIASED = 2.0  # error of a denoised histogram in units of its noise
+_NUM_STEPS = 200
+_TOLERANCE = 1e-12  # of the squared Newton decrement
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """The noisy moments of a column.
+
+    Attributes:
+      moment: which moments.
+      binning: of the column.
+      sums: noisy sums of the scores and of their squares over all rows, [2].
+      sigma: standard deviation of the noise of ``sums``.
+      num_rows: N.
+    """
+
+    moment: Moment
+    binning: Binning
+    sums: Float[np.ndarray, "2"]
+    sigma: float
+    num_rows: int
+
+
+def cell_scores(
+    moment: Moment,
+    place: int,
+    binning: Binning,
+    first: Int64[np.ndarray, "cells"],
+    last: Int64[np.ndarray, "cells"],
+) -> Float[np.ndarray, "2 cells"]:
+    """Mean and mean square of the scores of the codes from ``first`` to ``last`` − 1, [2, cells].
+
+    All codes of a cell are equally likely. The result is exact unless scores stop to grow within the cell.
+
+    Args:
+      moment: whose scores.
+      place: of the column in the moment.
+      binning: of the column.
+      first: the first code of each cell.
+      last: the code after the last code of each cell.
+    """
+    middle = (first + last - 1) / 2
+    low, high = moment.low[place], moment.high[place]
+    scores = np.clip(2 * (middle - low) / (high - low) - 1, -1, 1)
+    grows = (first >= low) & (last - 1 <= high)
+    variance = np.where(grows, (np.square(last - first) - 1.0) / 12 * (2 / (high - low)) ** 2, 0)
+    means = np.stack([scores, np.minimum(np.square(scores) + variance, 1)])
+    return np.where(first == binning.num_codes - 1, 0.0, means) if binning.missing else means
+
+
+def tilted(
+    counts: Float[np.ndarray, "classes cells"],
+    first: Int[np.ndarray, "cells"],
+    last: Int[np.ndarray, "cells"],
+    measured: Sequence[Moments],
+    noise: float,
+) -> Float[np.ndarray, "classes cells"]:
+    """Counts of every class and cell, [T, cells], changed so that the column agrees with its noisy moments.
+
+    Let p be the shares of the cells, all classes together, and f the mean features of the moments in each cell. The new
+    shares q minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ. They
+    are q ∝ p exp(λ · f). κ is the number of rows of which a sample would have the mean score as exactly as the
+    occupied cells have it, with twice their noise, because denoising adds bias. All classes are changed alike. The sum of all counts stays.
+
+    Args:
+      counts: non-negative estimates.
+      first: the first code of each cell.
+      last: the code after the last code of each cell.
+      measured: noisy moments of this column, at least one.
+      noise: σ of the count of a cell, all classes together.
+    """
+    total, binning, num_rows = counts.sum(), measured[0].binning, measured[0].num_rows
+    features = np.concatenate([cell_scores(m.moment, 0, binning, first, last) for m in measured])
+    means = np.concatenate([m.sums for m in measured]) / num_rows
+    sigmas = np.repeat([m.sigma for m in measured], 2) / num_rows
+    width = np.where(first < binning.num_codes - binning.missing, last - first, 0.0)
+    classes, occupied = counts.sum(1, keepdims=True) / total, counts.sum(0) > 0
+    counts = counts + classes * (_EVENLY * width / width.sum())
+    counts = counts * (total / counts.sum())
+    shares = counts.sum(0) / total
+    centred = features[0] - features[0] @ shares
+    by_cells = (_BIASED * noise / num_rows) ** 2 * float(np.sum(np.square(centred[occupied])))
+    strength = float(np.square(centred) @ shares) / max(by_cells, 1e-300)
+    return counts * _ratios(shares, features, means, strength * np.square(sigmas))
+
+
+def _ratios(
+    shares: Float[np.ndarray, "cells"],
+    features: Float[np.ndarray, "moments cells"],
+    means: Float[np.ndarray, "moments"],
+    penalty: Float[np.ndarray, "moments"],
+) -> Float[np.ndarray, "cells"]:
+    """q / p, [cells], for the q ∝ p exp(λ · f) whose λ minimises log Σ p exp(λ · f) − λ · m + Σ λ² penalty / 2.
+
+    The function is convex. Its minimum is found by Newton's method with halved steps.
+    """
+
+    def value(tilt):
+        exponents = tilt @ features
+        most = exponents.max()
+        mass = np.exp(exponents - most)
+        normaliser = float(shares @ mass)
+        return np.log(normaliser) + most - tilt @ means + penalty @ np.square(tilt) / 2, mass / normaliser
+
+    tilt = np.zeros(len(means))
+    height, ratios = value(tilt)
+    for _ in range(_NUM_STEPS):
+        inside = shares * ratios
+        expected = features @ inside
+        gradient = expected - means + penalty * tilt
+        centred = features - expected[:, None]
+        hessian = (centred * inside) @ centred.T + np.diag(penalty)
+        step = -np.linalg.lstsq(hessian, gradient, rcond=1e-15)[0]
+        slope = float(gradient @ step)
+        if slope > -_TOLERANCE:
+            break
+        length = 1.0
+        while length > 1e-12:
+            lower, changed = value(tilt + length * step)
+            if lower <= height + length * slope / 4:
+                break
+            length /= 2
+        else:
+            break
+        tilt, height, ratios = tilt + length * step, lower, changed
+    return ratios
