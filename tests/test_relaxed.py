@@ -107,8 +107,10 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     pairs[:, :8, 8:], precision[:8, 8:] = table + noise, 1 / sigma
     singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
     coarse = np.zeros((num_classes, 1, 1)), np.zeros((1, 1)), np.zeros((20, 1))
+    no_scores = np.zeros((20, 0)), np.zeros((0, 0)), np.zeros((0, 0))
+    zeros = np.zeros(20)
     observed = Observed(
-        offsets, num_rows, singles, singles, np.full(20, 10.0), np.zeros(20), np.zeros(20), pairs, precision, *coarse
+        offsets, num_rows, singles, singles, np.full(20, 10.0), zeros, zeros, pairs, precision, *coarse, *no_scores
     )
     calls = []
     weights, probabilities = relaxed.fit(

@@ -270,6 +270,8 @@ def _made_up_sums(kind):
             else:
                 counts[:] = num_rows // block.size
             parts.append(counts * block.weight)
+        last = np.asarray([[b.num_codes - 1 - b.missing for b in feature_map.binnings]])
+        parts.append(num_rows * feature_map.integer_moments(last))
         return IntegerEmbedding(feature_map.integers(num_rows), np.concatenate(parts), num_rows)
 
     return sums
@@ -342,7 +344,7 @@ def test_a_fit_has_no_limits(num_rows):
         totals = np.zeros(4)
         observed = relaxed.Observed(
             (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, pairs, precision, pairs, precision,
-            np.eye(4),
+            np.eye(4), np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
         )  # fmt: skip
         weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
         assert weights.sum() == pytest.approx(1)

@@ -1,7 +1,8 @@
 """Features of rows of a table: products of one-hot features of a few columns each, and moments of ordered columns.
 
-Means of the first are marginals. A *marginal* is a table of counts: how many rows have each combination of values of a few columns. A *category code* is
-the index of a value of a column. A *binning* says how the codes of a column are grouped into cells.
+Means of the first are marginals. A *marginal* is a table of counts: how many rows have each combination of values of a
+few columns. A *category code* is the index of a value of a column. A *binning* says how the codes of a column are
+grouped into cells.
 """
 
 from __future__ import annotations
@@ -155,9 +156,9 @@ class Block:
 class Moment:
     """Moments of the scores of one or two ordered columns.
 
-    The score of a code c is u = 2 (clip(c, low, high) − low) / (high − low) − 1, from −1 to 1. The score of the code for
-    a missing value is 0. The features of one column are ω u and ω u². The feature of two columns is ω u u′, where u′ is
-    the score of the second column.
+    The score of a code c is u = 2 (clip(c, low, high) − low) / (high − low) − 1, from −1 to 1. The score of the code
+    for a missing value is 0. The features of one column are ω u and ω u². The feature of two columns is ω u u′, where
+    u′ is the score of the second column.
 
     Attributes:
       columns: the index of one column, or of two.
@@ -325,9 +326,9 @@ class TableMap(FeatureMap):
         and moments. A block has at most one entry that is not zero, and no entry is negative, so it adds at most 2 ω².
         A moment of two columns is a number from −ω to ω, so it adds at most 4 ω². A moment of one column with scores u
         and u′ adds ω² d² (1 + v²), where d = |u − u′| and v = |u + u′|, as u² − u′² = (u − u′)(u + u′). Both scores are
-        from −1 to 1, so v ≤ 2 − d. The sum is at most 4 ω², because 4 − d² (1 + (2 − d)²) = (2 − d)(2 + d − d² (2 − d)),
-        and d² (2 − d) ≤ 32/27 < 2 on [0, 2]. Together this is at most 2 s². For a zero vector: a block has a norm of at
-        most ω and a moment of at most √2 ω, so ‖ψ(x)‖ ≤ 1.
+        from −1 to 1, so v ≤ 2 − d. It adds at most 4 ω², because 4 − d² (1 + (2 − d)²) is the product of 2 − d and
+        2 + d − d² (2 − d), and d² (2 − d) ≤ 32/27 < 2 on [0, 2]. Together this is at most 2 s². For a zero vector: a
+        block has a norm of at most ω and a moment of at most √2 ω, so ‖ψ(x)‖ ≤ 1.
         """
         return math.sqrt(2) * (1 + 1e-15)
 
@@ -503,10 +504,10 @@ class TableIntegers(IntegerMap):
     def diameter(self) -> float:
         """√(2 Σ_b ω_b² + Σ_m (2 ω_m + 1)²).
 
-        Formal guarantee: blocks are as in ``TableMap.diameter``. A moment of two columns is an integer from −ω to ω. For
-        a moment of one column, v / ω is from −1 to 1, so the proof of ``TableMap.diameter`` bounds the distance of
-        (v, v² / ω) by 2 ω. Rounding v² / ω changes the distance by at most 1, because it moves each of both points by at
-        most 1/2.
+        Formal guarantee: blocks are as in ``TableMap.diameter``. A moment of two columns is an integer from −ω to ω.
+        For a moment of one column, v / ω is from −1 to 1, so the proof of ``TableMap.diameter`` bounds the distance of
+        (v, v² / ω) by 2 ω. Rounding v² / ω changes the distance by at most 1, because it moves each of both points by
+        at most 1/2.
         """
         squares = 2 * sum(block.weight**2 for block in self.feature_map.blocks)
         squares += sum((2 * moment.weight + 1) ** 2 for moment in self.feature_map.moments)
@@ -528,7 +529,7 @@ class TableIntegers(IntegerMap):
         counts = self.feature_map.weighted_counts(rows).astype(np.int64) * weights
         if progress:
             progress(len(rows), len(rows))
-        return np.concatenate([counts, self.feature_map.integer_moments(rows)])
+        return np.concatenate([counts, self.feature_map.integer_moments(np.asarray(rows))])
 
     def released(self, total):
         return total

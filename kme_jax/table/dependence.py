@@ -29,8 +29,8 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
     """Relaxed rows whose products of scores are close to those of a measurement.
 
     Let m be the noisy mean product of two columns with noise of standard deviation s, and c(r) the mean product of the
-    relaxed rows with correlation r within each row. The correlation minimises (m − c(r))² / s² + (d r)² / t², where d is
-    the product of the standard deviations of the scores within relaxed rows, on average, and t is a quarter of the
+    relaxed rows with correlation r within each row. The correlation minimises (m − c(r))² / s² + (d r)² / t². Here d
+    is the product of the standard deviations of the scores within relaxed rows, on average, and t is a quarter of the
     covariance: it is what relaxed rows typically lose. So a product whose noise is larger than this changes nothing.
     c(r) is estimated by sampling. The minimum is found by a few steps of Newton's method with c′(r) ≈ d. The matrix of
     all correlations is then moved to the nearest one without negative eigenvalues.
@@ -52,9 +52,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
         coupled = dataclasses.replace(rows, dependence=_nearest(correlations))
         codes = coupled.sample(_NUM_ROWS, seed)
         for (moment, total), step in zip(products, steps, strict=True):
-            first, second = (
-                moment.scores(i, layout.binnings[j], codes[:, j]) for i, j in enumerate(moment.columns)
-            )
+            first, second = (moment.scores(i, layout.binnings[j], codes[:, j]) for i, j in enumerate(moment.columns))
             noise = sigma(noisy, moment) / num_rows
             product = float(np.mean(first * second))
             lost = max(_WEAKER * abs(product - float(first.mean() * second.mean())), 1e-12)

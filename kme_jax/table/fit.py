@@ -256,9 +256,9 @@ def synthesise(
         of_column = masses[:, slice(*observed.offsets[a : a + 2])]
         cells = singles.counts[a], singles.sigmas[a], singles.sums[a], singles.sums_sigmas[a]
         ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j))
-        measured = singles.moments[a]
-        if measured is not None:
-            every = [measured, *_narrow(layout, j, pairs)]
+        over_bounds = singles.moments[a]
+        if over_bounds is not None:
+            every = [over_bounds, *_narrow(layout, j, pairs)]
             ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a])
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)

@@ -183,7 +183,9 @@ def _draft(
     mechanism = secure_mechanism(singles_map.integers(num_rows), num_rows, budget, share=share)
     nothing = NoisyEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
     statement = privacy_statement({NAMES[0]: nothing}, composition=planned, public_inputs=public_inputs(schema, target))
-    return TableMeasurement(schema, target, plans.Plan([], [], np.zeros((0, 2), np.int64)), {NAMES[0]: nothing}, statement)
+    return TableMeasurement(
+        schema, target, plans.Plan([], [], np.zeros((0, 2), np.int64)), {NAMES[0]: nothing}, statement
+    )
 
 
 def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Real
@@ -39,15 +39,19 @@ _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
-_WEIGHT_UNIT = 1 << 16  # so that scores are rounded to small parts of their range
-_FORMER_UNIT = 64  # of measurements without moments, by earlier versions
+# Largest and smallest weight of a block of one cell in a measurement with moments. Scores are rounded to about this
+# part of their range.
+_WEIGHT_UNIT, _LEAST_UNIT = 1 << 16, 1 << 12
+_UNIT_BITS = 42  # of the product of the unit and N, so that sums have room in 64 bits
+_PLAIN_UNIT = 64  # of measurements without moments: of tables with more rows, and by earlier versions
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
 # there are none, and of the product of a pair.
 _MOMENT_COST, _ONLY_MOMENT_COST, _PRODUCT_COST = 0.05, 0.4, 0.3
 # Share of ρ for the moments of a column in the third measurement, in units of 1 / (number of columns), if its rows fill
 # its bounds. The noisy mean then has 2.2 times the error of a mean with an equal share of all of ρ, and other
-# measurements add to it. If rows fill only a part r of the bounds, the share is r times as large, and the error √r times.
+# measurements add to it. If rows fill only a part r of the bounds, the share is r times as large, and the error √r
+# times.
 _MOMENT_SHARE = 0.2
 _MOST_MOMENTS = 0.3  # largest share of the third measurement for moments
 _LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed for, in units of the bounds
@@ -69,7 +73,7 @@ class Layout:
       binnings: one for each column.
       split: index of the target column if all marginals are split by it, otherwise −1.
       target: index of the target column, or −1 if there is none.
-      unit: the weight of a block of one cell. It is smaller for measurements by earlier versions, without moments.
+      unit: the weight of a block of one cell. It is 64 for measurements without moments.
     """
 
     binnings: tuple[Binning, ...]
@@ -94,12 +98,13 @@ class Layout:
         num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
-        return cls(tuple(binnings), target if num_codes <= most else -1, target)
+        return cls(tuple(binnings), target if num_codes <= most else -1, target, _unit(num_rows))
 
     @classmethod
-    def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: TableMap) -> Layout:
-        """The layout that a plan and the map of its first measurement were created for."""
-        unit = _FORMER_UNIT if min(block.weight for block in singles.blocks) < _WEIGHT_UNIT else _WEIGHT_UNIT
+    def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
+        """The layout that a plan and its first measurement were created for."""
+        least = min(block.weight for block in map_of(singles).blocks)
+        unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(singles.mechanism.num_rows)
         return cls(tuple(binnings), target if len(plan.bins) < len(binnings) else -1, target, unit)
 
     @property
@@ -123,7 +128,7 @@ class Layout:
     @property
     def numbers(self) -> list[int]:
         """Positions in :attr:`columns` of the columns whose moments are measured: ordered, with many values."""
-        if self.unit == _FORMER_UNIT:
+        if self.unit == _PLAIN_UNIT:
             return []
         binnings = [self.binnings[j] for j in self.columns]
         return [a for a, b in enumerate(binnings) if b.ordered and self.num_classes * b.num_values > _MANY]
@@ -161,6 +166,12 @@ def shares(layout: Layout) -> tuple[float, float, float]:
     if layout.pairs():
         return SHARES
     return (0.9, 0.0, 0.1) if any(layout.binnings[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
+
+
+def _unit(num_rows: int) -> int:
+    """The weight of a block of one cell for N rows."""
+    unit = min(_WEIGHT_UNIT, 1 << max(0, _UNIT_BITS - num_rows.bit_length()))
+    return unit if unit >= _LEAST_UNIT else _PLAIN_UNIT
 
 
 def _fine_noise(num_pairs: int, rho: float) -> float:
@@ -626,9 +637,10 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     (``singles_map``), of the same weight. The second has one for each pair (``coarse_map``). The third has at most one
     for each column and each pair, and, for a column whose cells have several codes, one of the parts of cells, with a
     weight of at most unit · 4096^(1/3) (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the
-    squares of these bounds, as no term is negative. The weight of a moment is at most the largest weight of a block of
-    the map (``_moment_weight``), and (2 ω + 1)² / 2 is at most 2 (ω + 1)². There is one for each column with many values
-    in the first measurement, and at most one for each pair of them in the third.
+    squares of these bounds, as no term is negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each
+    column with many values in the first measurement, and at most one for each pair of them in the third. Their weights
+    are at most the largest weight of a block of the map (``_moment_weight``). The moments of single columns in the
+    third measurement have at most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
     """
 
     def weight(size: int) -> int:
@@ -641,6 +653,7 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     weights = [singles * 2, pairs, [*singles, *pairs, *zooms]]
     num_numbers = len(layout.numbers)
     weights[0] += [max(singles)] * 2 * num_numbers
-    weights[2] += [max(weights[2])] * 2 * math.comb(num_numbers, 2)
+    of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1
+    weights[2] += [max(weights[2])] * 2 * math.comb(num_numbers, 2) + [of_blocks] * (num_numbers > 0)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)
     return first, second, third

@@ -411,7 +411,6 @@ class RelaxedRows:
         order = random.permutation(num_rows)
         return codes[order], source[order]
 
-
     def _normal(self, random: np.random.Generator, num_rows: int) -> dict[int, Float[np.ndarray, "n"]]:
         """Correlated normal numbers [num_rows] for each column that depends on another within relaxed rows."""
         if self.dependence is None:

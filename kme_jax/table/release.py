@@ -114,7 +114,7 @@ class TableMeasurement:
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
-        singles = plans.map_of(self.measured[NAMES[0]])
+        singles = self.measured[NAMES[0]]
         layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan, singles)
         measured = [self.measured.get(name) for name in NAMES]
         rows = synthesise(layout, self.plan, measured, seed=seed, progress=progress)
@@ -215,7 +215,7 @@ def _checked_statement(
     budget = PrivacyBudget(statement["epsilon"], statement["delta"])
     binnings, index = binnings_and_target(schema, target)
     require({NAMES[0]} <= set(measured) <= set(NAMES), "a measurement is missing, or has an unknown name")
-    layout = plans.Layout.of_plan(binnings, index, plan, plans.map_of(measured[NAMES[0]]))
+    layout = plans.Layout.of_plan(binnings, index, plan, measured[NAMES[0]])
     plan.check(layout)
     plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
     for name, share in zip(NAMES, plans.shares(layout), strict=True):

@@ -83,8 +83,9 @@ def tilted(
 
     Let p be the shares of the cells, all classes together, and f the mean features of the moments in each cell. The new
     shares q minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ. They
-    are q ∝ p exp(λ · f). κ is the number of rows of which a sample would have the mean score as exactly as the
-    occupied cells have it, with twice their noise, because denoising adds bias. All classes are changed alike. The sum of all counts stays.
+    are q ∝ p exp(λ · f). κ is the number of rows of which a sample would have the mean score as exactly as the occupied
+    cells have it, with twice their noise, because denoising adds bias. All classes are changed alike. The sum of all
+    counts stays.
 
     Args:
       counts: non-negative estimates.
