@@ -336,7 +336,13 @@ def test_what_artifacts_say_is_escaped(inside, capsys, monkeypatch):
     said["measurements"][0] |= {"name": EVIL, "source": EVIL, "noise": EVIL, "norm": EVIL}
     texts = [statement.describe(said)]
     found = {"warning": "NOT PRIVATE", "columns": [{"name": EVIL, "total_variation": 0.5}], "mean_total_variation": {}}
-    texts.append(describe_table(found | {"pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5}]}))
+    both = {"private": 0.5, "synthetic": None}
+    found["columns"][0] |= {"mean": both, "sd": both}
+    found |= {
+        "pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5}],
+        "correlations": [{"names": [EVIL, EVIL]} | both],
+    }
+    texts.append(describe_table(found))
     for text in texts:
         assert all(letter.isprintable() or letter == "\n" for letter in text)
         assert "red" in text

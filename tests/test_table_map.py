@@ -8,7 +8,7 @@ import pytest
 
 from kme_jax import PrivacyBudget
 from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, mean_embedding
-from kme_jax.feature_maps.table import Binning, Block, TableMap
+from kme_jax.feature_maps.table import Binning, Block, Moment, TableMap
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.perturb import perturb_integers, perturb_securely
 
@@ -165,3 +165,71 @@ def test_noise_has_the_scale_that_it_says(rng):
         assert np.sqrt(np.mean(errors**2)) == pytest.approx(1, abs=6 / math.sqrt(2 * errors.size))
         assert noisy.mechanism.secure is (noisy is secure)
     assert simulated.mechanism.scale == secure.mechanism.scale
+
+
+MOMENTS = (
+    Moment((0,), (0,), (4999,), 1000),
+    Moment((0,), (100,), (900,), 37),
+    Moment((0, 2), (2000, 1), (3000, 4), 500),
+)
+WITH_MOMENTS = TableMap(BINNINGS, BLOCKS[:2], MOMENTS)
+
+
+def test_moments_are_those_of_the_definition(rng):
+    rows = _rows(rng)
+    missing = rows[:, 0] == 5000
+
+    def score(codes, low, high):
+        return 2 * (np.clip(codes, low, high) - low) / (high - low) - 1
+
+    wide, narrow, part = (
+        np.where(missing, 0, score(rows[:, 0], *ends)) for ends in ((0, 4999), (100, 900), (2000, 3000))
+    )
+    product = part * score(rows[:, 2], 1, 4)
+    expected = [[wide.sum(), (wide**2).sum()], [narrow.sum(), (narrow**2).sum()], [product.sum()]]
+    coordinates = WITH_MOMENTS.weighted_sum(rows, np.full(len(rows), 1 / len(rows)))
+    for ours, theirs in zip(WITH_MOMENTS.moment_sums(coordinates, len(rows)), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-9)
+    features = np.asarray(jax.jit(lambda rows: WITH_MOMENTS(rows))(jnp.asarray(rows, jnp.float32)))
+    np.testing.assert_allclose(features.mean(0), coordinates, atol=1e-5)
+    integers = WITH_MOMENTS.integers(len(rows))
+    whole = integer_embedding(WITH_MOMENTS, rows)
+    difference = whole.total / integers.units - len(rows) * coordinates
+    assert np.abs(difference).max() <= len(rows) / integers.units  # each term is rounded by 1/2 at most
+
+
+def test_no_two_rows_are_further_apart_than_the_diameter_with_moments(rng):
+    """All rows at the ends, in the middle and beyond of each score, and random ones; the bound is attained nearly."""
+    ends = itertools.product([0, 100, 500, 900, 2000, 2500, 3000, 4999, 5000], [0, 3], [0, 1, 2, 4, 5])
+    rows = np.concatenate([np.asarray(list(ends)), _rows(rng, 300)])
+    only = TableMap(BINNINGS, BLOCKS[:2], MOMENTS[:1])
+    for feature_map, least in ((WITH_MOMENTS, 0.9), (only, 0.999)):
+        features = np.stack([feature_map.weighted_sum(row[None], [1.0]) for row in rows])
+        integers = feature_map.integers(2)
+        whole = np.stack([integer_embedding(feature_map, np.stack([row])).total for row in rows]).astype(float)
+        for vectors, diameter, norm in (
+            (features, feature_map.diameter, feature_map.norm_bound),
+            (whole, integers.diameter, integers.norm_bound),
+        ):
+            largest = np.linalg.norm(vectors[:, None] - vectors[None], axis=2).max()
+            assert least * diameter < largest <= diameter
+            assert np.linalg.norm(vectors, axis=1).max() <= norm
+
+
+@pytest.mark.parametrize(
+    ("moment", "match"),
+    [
+        (Moment((1,), (0,), (2,), 5), "no order"),
+        (Moment((0,), (0,), (5000,), 5), "other codes"),
+        (Moment((0,), (7,), (7,), 5), "no range"),
+        (Moment((0, 0), (0, 0), (9, 9), 5), "two different"),
+        (Moment((0,), (0,), (9,), 0), "weight"),
+    ],
+)
+def test_invalid_moments_are_refused(moment, match):
+    def check():
+        moment.validate()
+        TableMap(BINNINGS, BLOCKS[:1], (moment,)).validate()
+
+    with pytest.raises(ValueError, match=match):
+        check()

@@ -261,6 +261,15 @@ def test_the_errors_of_a_table_in_any_form(made, tmp_path):
     write_table(tmp_path / "rows.parquet", TABLE)
     errors = evaluate_table(made[0], open_table(TABLE, SCHEMA))
     assert errors["num_rows"] == TABLE.num_rows
+    age = errors["columns"][0]
+    for key, value in (("mean", np.mean), ("sd", np.std)):
+        assert age[key]["private"] == pytest.approx(value(np.asarray(TABLE["age"])))
+        assert age[key]["synthetic"] == pytest.approx(value(np.asarray(made[0].table["age"])))
+    assert "mean" not in errors["columns"][2]
+    expected = np.corrcoef(np.asarray(TABLE["age"]), np.asarray(TABLE["gain"]))[0, 1]
+    correlations = {tuple(pair["names"]): pair["private"] for pair in errors["correlations"]}
+    assert correlations["age", "gain"] == pytest.approx(expected)
+    assert list(map(abs, correlations.values())) == sorted(map(abs, correlations.values()), reverse=True)
     for source in (TABLE, TABLE.to_pandas(), tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):
         assert evaluate_table(made[0], source) == errors
     other = open_table(TABLE, Schema(SCHEMA.columns, filled_from_data=True))

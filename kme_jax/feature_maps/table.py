@@ -198,7 +198,7 @@ class Moment:
         """
         numpy = jnp if isinstance(codes, jax.Array) else np
         low, high = self.low[place], self.high[place]
-        steps = 2.0 * (numpy.clip(codes, low, high) - low)
+        steps = 2.0 * (numpy.clip(codes, low, high) - low).astype(float)
         scores = (steps - (high - low)) / (high - low)
         return numpy.where(codes == binning.num_codes - 1, 0.0, scores) if binning.missing else scores
 

@@ -19,7 +19,7 @@ from kme_jax.feature_maps.table import Binning, Moment
 
 # Rows that are spread evenly over all values before a histogram is changed: moments can only change the share of a cell
 # that is not empty.
-_EVENLY = 0.25
+_EVENLY = 0.01
 _BIASED = 2.0  # error of a denoised histogram in units of its noise
 _NUM_STEPS = 200
 _TOLERANCE = 1e-12  # of the squared Newton decrement
@@ -84,8 +84,9 @@ def tilted(
     Let p be the shares of the cells, all classes together, and f the mean features of the moments in each cell. The new
     shares q minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ. They
     are q ∝ p exp(λ · f). κ is the number of rows of which a sample would have the mean score as exactly as the occupied
-    cells have it, with twice their noise, because denoising adds bias. All classes are changed alike. The sum of all
-    counts stays.
+    cells have it, with twice their noise, because denoising adds bias. Let v be the variance of this noise in a cell. A
+    cell with a larger share than κ v is known better than such a sample would know it. So only κ v of it takes part,
+    and the rest stays. All classes are changed alike. The sum of all counts stays.
 
     Args:
       counts: non-negative estimates.
@@ -104,9 +105,14 @@ def tilted(
     counts = counts * (total / counts.sum())
     shares = counts.sum(0) / total
     centred = features[0] - features[0] @ shares
-    by_cells = (_BIASED * noise / num_rows) ** 2 * float(np.sum(np.square(centred[occupied])))
+    spread = (_BIASED * noise / num_rows) ** 2
+    by_cells = spread * float(np.sum(np.square(centred[occupied])))
     strength = float(np.square(centred) @ shares) / max(by_cells, 1e-300)
-    return counts * _ratios(shares, features, means, strength * np.square(sigmas))
+    moved = np.minimum(shares, strength * spread)
+    mass, kept = moved.sum(), shares - moved
+    penalty = strength * np.square(sigmas) / mass
+    changed = kept + moved * _ratios(moved / mass, features, (means - features @ kept) / mass, penalty)
+    return counts * (changed / np.maximum(shares, 1e-300))
 
 
 def _ratios(

@@ -1,0 +1,123 @@
+"""Histograms that agree with noisy moments, and numbers that depend on each other within bins."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax.feature_maps.table import Binning, Moment
+from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.histogram import standing_out
+from kme_jax.table.measure import release_table
+from kme_jax.table.schema import Schema
+from kme_jax.table.tilt import Moments, cell_scores, tilted
+
+NUM_ROWS = 10_000
+
+
+def _measured(binning, counts, sigma, shift=0.0):
+    """Moments of cells of one code each."""
+    moment = Moment((0,), (0,), (binning.num_codes - binning.missing - 1,), 1000)
+    first = binning.first_codes()
+    features = cell_scores(moment, 0, binning, first[:-1], first[1:])
+    return Moments(moment, binning, features @ counts + shift, sigma, NUM_ROWS), features
+
+
+def test_scores_of_cells_are_means_over_their_codes():
+    binning = Binning(101, ordered=True, missing=True, width=1)
+    moment = Moment((0,), (20,), (79,), 1000)
+    first, last = np.array([0, 20, 40, 80, 100]), np.array([20, 40, 80, 100, 101])
+    codes = [moment.scores(0, binning, np.arange(i, j)) for i, j in zip(first, last, strict=True)]
+    expected = np.array([[np.mean(u) for u in codes], [np.mean(u**2) for u in codes]])
+    np.testing.assert_allclose(cell_scores(moment, 0, binning, first, last), expected, atol=1e-12)
+    assert expected[:, -1].tolist() == [0.0, 0.0]  # the code for missing cells
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_histogram_agrees_with_its_moments(missing):
+    """Noise in an empty tail looks like rows. The moments take them away, and an atom that is known well stays."""
+    rng = np.random.default_rng(0)
+    binning = Binning(400 + missing, ordered=True, missing=missing, width=1)
+    truth = np.zeros(400 + missing)
+    truth[:60] = rng.dirichlet(np.ones(60)) * 4000
+    truth[0], truth[-1] = 6000, 300 if missing else truth[-1]
+    truth *= NUM_ROWS / truth.sum()
+    measured, features = _measured(binning, truth, sigma=5.0)
+    wrong = truth.copy()
+    wrong[60:400] += np.where(rng.random(340) < 0.1, 20, 0)
+    wrong *= NUM_ROWS / wrong.sum()
+    first = binning.first_codes()
+    found = tilted(wrong[None] * [[0.3], [0.7]], first[:-1], first[1:], [measured], noise=15.0)
+    np.testing.assert_allclose(found.sum(), NUM_ROWS)
+    np.testing.assert_allclose(found[1] / found.sum(0), 0.7)  # classes are changed alike
+    both = found.sum(0)
+    assert (both >= 0).all()
+    assert np.abs(features @ both - measured.sums).max() < 0.05 * np.abs(features @ wrong - measured.sums).max()
+    assert both[60:400].sum() < 0.3 * wrong[60:400].sum()
+    assert both[0] == pytest.approx(wrong[0], abs=60)
+
+
+def test_moments_of_more_noise_than_the_cells_change_nothing():
+    binning = Binning(30, ordered=True, missing=False, width=1)
+    counts = np.full(30, NUM_ROWS / 30)
+    measured, _ = _measured(binning, counts, sigma=1e6, shift=3e6)
+    first = binning.first_codes()
+    found = tilted(counts[None], first[:-1], first[1:], [measured], noise=1.0)
+    np.testing.assert_allclose(found[0], counts, rtol=1e-3)
+
+
+def test_moments_that_no_table_has_end_in_a_distribution():
+    """Noise can exceed the bounds of the moments."""
+    binning = Binning(30, ordered=True, missing=False, width=1)
+    first = binning.first_codes()
+    for shift in (-5e4, 5e4):
+        measured, _ = _measured(binning, np.full(30, NUM_ROWS / 30), sigma=100.0, shift=shift)
+        found = tilted(np.full((1, 30), NUM_ROWS / 30), first[:-1], first[1:], [measured], noise=1000.0)
+        assert np.isfinite(found).all()
+        assert (found >= 0).all()
+        assert found.sum() == pytest.approx(NUM_ROWS)
+
+
+def test_what_stands_out_of_noise():
+    rng = np.random.default_rng(0)
+    counts = np.zeros(1000)
+    counts[100:140], counts[700] = 20, 200
+    empty = 0
+    for _ in range(100):
+        noise = 10 * rng.normal(size=1000)
+        first, last = standing_out(counts + noise, 10.0)
+        assert 96 <= first <= 128  # an interval of cells, none of which stands out alone
+        assert 701 <= last <= 768
+        empty += standing_out(noise, 10.0) == (0, 1000)
+    assert empty >= 95
+
+
+def _rows(seed):
+    rng = np.random.default_rng(seed)
+    income = np.exp(rng.normal(10, 0.7, NUM_ROWS))
+    return {
+        "income": income,
+        "price": np.exp(6 + 0.5 * np.log(income) + rng.normal(0, 0.2, NUM_ROWS)),
+        "sex": rng.choice(["f", "m"], NUM_ROWS),
+    }
+
+
+@pytest.mark.slow
+def test_means_deviations_and_correlations_of_skewed_columns():
+    """Over releases: no bias in mean and standard deviation, and most of the correlation."""
+    schema = Schema((Numeric("income", 0, 1e6), Numeric("price", 0, 5e5), Categorical("sex", ("f", "m"))))
+    ratios = []
+    for seed in range(5):
+        rows = _rows(seed)
+        released = release_table(pa.table(rows), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False, seed=seed).table
+        ours = {name: np.asarray(released[name]) for name in ("income", "price")}
+        logs = [[np.log(np.maximum(table[name], 100)) for name in ours] for table in (ours, rows)]
+        ratios.append(
+            [ours[name].mean() / rows[name].mean() for name in ours]
+            + [ours[name].std() / rows[name].std() for name in ours]
+            + [np.corrcoef(logs[0])[0, 1] / np.corrcoef(logs[1])[0, 1]]
+        )
+    mean = np.mean(ratios, axis=0)
+    np.testing.assert_allclose(mean[:2], 1, atol=0.04)
+    np.testing.assert_allclose(mean[2:4], 1, atol=0.15)
+    assert 0.8 < mean[4] < 1.1
