@@ -162,7 +162,7 @@ def test_the_statement_adds_up(made):
     assert zcdp_delta(rho, said["epsilon"]) <= said["delta"]
     assert [m["rho"] / said["rho"] for m in said["measurements"]] == pytest.approx(plans.SHARES, rel=1e-6)
     for measured, private in zip(said["measurements"], made[0].measurement.measured.values(), strict=True):
-        assert measured["feature_map"]["diameter"] == pytest.approx(np.sqrt(2), rel=1e-6)  # moments are rounded
+        assert measured["feature_map"]["diameter"] == pytest.approx(np.sqrt(2), rel=1e-4)  # moments are rounded
         assert measured["feature_map"]["num_features"] == len(private.coordinates)
         noise = [plans.sigma(private, block) for block in private.feature_map.blocks]
         assert measured["cell_noise"] == [min(noise), max(noise)]

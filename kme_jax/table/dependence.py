@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -32,8 +32,8 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
     relaxed rows with correlation r within each row. The correlation minimises (m − c(r))² / s² + (d r)² / t². Here d
     is the product of the standard deviations of the scores within relaxed rows, on average, and t is a quarter of the
     covariance: it is what relaxed rows typically lose. So a product whose noise is larger than this changes nothing.
-    c(r) is estimated by sampling. The minimum is found by a few steps of Newton's method with c′(r) ≈ d. The matrix of
-    all correlations is then moved to the nearest one without negative eigenvalues.
+    c(r) is estimated by sampling. The minimum is found by a few steps of Newton's method with c′(r) ≈ d. If the matrix
+    of all correlations has negative eigenvalues, a matrix close to it without any takes its place.
 
     Args:
       rows: relaxed rows.
@@ -49,7 +49,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
     correlations = np.eye(len(layout.columns))
     steps = [_within(rows, layout, moment) for moment, _ in products]
     for _ in range(_NUM_ROUNDS):
-        coupled = dataclasses.replace(rows, dependence=_nearest(correlations))
+        coupled = dataclasses.replace(rows, dependence=_without_negative_eigenvalues(correlations))
         codes = coupled.sample(_NUM_ROWS, seed)
         for (moment, total), step in zip(products, steps, strict=True):
             first, second = (moment.scores(i, layout.binnings[j], codes[:, j]) for i, j in enumerate(moment.columns))
@@ -60,7 +60,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
             r, gap = correlations[a, b], total / num_rows - product
             r += (gap * step / noise**2 - r * (step / lost) ** 2) / ((step / noise) ** 2 + (step / lost) ** 2 + 1e-12)
             correlations[a, b] = correlations[b, a] = np.clip(r, -_MOST, _MOST)
-    return dataclasses.replace(rows, dependence=_nearest(correlations))
+    return dataclasses.replace(rows, dependence=_without_negative_eigenvalues(correlations))
 
 
 def _within(rows: RelaxedRows, layout: Layout, moment: Moment) -> float:
@@ -77,20 +77,14 @@ def _deviation(
     leaves = rows.leaves[a]
     scores = cell_scores(moment, place, binning, leaves.first, leaves.last)
     probabilities = rows.probabilities[..., slice(*rows.offsets[a : a + 2])]
-    of_bins = [_sums(leaves.bins, leaves.shares * score, probabilities.shape[-1]) for score in scores]
+    parts = [dataclasses.replace(leaves, shares=leaves.shares * score) for score in scores]
+    of_bins = [part.masses(probabilities.shape[-1]) for part in parts]
     mean, square = (np.einsum("tkb,tb->tk", probabilities, values) for values in of_bins)
     return np.sqrt(np.maximum(square - np.square(mean), 0))
 
 
-def _sums(
-    bins: Int64[np.ndarray, "leaves"], values: Float[np.ndarray, "classes leaves"], num_bins: int
-) -> Float[np.ndarray, "classes bins"]:
-    """Sums of values over the leaves of each bin, [T, num_bins]."""
-    return np.stack([np.bincount(bins, of_class, num_bins) for of_class in values])
-
-
-def _nearest(correlations: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """A correlation matrix close to a symmetric matrix with unit diagonal: negative eigenvalues are set to 0."""
+def _without_negative_eigenvalues(correlations: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """A correlation matrix close to a symmetric matrix with unit diagonal."""
     values, vectors = np.linalg.eigh(correlations)
     if values[0] >= 0:
         return correlations

@@ -286,6 +286,6 @@ def _with_moments(
     """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``."""
     counts = masses[:, leaves.bins] * leaves.shares
     counts = tilted(counts, leaves.first, leaves.last, measured, noise)
-    masses = np.stack([np.bincount(leaves.bins, of_class, masses.shape[1]) for of_class in counts])
+    masses = dataclasses.replace(leaves, shares=counts).masses(masses.shape[1])
     shares = counts / np.maximum(masses, 1e-300)[:, leaves.bins]
     return dataclasses.replace(leaves, shares=shares), masses

@@ -21,6 +21,7 @@ from kme_jax.feature_maps.table import Binning, Moment
 # that is not empty.
 _EVENLY = 0.01
 _BIASED = 2.0  # error of a denoised histogram in units of its noise
+_STRONGEST = 1e12  # the largest κ, so that no number overflows
 _NUM_STEPS = 200
 _TOLERANCE = 1e-12  # of the squared Newton decrement
 
@@ -107,40 +108,41 @@ def tilted(
     centred = features[0] - features[0] @ shares
     spread = (_BIASED * noise / num_rows) ** 2
     by_cells = spread * float(np.sum(np.square(centred[occupied])))
-    strength = float(np.square(centred) @ shares) / max(by_cells, 1e-300)
+    strength = min(float(np.square(centred) @ shares) / max(by_cells, 1e-300), _STRONGEST)
     moved = np.minimum(shares, strength * spread)
     mass, kept = moved.sum(), shares - moved
     penalty = strength * np.square(sigmas) / mass
-    changed = kept + moved * _ratios(moved / mass, features, (means - features @ kept) / mass, penalty)
+    changed = kept + mass * _closest_shares(moved / mass, features, (means - features @ kept) / mass, penalty)
     return counts * (changed / np.maximum(shares, 1e-300))
 
 
-def _ratios(
+def _closest_shares(
     shares: Float[np.ndarray, "cells"],
     features: Float[np.ndarray, "moments cells"],
     means: Float[np.ndarray, "moments"],
     penalty: Float[np.ndarray, "moments"],
 ) -> Float[np.ndarray, "cells"]:
-    """q / p, [cells], for the q ∝ p exp(λ · f) whose λ minimises log Σ p exp(λ · f) − λ · m + Σ λ² penalty / 2.
+    """q, [cells], the q ∝ p exp(λ · f) whose λ minimises log Σ p exp(λ · f) − λ · m + Σ λ² penalty / 2.
 
     The function is convex. Its minimum is found by Newton's method with halved steps.
     """
 
+    logarithms = np.log(shares, out=np.full(shares.shape, -np.inf), where=shares > 0)
+
     def value(tilt):
-        exponents = tilt @ features
+        exponents = tilt @ features + logarithms
         most = exponents.max()
-        mass = np.exp(exponents - most)
-        normaliser = float(shares @ mass)
-        return np.log(normaliser) + most - tilt @ means + penalty @ np.square(tilt) / 2, mass / normaliser
+        masses = np.exp(exponents - most)
+        total = masses.sum()
+        return np.log(total) + most - tilt @ means + penalty @ np.square(tilt) / 2, masses / total
 
     tilt = np.zeros(len(means))
-    height, ratios = value(tilt)
+    height, closest = value(tilt)
     for _ in range(_NUM_STEPS):
-        inside = shares * ratios
-        expected = features @ inside
+        expected = features @ closest
         gradient = expected - means + penalty * tilt
         centred = features - expected[:, None]
-        hessian = (centred * inside) @ centred.T + np.diag(penalty)
+        hessian = (centred * closest) @ centred.T + np.diag(penalty)
         step = -np.linalg.lstsq(hessian, gradient, rcond=1e-15)[0]
         slope = float(gradient @ step)
         if slope > -_TOLERANCE:
@@ -153,5 +155,5 @@ def _ratios(
             length /= 2
         else:
             break
-        tilt, height, ratios = tilt + length * step, lower, changed
-    return ratios
+        tilt, height, closest = tilt + length * step, lower, changed
+    return closest
