@@ -185,7 +185,7 @@ def test_how_to_use_the_table_is_said(release):
     assert "categories come as text" in page
     assert 'kme_jax.load("folder").to_pandas()' in page
     assert "Medians and other" in page
-    assert "medians" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))  # it has no numbers
+    assert "Medians" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))  # it has no numbers
 
 
 def test_texts_of_the_schema_are_escaped(release):
