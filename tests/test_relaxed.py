@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 
 from kme_jax.table import relaxed
+from kme_jax.table.conditional import ConditionalRows, conditioned
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 # Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
@@ -74,13 +76,37 @@ def test_conditional_distributions(rows):
     for codes in itertools.product(range(6), range(2), range(9)):
         inside = all(any(low <= codes[j] < high for low, high in allowed) for j, allowed in ranges.items())
         kept[codes] = joint[codes] * inside
-    conditioned = rows.conditioned(ranges)
-    codes = conditioned.sample(100_000, 1)
+    codes = conditioned(rows, ranges).sample(100_000, 1)
     assert np.abs(_histogram(codes) - kept / kept.sum()).sum() / 2 < 0.014
     with pytest.raises(ValueError, match="no such rows"):
-        rows.conditioned({2: [(7, 7)]})
+        conditioned(rows, {2: [(7, 7)]})
     with pytest.raises(ValueError, match="no such rows"):
-        rows.conditioned({2: []})
+        conditioned(rows, {2: []})
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        {0: [(3, 6)]},
+        {2: [(0, 2), (8, 9)]},
+        {0: [(1, 3), (4, 5)], 2: [(0, 5)]},
+        {0: [(0, 1)], 2: [(6, 9)], 1: [(1, 2)]},
+    ],
+)
+@pytest.mark.parametrize("correlation", [-0.95, 0.6])
+def test_conditions_on_coupled_columns(rows, ranges, correlation):
+    """A condition on a column changes the others as it does among rows that were drawn without it."""
+    coupled = dataclasses.replace(rows, dependence=np.asarray([[1.0, correlation], [correlation, 1.0]]))
+    codes = coupled.sample(1_000_000, 0)
+    inside = [np.any([(low <= codes[:, j]) & (codes[:, j] < high) for low, high in r], 0) for j, r in ranges.items()]
+    expected = _histogram(codes[np.all(inside, axis=0)])
+    given = conditioned(coupled, ranges)
+    assert isinstance(given, ConditionalRows)
+    found = given.sample(50_000, 1)
+    assert found.shape == (50_000, 3)
+    assert not _histogram(found)[expected == 0].any()
+    assert np.abs(_histogram(found) - expected).sum() / 2 < 0.02
+    assert np.abs(_histogram(*given.weighted_sample(50_000, 1)) - expected).sum() / 2 < 0.03
 
 
 def test_no_class_without_a_split(rng, rows):

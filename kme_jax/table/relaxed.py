@@ -344,34 +344,11 @@ class RelaxedRows:
         """Indices of all columns except ``split``."""
         return [j for j in range(self.dim) if j != self.split]
 
-    def conditioned(self, ranges: Mapping[int, Sequence[tuple[int, int]]]) -> RelaxedRows:
-        """The conditional distribution of rows whose codes are within ranges.
-
-        Args:
-          ranges: by index of a column, the ranges of codes [first, last) that are allowed.
-
-        Raises:
-          ValueError: the release has no such rows.
-        """
-        weights, leaves = np.array(self.weights, np.float64), list(self.leaves)
-        for j, allowed in ranges.items():
-            if j == self.split:
-                kept = [any(low <= t < high for low, high in allowed) for t in range(len(weights))]
-                weights = weights * np.asarray(kept)[:, None]
-                continue
-            a = self.others.index(j)
-            leaves[a] = leaves[a].within(allowed)
-            i, k = self.offsets[a : a + 2]
-            weights = weights * np.einsum("tka,ta->tk", self.probabilities[..., i:k], leaves[a].masses(k - i))
-        if not weights.sum() > 0:
-            raise ValueError("there are no such rows in the release; ask for fewer conditions")
-        return dataclasses.replace(self, weights=weights / weights.sum(), leaves=tuple(leaves))
-
     def sample(self, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [num_rows, d], in random order.
 
         The number of rows of each relaxed row is in proportion to its weight. Within a relaxed row the number of rows
-        of each value of a column is in proportion to its probability. Numbers are rounded at random, and the values of
+        of each value of a column is in proportion to its probability. Numbers are rounded at random. The values of
         different columns are combined at random, or by ranks of correlated normal variables.
         """
         return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
@@ -391,40 +368,88 @@ class RelaxedRows:
         self, num_rows: int, often: Float[np.ndarray, "rows"], seed: int
     ) -> tuple[Int64[np.ndarray, "n d"], Int64[np.ndarray, "n"]]:
         random = np.random.default_rng(seed)
-        each = _systematic(random, often, num_rows)
+        each = systematic(random, often, num_rows)
         source = np.repeat(np.arange(len(each)), each)
+        coupled = {a: Coupled(normal) for a, normal in self._normal(random, num_rows).items()}
+        codes, order = self.codes_of(random, source, coupled)
+        return codes, source[order]
+
+    def codes_of(
+        self, random: np.random.Generator, source: Int64[np.ndarray, "n"], coupled: Mapping[int, Coupled]
+    ) -> tuple[Int64[np.ndarray, "n d"], Int64[np.ndarray, "n"]]:
+        """Category codes of rows, int64 [n, d], in random order.
+
+        Args:
+          random: the source of randomness.
+          source: the index of the relaxed row of each row, increasing, [n].
+          coupled: by index of a column among all except ``split``, where its values are to be.
+
+        Returns:
+          The codes, and the order of the rows: row i is of the relaxed row source[order[i]].
+        """
+        num_rows = len(source)
+        each = np.bincount(source, minlength=self.weights.size)
         counts, starts = each[source], np.repeat(np.cumsum(each) - each, each)
         codes = np.empty((num_rows, self.dim), np.int64)
         if self.split >= 0:
             codes[:, self.split] = source // self.weights.shape[1]
-        normal = self._normal(random, num_rows)
         for a, j in enumerate(self.others):
             i, k = self.offsets[a : a + 2]
-            # Ranks of random numbers within each relaxed row: strata in random order.
-            ranks = np.empty(num_rows)
-            order = normal[a] if a in normal else random.random(num_rows)
-            ranks[np.lexsort((order, source))] = np.arange(num_rows)
-            quantiles = (ranks - starts + random.random(num_rows)) / counts
+            given = coupled.get(a)
+            if given is None or given.first is None:
+                # Ranks of random numbers within each relaxed row: strata in random order.
+                ranks = np.empty(num_rows)
+                order = random.random(num_rows) if given is None else given.place
+                ranks[np.lexsort((order, source))] = np.arange(num_rows)
+                quantiles = (ranks - starts + random.random(num_rows)) / counts
+            else:
+                quantiles = given.place
             probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
-            leaf = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
-            codes[:, j] = random.integers(self.leaves[a].first[leaf], self.leaves[a].last[leaf])
+            leaf, place = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
+            first, last = self.leaves[a].first[leaf], self.leaves[a].last[leaf]
+            if given is None:
+                codes[:, j] = random.integers(first, last)
+                continue
+            chosen = first + np.floor(place * (last - first)).astype(np.int64).clip(0, last - first - 1)
+            if given.first is not None and given.last is not None:  # a quantile is rounded, its range is not
+                chosen = np.clip(chosen, given.first, given.last - 1)
+            codes[:, j] = chosen
         order = random.permutation(num_rows)
-        return codes[order], source[order]
+        return codes[order], order
+
+    def coupled(self) -> list[int]:
+        """Indices, among all columns except ``split``, of the columns that depend on another within relaxed rows."""
+        if self.dependence is None:
+            return []
+        return np.flatnonzero((self.dependence != np.eye(len(self.dependence))).any(1)).tolist()
 
     def _normal(self, random: np.random.Generator, num_rows: int) -> dict[int, Float[np.ndarray, "n"]]:
         """Correlated normal numbers [num_rows] for each column that depends on another within relaxed rows."""
-        if self.dependence is None:
+        linked = self.coupled()
+        if self.dependence is None or not linked:
             return {}
-        linked = np.flatnonzero((self.dependence != np.eye(len(self.dependence))).any(1))
         values, vectors = np.linalg.eigh(self.dependence[np.ix_(linked, linked)])
         factor = vectors * np.sqrt(np.maximum(values, 0))
         columns = factor @ random.standard_normal((len(linked), num_rows))
-        return dict(zip(linked.tolist(), columns, strict=True))
+        return dict(zip(linked, columns, strict=True))
 
 
-def _systematic(
-    random: np.random.Generator, weights: Float[np.ndarray, "rows"], num_rows: int
-) -> Int64[np.ndarray, "rows"]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coupled:
+    """Where the values of one column of rows are to be, within the relaxed row of each row.
+
+    Attributes:
+      place: numbers whose ranks decide the values. With ``first`` and ``last``, the quantiles of the values, [n].
+      first: the first code of the range that the value of each row is in, [n], or None if values have no ranges.
+      last: the code after the last code of this range, [n], or None.
+    """
+
+    place: Float[np.ndarray, "n"]
+    first: Int64[np.ndarray, "n"] | None = None
+    last: Int64[np.ndarray, "n"] | None = None
+
+
+def systematic(random: np.random.Generator, weights: Float[np.ndarray, "n"], num_rows: int) -> Int64[np.ndarray, "n"]:
     """Counts with sum num_rows, in proportion to weights up to rounding, by systematic sampling: int64, as weights."""
     edges = np.cumsum(weights) * (num_rows / weights.sum())
     edges[-1] = num_rows
@@ -437,8 +462,8 @@ def _choose(
     probabilities: Float[np.ndarray, "rows bins"],
     leaves: Leaves,
     each: int,
-) -> Int64[np.ndarray, "n"]:
-    """The leaf at each quantile of its relaxed row.
+) -> tuple[Int64[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """The leaf at each quantile of its relaxed row, and the place within the leaf.
 
     Args:
       quantiles: in [0, 1), [n].
@@ -448,9 +473,9 @@ def _choose(
       each: K, the number of relaxed rows of a class.
 
     Returns:
-      Indices of leaves, int64 [n].
+      Indices of leaves, int64 [n], and places between 0, the start of the leaf, and 1, its end, [n].
     """
-    chosen = np.empty(len(quantiles), np.int64)
+    chosen, places = np.empty(len(quantiles), np.int64), np.empty(len(quantiles))
     step = max(1, (1 << 24) // max(1, len(leaves.first)))
     for start in range(0, len(probabilities), step):
         rows = np.arange(start, min(start + step, len(probabilities)))
@@ -458,9 +483,10 @@ def _choose(
         edges = np.cumsum(densities, axis=1)
         edges /= np.maximum(edges[:, -1:], np.finfo(float).tiny)
         first, last = np.searchsorted(source, [rows[0], rows[-1] + 1])
-        row = source[first:last] - start
-        place = np.searchsorted(
-            (edges + np.arange(len(rows))[:, None]).reshape(-1), row + quantiles[first:last], "right"
-        )
-        chosen[first:last] = np.clip(place - row * edges.shape[1], 0, edges.shape[1] - 1)
-    return chosen
+        row, inside = source[first:last] - start, slice(first, last)
+        place = np.searchsorted((edges + np.arange(len(rows))[:, None]).reshape(-1), row + quantiles[inside], "right")
+        leaf = np.clip(place - row * edges.shape[1], 0, edges.shape[1] - 1)
+        low, high = np.where(leaf > 0, edges[row, leaf - 1], 0), edges[row, leaf]
+        chosen[inside] = leaf
+        places[inside] = ((quantiles[inside] - low) / np.maximum(high - low, np.finfo(float).tiny)).clip(0, 1)
+    return chosen, places

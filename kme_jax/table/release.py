@@ -40,6 +40,7 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import plan as plans
 from kme_jax.table.columns import MISSING, Column
+from kme_jax.table.conditional import conditioned
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -299,7 +300,7 @@ class TableRelease:
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
         conditions = [where] if isinstance(where, str) else where
-        rows = self.rows.conditioned(_ranges(self.schema, conditions)) if conditions else self.rows
+        rows = conditioned(self.rows, _ranges(self.schema, conditions)) if conditions else self.rows
         if not weighted:
             return self.schema.decode(rows.sample(num_rows, seed))
         if "weight" in self.schema.names:
