@@ -14,10 +14,11 @@ import pyarrow as pa
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir, write_json
-from experiments.tables import datasets
+from experiments.tables import datasets, numbers
 from experiments.tables.classifiers import CLASSIFIERS, utility
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
+from kme_jax.privacy.composition import Composition
 from kme_jax.table import marginals
 from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
@@ -100,6 +101,8 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
                     cell |= {"delta": delta, "seconds": synthetic.seconds, "peak_bytes": synthetic.peak_bytes}
                     dataset.schema.check(synthetic.value)
                     codes = dataset.schema.encode(synthetic.value)
+                    rho = Composition.planned(PrivacyBudget(epsilon, delta)).rho
+                    cell["numbers"] = numbers.number_errors(dataset.schema, private, codes, rho)
                 else:
                     codes = _CONTROLS[source](np.random.default_rng(seed), private)
                 cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
@@ -133,6 +136,11 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
     lines = []
     deltas = {(cell["source"], cell["epsilon"]): cell.get("delta") for cell in result["cells"]}
     for (source, epsilon), metrics_of_seeds in groups.items():
+        of_numbers = [
+            cell["numbers"]
+            for cell in result["cells"]
+            if (cell["source"], cell["epsilon"]) == (source, epsilon) and "numbers" in cell
+        ]
         values = {name: np.asarray([metrics[name] for metrics in metrics_of_seeds]) for name in metrics_of_seeds[0]}
         lines.append(
             {
@@ -145,6 +153,7 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
                     name: float(v.std(ddof=1) / len(v) ** 0.5) if len(v) > 1 else None for name, v in values.items()
                 },
             }
+            | ({"numbers": numbers.summary(of_numbers)} if of_numbers else {})
         )
     return lines
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from scipy.special import ndtr, ndtri
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.relaxed import Coupled, Leaves, RelaxedRows, systematic
 
 _POOL = 4  # draws for each row that is kept, if draws have weights
@@ -53,6 +54,7 @@ def _masses(rows: RelaxedRows, a: int, leaves: Leaves) -> Float[np.ndarray, "cla
     return np.einsum("tka,ta->tk", rows.probabilities[..., i:k], leaves.masses(k - i))
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConditionalRows:
     """Rows whose coupled columns lie within ranges of codes. Columns with conditions of other kinds are in ``rows``.

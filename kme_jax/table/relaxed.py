@@ -434,6 +434,7 @@ class RelaxedRows:
         return dict(zip(linked, columns, strict=True))
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coupled:
     """Where the values of one column of rows are to be, within the relaxed row of each row.

@@ -1,0 +1,166 @@
+"""Means, standard deviations, quantiles and dependence of released numbers, beside direct noisy answers.
+
+A direct answer is the best that a curator could do who knew the question: the mean of one column within its public
+bounds, plus noise for an equal share of the whole budget. The unit of an error of a mean is the standard deviation of
+this noise. So a mean with an error of one unit is as good as if nothing else had been released.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kme_jax.table.columns import Column
+from kme_jax.table.schema import Schema
+
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_STRONGEST = 10  # pairs whose correlations and slopes are compared
+_PRECISE = 0.05  # largest relative noise of a direct covariance for which a pair is judged
+
+
+def _values(column: Column, codes: np.ndarray) -> np.ndarray:
+    """Values of codes of a numeric column, [n]; NaN for missing cells."""
+    return column.decode(codes).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+
+
+def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rho: float) -> dict[str, Any]:
+    """How far the numbers of a synthetic table are from those of the private table.
+
+    Args:
+      schema: of both tables.
+      private: codes, [n, C].
+      synthetic: codes, [m, C].
+      rho: ρ of zero-concentrated differential privacy, of the whole release.
+
+    Returns:
+      "columns": for each numeric column "name"; "mean", the error in units of a direct noisy mean with ρ / C; "bias",
+      the same error in units of the private standard deviation; "sd", the ratio of standard deviations; and
+      "quantile", the largest error of five quantiles, in private standard deviations. "pairs": for each of the ten most
+      correlated pairs of numbers "names"; "correlation" and "slopes", the ratios to the private ones; and "noise", the
+      standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
+    """
+    columns = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
+    tables = {j: [_values(column, codes[:, j]) for codes in (private, synthetic)] for j, column in columns}
+    return {
+        "columns": [
+            _column(column, tables[j], len(private), rho / len(schema.columns))
+            for j, column in columns
+            if np.nanstd(tables[j][0]) > 0 and not np.isnan(tables[j][1]).all()
+        ],
+        "pairs": _pairs(dict(columns), tables, len(private), rho),
+    }
+
+
+def _column(column: Column, tables: list[np.ndarray], num_rows: int, rho: float) -> dict[str, Any]:
+    private, synthetic = (values[~np.isnan(values)] for values in tables)
+    noise = (column.upper - column.lower) / num_rows / math.sqrt(2 * rho)
+    difference, sd = float(synthetic.mean() - private.mean()), float(private.std())
+    quantiles = np.quantile(synthetic, _QUANTILES) - np.quantile(private, _QUANTILES)
+    return {
+        "name": column.name,
+        "mean": difference / noise,
+        "bias": difference / sd,
+        "sd": float(synthetic.std()) / sd,
+        "quantile": float(np.abs(quantiles).max()) / sd,
+    }
+
+
+def _pairs(
+    columns: dict[int, Column], tables: dict[int, list[np.ndarray]], num_rows: int, rho: float
+) -> list[dict[str, Any]]:
+    pairs = []
+    for i, j in itertools.combinations(columns, 2):
+        private, synthetic = (_covariance(tables[i][k], tables[j][k]) for k in range(2))
+        if private is not None:
+            pairs.append((abs(private[0, 1]) / math.sqrt(private[0, 0] * private[1, 1]), i, j, private, synthetic))
+    num_pairs = max(1, math.comb(len(columns), 2))
+    result = []
+    for _, i, j, private, synthetic in sorted(pairs, key=lambda pair: -pair[0])[:_STRONGEST]:
+        ranges = [columns[k].upper - columns[k].lower for k in (i, j)]
+        noise = math.prod(ranges) / 2 / num_rows / math.sqrt(2 * rho / num_pairs)
+        pair = {"names": [columns[i].name, columns[j].name], "noise": noise / abs(float(private[0, 1]))}
+        if synthetic is None:
+            pair |= {"correlation": 0.0, "slopes": [0.0, 0.0]}
+        else:
+            ratio, spreads = synthetic[0, 1] / private[0, 1], np.diag(synthetic) / np.diag(private)
+            pair |= {"correlation": float(ratio / np.sqrt(spreads.prod())), "slopes": (ratio / spreads).tolist()}
+        result.append(pair)
+    return result
+
+
+def _covariance(first: np.ndarray, second: np.ndarray) -> np.ndarray | None:
+    both = ~(np.isnan(first) | np.isnan(second))
+    if both.sum() < 2 or not first[both].std() or not second[both].std():
+        return None
+    return np.cov(first[both], second[both], bias=True)
+
+
+def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Several results of :func:`number_errors` as one.
+
+    Returns:
+      "columns", the worst mean first: for each column "name"; "mean", the root mean square error; "bias", the mean
+      error, in units of the noise; "bias_in_sd", the same in private standard deviations; "sd" and "quantile", means.
+      "pairs", the worst first: "names", "correlation" and "slopes", means; and "noise".
+    """
+    columns: dict[str, list[dict[str, Any]]] = {}
+    pairs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for release in releases:
+        for column in release["columns"]:
+            columns.setdefault(column["name"], []).append(column)
+        for pair in release["pairs"]:
+            pairs.setdefault(tuple(pair["names"]), []).append(pair)
+
+    def mean(records: list[dict[str, Any]], name: str) -> float:
+        return float(np.mean([record[name] for record in records]))
+
+    of_columns = [
+        {
+            "name": name,
+            "mean": float(np.sqrt(np.mean([np.square(record["mean"]) for record in records]))),
+            "bias": mean(records, "mean"),
+            "bias_in_sd": mean(records, "bias"),
+            "sd": mean(records, "sd"),
+            "quantile": mean(records, "quantile"),
+        }
+        for name, records in columns.items()
+    ]
+    of_pairs = [
+        {
+            "names": list(names),
+            "correlation": mean(records, "correlation"),
+            "slopes": np.mean([record["slopes"] for record in records], axis=0).tolist(),
+            "noise": mean(records, "noise"),
+        }
+        for names, records in pairs.items()
+    ]
+    return {
+        "columns": sorted(of_columns, key=lambda column: -column["mean"]),
+        "pairs": sorted(of_pairs, key=lambda pair: -abs(math.log(max(pair["correlation"], 1e-9)))),
+    }
+
+
+def markdown(result: dict[str, Any], most: int = 12) -> str:
+    """The worst columns and pairs of every ε, as two tables. Empty for results without them."""
+    lines = [line for line in result["summary"] if "numbers" in line]
+    if not lines:
+        return ""
+    columns = ["| ε | column | error of the mean | bias | bias, SD | SD | quantiles |", "|---|---|---|---|---|---|---|"]
+    pairs = ["| ε | pair | correlation | slopes | noise of a direct answer |", "|---|---|---|---|---|"]
+    for line in lines:
+        epsilon = f"{line['epsilon']:g}"
+        for column in line["numbers"]["columns"][:most]:
+            errors = f"{column['mean']:.2f} | {column['bias']:+.2f} | {column['bias_in_sd']:+.3f}"
+            shape = f"× {column['sd']:.3f} | {column['quantile']:.3f}"
+            columns.append(f"| {epsilon} | {column['name']} | {errors} | {shape} |")
+        for pair in line["numbers"]["pairs"][:most]:
+            slopes = " and ".join(f"× {slope:.2f}" for slope in pair["slopes"])
+            noise = f"{pair['noise']:.1%}{'' if pair['noise'] <= _PRECISE else ' (not judged)'}"
+            names = " and ".join(pair["names"])
+            pairs.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {noise} |")
+    return "\n".join(columns) + ("\n\n" + "\n".join(pairs) if len(pairs) > 2 else "")
