@@ -337,10 +337,10 @@ def test_what_artifacts_say_is_escaped(inside, capsys, monkeypatch):
     texts = [statement.describe(said)]
     found = {"warning": "NOT PRIVATE", "columns": [{"name": EVIL, "total_variation": 0.5}], "mean_total_variation": {}}
     both = {"private": 0.5, "synthetic": None}
-    found["columns"][0] |= {"mean": both, "sd": both}
+    found["columns"][0] |= {"mean": both, "sd": both | {"synthetic": 0.1}, "mean_error": None, "quantile_error": 0.3}
     found |= {
-        "pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5}],
-        "correlations": [{"names": [EVIL, EVIL]} | both],
+        "pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5, "unseen": 0.1}],
+        "correlations": [{"names": [EVIL, EVIL]} | both | {"slopes": {"private": [1.0, 2.0], "synthetic": None}}],
     }
     texts.append(describe_table(found))
     for text in texts:

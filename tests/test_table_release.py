@@ -255,7 +255,7 @@ def test_the_source_may_come_in_any_form(tmp_path):
 
 
 def test_the_errors_of_a_table_in_any_form(made, tmp_path):
-    from kme_jax.table.evaluate import evaluate_table
+    from kme_jax.table.evaluate import describe_table, evaluate_table
     from kme_jax.table.readers import write_table
 
     write_table(tmp_path / "rows.parquet", TABLE)
@@ -265,11 +265,28 @@ def test_the_errors_of_a_table_in_any_form(made, tmp_path):
     for key, value in (("mean", np.mean), ("sd", np.std)):
         assert age[key]["private"] == pytest.approx(value(np.asarray(TABLE["age"])))
         assert age[key]["synthetic"] == pytest.approx(value(np.asarray(made[0].table["age"])))
+    ours, theirs = np.asarray(TABLE["age"]), np.asarray(made[0].table["age"])
+    assert age["mean_error"] == pytest.approx((theirs.mean() - ours.mean()) / ours.std())
+    quantiles = [np.quantile(values, [0.1, 0.25, 0.5, 0.75, 0.9]) for values in (ours, theirs)]
+    assert age["quantiles"]["private"] == pytest.approx(quantiles[0].tolist())
+    assert age["quantile_error"] == pytest.approx(np.abs(quantiles[1] - quantiles[0]).max() / ours.std())
     assert "mean" not in errors["columns"][2]
+    slopes = {tuple(pair["names"]): pair["slopes"]["private"] for pair in errors["correlations"]}
+    by_age = [
+        np.polyfit(*(np.asarray(TABLE[name]) for name in names), 1)[0] for names in (("age", "gain"), ("gain", "age"))
+    ]
+    assert slopes["age", "gain"] == pytest.approx(by_age)
+    unseen = {tuple(pair["names"]): pair.get("unseen") for pair in errors["pairs"]}
+    ours, theirs = ({(row["job"], row["size"]) for row in table.to_pylist()} for table in (TABLE, made[0].table))
+    assert unseen["job", "size"] >= len(theirs - ours) / TABLE.num_rows
+    assert (unseen["job", "size"] == 0) == (theirs <= ours)
+    assert unseen["age", "job"] is None
     expected = np.corrcoef(np.asarray(TABLE["age"]), np.asarray(TABLE["gain"]))[0, 1]
     correlations = {tuple(pair["names"]): pair["private"] for pair in errors["correlations"]}
     assert correlations["age", "gain"] == pytest.approx(expected)
     assert list(map(abs, correlations.values())) == sorted(map(abs, correlations.values()), reverse=True)
+    text = describe_table(errors)
+    assert text.index("mean ") < text.index("standard deviation") < text.index("quantiles") < text.index("slope of the")
     for source in (TABLE, TABLE.to_pandas(), tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):
         assert evaluate_table(made[0], source) == errors
     other = open_table(TABLE, Schema(SCHEMA.columns, filled_from_data=True))

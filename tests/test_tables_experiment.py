@@ -15,7 +15,7 @@ import threadpoolctl
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
-from experiments.tables import classifiers, datasets, plot, releases, scale
+from experiments.tables import classifiers, datasets, numbers, plot, releases, scale
 from experiments.tables.config import TablesConfig
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Numeric
@@ -122,6 +122,43 @@ def tiny(tmp_path):
     )
 
 
+def test_numbers_are_in_units_of_direct_noisy_answers(rng):
+    """Two columns with known shifts: errors follow from their definitions."""
+    schema = Schema((Numeric("x", 0, 100, integer=True), Numeric("y", 0, 50, integer=True), SCHEMA.columns[3]))
+    x = rng.integers(20, 60, 1000)
+    private = np.stack([x, x // 2 + rng.integers(0, 5, 1000), x % 2], axis=1)
+    synthetic = np.stack([x + 2, 40 - private[:, 1], private[:, 2]], axis=1)
+    rho = 0.02
+    found = numbers.number_errors(schema, private, synthetic, rho)
+    first, second = found["columns"]
+    noise = 100 / 1000 / np.sqrt(2 * rho / 3)  # one row moves the mean by 100 / 1000
+    assert first["mean"] == pytest.approx(2 / noise)
+    assert first["bias"] == first["quantile"] == pytest.approx(2 / x.std())
+    assert first["sd"] == second["sd"] == pytest.approx(1)
+    (pair,) = found["pairs"]
+    assert pair["correlation"] == pytest.approx(-1)
+    assert pair["slopes"] == pytest.approx([-1, -1])
+    covariance = np.cov(private[:, 0], private[:, 1], bias=True)[0, 1]
+    assert pair["noise"] == pytest.approx(100 * 50 / 2 / 1000 / np.sqrt(2 * rho) / covariance)
+    several = numbers.summary([found, numbers.number_errors(schema, private, private, rho)])
+    worst = several["columns"][0]
+    errors = {column["name"]: column["mean"] / np.sqrt(2) for column in (first, second)}
+    assert {column["name"]: column["mean"] for column in several["columns"]} == pytest.approx(
+        {name: abs(error) for name, error in errors.items()}
+    )
+    assert worst["mean"] == pytest.approx(max(map(abs, errors.values())))
+    assert worst["bias"] == pytest.approx(errors[worst["name"]] / np.sqrt(2))
+    assert several["pairs"][0]["correlation"] == pytest.approx(0)
+
+
+def test_a_constant_column_has_no_errors():
+    schema = Schema((Numeric("x", 0, 9, integer=True), Numeric("y", 0, 9, integer=True, nullable=True)))
+    rows = np.stack([np.full(50, 3), np.arange(50) % 10], axis=1)
+    nothing = np.stack([np.full(50, 3), np.full(50, 10)], axis=1)
+    found = numbers.number_errors(schema, rows, nothing, 0.1)
+    assert found == {"columns": [], "pairs": []}
+
+
 def test_a_small_run_and_its_picture(tiny, tmp_path):
     result = releases.run(tiny, TOOLS)["adult_pgm"]
     path = releases.result_path(tiny, "adult_pgm")
@@ -140,6 +177,11 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
     assert sample["f1 random_forest"] == pytest.approx(np.mean(scores))
     error = rows["real sample", None]["error"]["f1 random_forest"]
     assert error == pytest.approx(abs(scores[0] - scores[1]) / 2)
+    assert "numbers" not in rows["real rows", None]
+    of_numbers = rows["release", 1.0]["numbers"]
+    assert {column["name"] for column in of_numbers["columns"]} == {"size", "wealth"}
+    assert "| 1 | wealth |" in numbers.markdown(result)
+    assert "size and wealth" in numbers.markdown(result)
     text = releases.markdown(result)
     assert text.startswith("| adult_pgm, δ = 1e-05 |")
     assert f"| {np.mean(scores):.3f} ± {error:.3f} |" in text

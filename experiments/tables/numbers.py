@@ -13,19 +13,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from kme_jax.table.columns import Column
+from kme_jax.table.evaluate import QUANTILES, covariance, numeric_values
 from kme_jax.table.schema import Schema
 
-_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _STRONGEST = 10  # pairs whose correlations and slopes are compared
 _PRECISE = 0.05  # largest relative noise of a direct covariance for which a pair is judged
-
-
-def _values(column: Column, codes: np.ndarray) -> np.ndarray:
-    """Values of codes of a numeric column, [n]; NaN for missing cells."""
-    return column.decode(codes).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
 
 
 def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rho: float) -> dict[str, Any]:
@@ -45,7 +39,7 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rh
       standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
     """
     columns = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
-    tables = {j: [_values(column, codes[:, j]) for codes in (private, synthetic)] for j, column in columns}
+    tables = {j: [numeric_values(column, codes[:, j]) for codes in (private, synthetic)] for j, column in columns}
     return {
         "columns": [
             _column(column, tables[j], len(private), rho / len(schema.columns))
@@ -60,7 +54,7 @@ def _column(column: Column, tables: list[np.ndarray], num_rows: int, rho: float)
     private, synthetic = (values[~np.isnan(values)] for values in tables)
     noise = (column.upper - column.lower) / num_rows / math.sqrt(2 * rho)
     difference, sd = float(synthetic.mean() - private.mean()), float(private.std())
-    quantiles = np.quantile(synthetic, _QUANTILES) - np.quantile(private, _QUANTILES)
+    quantiles = np.quantile(synthetic, QUANTILES) - np.quantile(private, QUANTILES)
     return {
         "name": column.name,
         "mean": difference / noise,
@@ -75,7 +69,7 @@ def _pairs(
 ) -> list[dict[str, Any]]:
     pairs = []
     for i, j in itertools.combinations(columns, 2):
-        private, synthetic = (_covariance(tables[i][k], tables[j][k]) for k in range(2))
+        private, synthetic = (covariance(tables[i][k], tables[j][k]) for k in range(2))
         if private is not None:
             pairs.append((abs(private[0, 1]) / math.sqrt(private[0, 0] * private[1, 1]), i, j, private, synthetic))
     num_pairs = max(1, math.comb(len(columns), 2))
@@ -91,13 +85,6 @@ def _pairs(
             pair |= {"correlation": float(ratio / np.sqrt(spreads.prod())), "slopes": (ratio / spreads).tolist()}
         result.append(pair)
     return result
-
-
-def _covariance(first: np.ndarray, second: np.ndarray) -> np.ndarray | None:
-    both = ~(np.isnan(first) | np.isnan(second))
-    if both.sum() < 2 or not first[both].std() or not second[both].std():
-        return None
-    return np.cov(first[both], second[both], bias=True)
 
 
 def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -18,9 +18,13 @@ from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import TableRelease
 from kme_jax.table.schema import Schema
 
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_Codes = Int[np.ndarray, "n"]
+_Numbers = Float64[np.ndarray, "n"]
+
 
 def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str | os.PathLike | Any) -> dict[str, Any]:
-    """Errors of the marginals, means, standard deviations and correlations of a release. NOT PRIVATE.
+    """Errors of the marginals and of the numbers of a release: means, deviations, quantiles, slopes. NOT PRIVATE.
 
     Args:
       release: the release of the table.
@@ -28,11 +32,17 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         ``open_table`` returns. All of its codes are held in memory.
 
     Returns:
-      A dictionary of plain JSON values: "warning", "num_rows", "mean_total_variation" by the number of columns ("1"
-      to "3"), "columns" ("name" and "total_variation" of each; for numbers also "mean" and "sd", each {"private",
-      "synthetic"}, or None if no cell has a value), "pairs", the largest distance first, and "correlations" of pairs of
-      numbers, each {"names", "private", "synthetic"}, the strongest private one first. Rows with a missing value do not
-      count.
+      A dictionary of plain JSON values. Rows with a missing value do not count for numbers. Each statistic of both
+      tables is {"private", "synthetic"}.
+
+      * "warning", "num_rows", and "mean_total_variation" by the number of columns ("1" to "3");
+      * "columns": "name" and "total_variation" of each. For numbers also "mean", "sd" and "quantiles" (of shares 0.1,
+        0.25, 0.5, 0.75 and 0.9), or None if no cell has a value, and "mean_error" and "quantile_error", the error of
+        the mean and the largest error of a quantile in units of the private standard deviation, or None;
+      * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
+        synthetic rows whose combination of values no private row has;
+      * "correlations" of pairs of numbers, the strongest private one first: "names", "private" and "synthetic", and
+        "slopes", of the regression of the second number on the first, and of the first on the second.
 
     Raises:
       ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema.
@@ -50,75 +60,120 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         "mean_total_variation": means(distances),
         "columns": [
             {"name": column.name, "total_variation": distances[column.name,]}
-            | _moments(column, ours[:, j], theirs[:, j])
+            | _numbers(column, ours[:, j], theirs[:, j])
             for j, column in enumerate(schema.columns)
         ],
-        "pairs": [{"names": list(names), "total_variation": -d} for d, names in pairs],
+        "pairs": [
+            {"names": list(names), "total_variation": -d} | _unseen(schema, names, ours, theirs) for d, names in pairs
+        ],
         "correlations": _correlations(schema, ours, theirs),
     }
 
 
-def _values(column: Column, codes: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+def numeric_values(column: Column, codes: _Codes) -> _Numbers:
     """The values of codes of a numeric column, [n]; NaN for missing cells."""
     return column.decode(codes).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
 
 
-def _moments(column: Column, ours: Int[np.ndarray, "n"], theirs: Int[np.ndarray, "m"]) -> dict[str, Any]:
+def _numbers(column: Column, ours: _Codes, theirs: Int[np.ndarray, "m"]) -> dict[str, Any]:
     if column.kind != "numeric":
         return {}
-    values = {"private": _values(column, ours), "synthetic": _values(column, theirs)}
+    values = {"private": numeric_values(column, ours), "synthetic": numeric_values(column, theirs)}
     present = {table: cells[~np.isnan(cells)] for table, cells in values.items()}
     if not all(len(cells) for cells in present.values()):
-        return {"mean": None, "sd": None}
+        return dict.fromkeys(("mean", "sd", "quantiles", "mean_error", "quantile_error"))
+    mean, sd = ({table: float(f(cells)) for table, cells in present.items()} for f in (np.mean, np.std))
+    quantiles = {table: np.quantile(cells, QUANTILES) for table, cells in present.items()}
+    furthest = float(np.abs(quantiles["synthetic"] - quantiles["private"]).max())
+    unit = sd["private"]
     return {
-        "mean": {table: float(cells.mean()) for table, cells in present.items()},
-        "sd": {table: float(cells.std()) for table, cells in present.items()},
+        "mean": mean,
+        "sd": sd,
+        "quantiles": {table: numbers.tolist() for table, numbers in quantiles.items()},
+        "mean_error": (mean["synthetic"] - mean["private"]) / unit if unit else None,
+        "quantile_error": furthest / unit if unit else None,
     }
 
 
-def _correlation(first: Float64[np.ndarray, "n"], second: Float64[np.ndarray, "n"]) -> float | None:
+def _unseen(
+    schema: Schema, names: tuple[str, ...], ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]
+) -> dict[str, float]:
+    """The share of synthetic rows whose combination of two categories no private row has."""
+    places = [schema.index(name) for name in names]
+    columns = [schema.columns[j] for j in places]
+    if any(column.kind in ("numeric", "datetime") for column in columns):
+        return {}
+    cells = [codes[:, places[0]] * columns[1].num_codes + codes[:, places[1]] for codes in (ours, theirs)]
+    return {"unseen": float(np.mean(~np.isin(cells[1], np.unique(cells[0]))))}
+
+
+def covariance(first: _Numbers, second: _Numbers) -> Float64[np.ndarray, "2 2"] | None:
+    """The covariance matrix of two columns over the rows that have both numbers; None if one of them is constant."""
     both = ~(np.isnan(first) | np.isnan(second))
     first, second = first[both], second[both]
     if len(first) < 2 or not first.std() or not second.std():
         return None
-    return float(np.corrcoef(first, second)[0, 1])
+    return np.cov(first, second, bias=True)
 
 
 def _correlations(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]) -> list[dict[str, Any]]:
-    """Correlations of all pairs of numeric columns in both tables, the strongest first."""
+    """Correlations and slopes of all pairs of numeric columns in both tables, the strongest first."""
     numeric = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
-    values = {column.name: [_values(column, codes[:, j]) for codes in (ours, theirs)] for j, column in numeric}
-    pairs = [
-        {
-            "names": [one, other],
-            "private": _correlation(values[one][0], values[other][0]),
-            "synthetic": _correlation(values[one][1], values[other][1]),
+    values = {column.name: [numeric_values(column, codes[:, j]) for codes in (ours, theirs)] for j, column in numeric}
+    pairs = []
+    for one, other in itertools.combinations(values, 2):
+        matrices = {
+            table: covariance(values[one][i], values[other][i]) for i, table in enumerate(("private", "synthetic"))
         }
-        for one, other in itertools.combinations(values, 2)
-    ]
-    known = [pair for pair in pairs if pair["private"] is not None]
-    return sorted(known, key=lambda pair: -abs(pair["private"]))
+        if matrices["private"] is None:
+            continue
+        slopes = {table: None if m is None else (m[0, 1] / np.diag(m)).tolist() for table, m in matrices.items()}
+        correlations = {
+            table: None if m is None else float((m[0, 1] / np.sqrt(m[0, 0])) / np.sqrt(m[1, 1]))
+            for table, m in matrices.items()
+        }
+        pairs.append({"names": [one, other], **correlations, "slopes": slopes})
+    return sorted(pairs, key=lambda pair: -abs(pair["private"]))
 
 
 def describe_table(errors: dict[str, Any]) -> str:
-    """The result of :func:`evaluate_table` as text."""
-    lines = [errors["warning"], f"{'column':<40} {'total variation':>16}"]
-    lines += [f"{printable(c['name']):<40.40} {c['total_variation']:16.2g}" for c in errors["columns"]]
+    """The result of :func:`evaluate_table` as text: the worst columns, the worst pairs and the strongest correlations
+    first."""
+    lines = [errors["warning"], _line("column", "total variation")]
+    by_distance = sorted(errors["columns"], key=lambda column: -column["total_variation"])
+    lines += [_line(column["name"], f"{column['total_variation']:.2g}") for column in by_distance]
     for pair in errors["pairs"][:5]:
-        lines.append(f"{printable(' and '.join(pair['names'])):<40.40} {pair['total_variation']:16.2g}")
+        lines.append(_line(" and ".join(pair["names"]), f"{pair['total_variation']:.2g}"))
+    numbers = [column for column in errors["columns"] if column.get("mean")]
+    worst = sorted(numbers, key=lambda column: -abs(column["mean_error"] or 0))
     for title, key in (("mean", "mean"), ("standard deviation", "sd")):
-        known = [column for column in errors["columns"] if column.get(key)]
-        lines += [f"{title:<40} {'private':>16} {'synthetic':>16}"] * bool(known)
-        lines += [_both(column["name"], column[key]) for column in known]
+        lines += [_line(title, "private", "synthetic", "error in SDs" if key == "mean" else "ratio")] * bool(worst)
+        for column in worst:
+            ours, theirs = column[key]["private"], column[key]["synthetic"]
+            error = column["mean_error"] if key == "mean" else theirs / ours if ours else None
+            lines.append(_line(column["name"], _number(ours), _number(theirs), _number(error, ".3f")))
+    by_quantiles = sorted(numbers, key=lambda column: -(column["quantile_error"] or 0))
+    lines += [_line("quantiles", "largest error, in SDs")] * bool(by_quantiles)
+    lines += [_line(column["name"], _number(column["quantile_error"], ".3f")) for column in by_quantiles]
     strongest = errors["correlations"][:5]
-    lines += [f"{'correlation':<40} {'private':>16} {'synthetic':>16}"] * bool(strongest)
-    lines += [_both(" and ".join(pair["names"]), pair) for pair in strongest]
+    for title in ("correlation", "slope of the second on the first"):
+        lines += [_line(title, "private", "synthetic")] * bool(strongest)
+        for pair in strongest:
+            slopes = {table: both and both[0] for table, both in pair["slopes"].items()}
+            both = pair if title == "correlation" else slopes
+            lines.append(_line(" and ".join(pair["names"]), _number(both["private"]), _number(both["synthetic"])))
+    unseen = sorted((pair for pair in errors["pairs"] if pair.get("unseen")), key=lambda pair: -pair["unseen"])
+    lines += [_line("combination that no private row has", "share of rows")] * bool(unseen)
+    lines += [_line(" and ".join(pair["names"]), f"{pair['unseen']:.2%}") for pair in unseen[:5]]
     words = {"1": "single columns", "2": "pairs", "3": "triples"}
     for order, mean in errors["mean_total_variation"].items():
-        lines.append(f"{'mean over ' + words[order]:<40} {mean:16.2g}")
+        lines.append(_line("mean over " + words[order], f"{mean:.2g}"))
     return "\n".join(lines)
 
 
-def _both(name: str, values: dict[str, float | None]) -> str:
-    ours, theirs = ("–" if value is None else f"{value:.4g}" for value in (values["private"], values["synthetic"]))
-    return f"{printable(name):<40.40} {ours:>16} {theirs:>16}"
+def _line(name: str, *cells: str) -> str:
+    return f"{printable(name):<40.40}" + "".join(f" {cell:>16}" for cell in cells)
+
+
+def _number(value: float | None, style: str = ".4g") -> str:
+    return "–" if value is None else format(value, style)
