@@ -136,7 +136,18 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     no_scores = np.zeros((20, 0)), np.zeros((0, 0)), np.zeros((0, 0))
     zeros = np.zeros(20)
     observed = Observed(
-        offsets, num_rows, singles, singles, np.full(20, 10.0), zeros, zeros, pairs, precision, *coarse, *no_scores
+        offsets,
+        num_rows,
+        singles,
+        singles,
+        np.full(20, 10.0),
+        zeros,
+        zeros,
+        pairs,
+        precision,
+        *coarse,
+        None,
+        *no_scores,
     )
     calls = []
     weights, probabilities = relaxed.fit(
@@ -154,3 +165,23 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     np.testing.assert_allclose(apart[0], weights, atol=1e-4)
     np.testing.assert_allclose(apart[1], probabilities, atol=1e-3)
     assert [done for done, _ in calls] == list(range(30, 601, 30))
+
+
+@pytest.mark.parametrize("classes", [None, np.asarray([900.0, 100.0])])
+def test_a_counted_class_survives_noise(classes):
+    """Noise of pairs that is negative for a class would take all of its rows away."""
+    num_rows, noise = 1000, 300.0
+    pairs, precision = np.zeros((2, 4, 4)), np.zeros((4, 4))
+    pairs[0, :2, 2:], pairs[1, :2, 2:], precision[:2, 2:] = 400.0, -300.0, 1 / noise
+    prior = np.asarray([[450.0] * 4, [50.0] * 4])
+    zeros, sigmas = np.zeros(4), np.full(4, 10 * noise)
+    observed = Observed(
+        (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, pairs, precision, 0 * pairs, 0 * precision, np.eye(4),
+        classes, np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
+    )  # fmt: skip
+    weights, _ = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=150)
+    assert weights.sum() == pytest.approx(1)
+    if classes is None:
+        assert weights[1].sum() < 0.01
+    else:
+        np.testing.assert_allclose(weights.sum(1), classes / num_rows, rtol=1e-6)

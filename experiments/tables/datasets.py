@@ -240,6 +240,9 @@ def _intrusion(folder: pathlib.Path, seed: int) -> Dataset:
     return _split("intrusion", rows, schema, "class", seed)
 
 
+_NOT_KNOWN = "not known"  # in place of the category NA, which many programs read as a missing cell
+
+
 # --- for validation --------------------------------------------------------------------------------------------------
 
 
@@ -257,11 +260,15 @@ def _census(folder: pathlib.Path, seed: int) -> Dataset:
         if values == "continuous":
             columns += [_count(name, uppers[name])] if name in uppers else []
         else:
-            categories = tuple(value.strip() for value in values.split(","))
+            categories = tuple(_NOT_KNOWN if value.strip() == "NA" else value.strip() for value in values.split(","))
             columns.append(Categorical(name, categories, nullable=name.startswith(incomplete)))
     schema = Schema((*columns, Categorical("income", ("- 50000", "50000+"))))
     with zipfile.ZipFile(folder / "census/census-income.test.zip") as archive:
         rows = _read(archive.open("census-income.test"), schema, (*documented, "income"))
+    for j, column in enumerate(schema.columns):
+        if column.kind == "categorical":
+            cells = rows[column.name]
+            rows = rows.set_column(j, column.name, pc.if_else(pc.equal(cells, "NA"), _NOT_KNOWN, cells))
     return _split("census", rows, schema, "income", seed)
 
 

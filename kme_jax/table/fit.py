@@ -19,6 +19,7 @@ from kme_jax.table.plan import (
     Layout,
     Plan,
     Singles,
+    class_sizes,
     map_of,
     sigma,
 )
@@ -107,8 +108,31 @@ def observe(
         *_pairs(layout, offsets, pairs),
         *_pairs(layout, union_offsets, coarse),
         unions,
+        _classes(layout, singles, coarse, pairs, num_rows),
         *_products(layout, plan, singles, offsets, pairs),
     )
+
+
+def _classes(
+    layout: Layout, singles: Singles, coarse: NoisyEmbedding | None, pairs: NoisyEmbedding | None, num_rows: int
+) -> Float[np.ndarray, "classes"] | None:
+    """Estimated counts of the classes from all measurements, [T]; None if they were not measured by themselves.
+
+    Every marginal with classes has sums that are noisy counts of the classes. The estimate is the best weighted mean.
+    """
+    if singles.classes is None:
+        return None
+    counts, variances = [singles.classes], [singles.classes_sigma**2]
+    for marginal, noise in zip(singles.counts, singles.sigmas, strict=True):
+        counts.append(marginal.sum(1))
+        variances.append(marginal.shape[1] * noise**2)
+    for block, marginal, noise in [*_marginals(coarse), *_marginals(pairs)]:
+        if layout.split in block.columns and not block.zoom:
+            cells = marginal.reshape(layout.num_classes, -1)
+            counts.append(cells.sum(1))
+            variances.append(cells.shape[1] * noise**2)
+    precisions = 1 / np.maximum(variances, 1e-300)
+    return class_sizes(np.einsum("m,mt->t", precisions / precisions.sum(), np.stack(counts)), num_rows)
 
 
 def _products(

@@ -3,8 +3,8 @@
 There are three measurements. Each one is planned from the noisy counts of those before it.
 
 1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand. It is split by the
-   classes of the target. If there are many classes, the marginal without classes is measured too. The mean and the mean
-   square of an ordered column of many values are measured too, because the noise of a thousand cells adds up in them.
+   classes of the target, and it is measured without classes, too. So are the mean and the mean square of an ordered
+   column of many values, because the noise of a thousand cells adds up in them.
 2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts.
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
    bins, as long as this lowers the error. The mean product of two ordered columns is measured too. For columns of many
@@ -32,6 +32,8 @@ from kme_jax.table.tilt import Moments, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
 _FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all marginals are split by
+_TOTALS_OF_FEW = 0.6  # weight of a marginal without classes beside that with few classes
+_CLASSES_COST = 0.5  # of the marginal of the classes alone, beside that of an average block
 # Factors of the cube root of N / σ: the numbers of bins and of unions of an ordered column. With a larger number B the
 # error of merging falls, and the error of the noise of a pair grows with B².
 _BINS, _UNIONS = 1.4, 0.7
@@ -61,6 +63,7 @@ _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
 _MAX_PARTS = 4096  # of a cell
 _EVENLY = 1e-3  # share of all rows that is spread evenly over the classes
+_NUM_RAKES = 5  # of a histogram, to its sums over classes and to the counts of the classes
 MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
 
 
@@ -74,12 +77,16 @@ class Layout:
       split: index of the target column if all marginals are split by it, otherwise −1.
       target: index of the target column, or −1 if there is none.
       unit: the weight of a block of one cell. It is 64 for measurements without moments.
+      has_totals: whether single columns are also measured without classes, because the noise of the classes adds up.
+      has_classes: whether the column ``split`` is also measured by itself.
     """
 
     binnings: tuple[Binning, ...]
     split: int
     target: int
     unit: int = _WEIGHT_UNIT
+    has_totals: bool = False
+    has_classes: bool = False
 
     @classmethod
     def create(cls, binnings: Sequence[Binning], target: int, num_rows: int, rho: float) -> Layout:
@@ -98,14 +105,17 @@ class Layout:
         num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
-        return cls(tuple(binnings), target if num_codes <= most else -1, target, _unit(num_rows))
+        is_split = num_codes <= most
+        return cls(tuple(binnings), target if is_split else -1, target, _unit(num_rows), is_split, is_split)
 
     @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
         """The layout that a plan and its first measurement were created for."""
         least = min(block.weight for block in map_of(singles).blocks)
         unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(singles.mechanism.num_rows)
-        return cls(tuple(binnings), target if len(plan.bins) < len(binnings) else -1, target, unit)
+        split = target if len(plan.bins) < len(binnings) else -1
+        num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
+        return cls(tuple(binnings), split, target, unit, num_blocks > num_columns, num_blocks > 2 * num_columns)
 
     @property
     def columns(self) -> list[int]:
@@ -136,11 +146,6 @@ class Layout:
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
         return list(itertools.combinations(range(len(self.columns)), 2))
-
-    @property
-    def has_totals(self) -> bool:
-        """Whether single columns are also measured without classes, because the noise of many classes would add up."""
-        return self.num_classes > _FEW_CLASSES
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -209,12 +214,17 @@ def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
 
 
 def singles_map(layout: Layout) -> TableMap:
-    """The first measurement: the marginal of every column with classes, and also without if there are many classes, and
+    """The first measurement: the marginal of every column with classes and without, that of the classes themselves, and
     the moments of columns of many values over their public bounds."""
     marginals = [[(j, np.arange(layout.binnings[j].num_cells))] for j in layout.columns]
     blocks = layout.blocks(marginals)
     if layout.has_totals:
-        blocks += [Block(b.columns[1:], b.bins[1:], weight=b.weight) for b in blocks]
+        factor = 1.0 if layout.num_classes > _FEW_CLASSES else _TOTALS_OF_FEW
+        blocks += [Block(b.columns[1:], b.bins[1:], weight=round(factor * b.weight)) for b in blocks]
+    if layout.has_classes:
+        mean_square = np.mean([float(block.weight) ** 2 for block in blocks])
+        weight = max(1, round(math.sqrt(_CLASSES_COST * mean_square)))
+        blocks.append(Block((layout.split,), (np.arange(layout.num_classes),), weight=weight))
     weight, moments = _moment_weight(_MOMENT_COST if layout.pairs() else _ONLY_MOMENT_COST, blocks), []
     for j in (layout.columns[a] for a in layout.numbers):
         binning = layout.binnings[j]
@@ -232,6 +242,8 @@ class Singles:
       sigmas: standard deviations of the noise of ``counts``.
       totals: noisy counts of every cell, measured without classes, [cells]; None if they were not measured.
       totals_sigmas: standard deviations of the noise of ``totals``.
+      classes: noisy counts of the classes, [T]; None if they were not measured by themselves.
+      classes_sigma: standard deviation of the noise of ``classes``; infinite if they were not measured.
       sums: the best noisy estimates of the counts of every cell, all classes together, [cells].
       sums_sigmas: standard deviations of the noise of ``sums``.
       smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N. They agree with the moments.
@@ -244,6 +256,8 @@ class Singles:
     sigmas: list[float]
     totals: list[Float[np.ndarray, "_"]] | None
     totals_sigmas: list[float]
+    classes: Float[np.ndarray, "classes"] | None
+    classes_sigma: float
     sums: list[Float[np.ndarray, "_"]]
     sums_sigmas: list[float]
     smoothed: list[Float[np.ndarray, "classes _"]]
@@ -257,7 +271,12 @@ class Singles:
         blocks, marginals = feature_map.blocks, feature_map.marginals(noisy.coordinates, num_rows)
         noises, size = [sigma(noisy, block) for block in blocks], len(layout.columns)
         counts, sigmas = [marginal.reshape(layout.num_classes, -1) for marginal in marginals[:size]], noises[:size]
-        totals, totals_sigmas = (list(marginals[size:]), noises[size:]) if layout.has_totals else (None, [])
+        totals, totals_sigmas = None, []
+        if layout.has_totals:
+            totals, totals_sigmas = list(marginals[size : 2 * size]), noises[size : 2 * size]
+        classes, classes_sigma = None, math.inf
+        if layout.has_classes:
+            classes, classes_sigma = marginals[-1], noises[-1]
         sums = [counts_of_column.sum(0) for counts_of_column in counts]
         sums_sigmas = [noise * math.sqrt(layout.num_classes) for noise in sigmas]
         if totals is not None:
@@ -274,17 +293,34 @@ class Singles:
             if moments[a] is not None:
                 inside[a] = _within_margins(layout.binnings[j], sums[a], sums_sigmas[a])
             estimate = np.where(inside[a], _along_values(layout.binnings[j], counts[a], sigmas[a]), -math.inf)
-            estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(counts[a].shape)
+            if classes is None:
+                estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(counts[a].shape)
+            else:
+                of_classes = class_sizes(classes, num_rows)
+                estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
             if totals is not None:  # counts are scaled so that their sums over classes agree with the totals
                 target = np.where(inside[a], _along_values(layout.binnings[j], sums[a], sums_sigmas[a]), -math.inf)
                 target = project_to_simplex(target, num_rows)
                 estimate = estimate + num_rows * _EVENLY / estimate.size
-                estimate = estimate * (target / estimate.sum(0))
+                for _ in range(_NUM_RAKES):
+                    estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
+                    if classes is not None:
+                        estimate = (
+                            estimate * (class_sizes(classes, num_rows) / np.maximum(estimate.sum(1), 1e-300))[:, None]
+                        )
             if (measured := moments[a]) is not None:
                 first = layout.binnings[j].first_codes()
                 estimate = tilted(estimate, first[:-1], first[1:], [measured], sums_sigmas[a])
             smoothed.append(estimate)
-        return cls(counts, sigmas, totals, totals_sigmas, sums, sums_sigmas, smoothed, moments, inside)
+        return cls(
+            counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, smoothed, moments, inside
+        )
+
+
+def class_sizes(counts: Float[np.ndarray, "classes"], num_rows: int) -> Float[np.ndarray, "classes"]:
+    """Estimates of the counts of the classes from noisy ones, [T]: positive, with Σ = N."""
+    sizes = project_to_simplex(counts, num_rows) + num_rows * _EVENLY / len(counts)
+    return sizes * (num_rows / sizes.sum())
 
 
 def _within_margins(binning: Binning, counts: Float[np.ndarray, "cells"], noise: float) -> Bool[np.ndarray, "cells"]:
@@ -633,14 +669,15 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     Formal guarantee: the weight of a marginal is round(unit · size^(1/3)), which increases with its size. Bins of a
     column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there are
     no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
-    classes. The first measurement has one marginal for each column, with classes, and at most one more without
-    (``singles_map``), of the same weight. The second has one for each pair (``coarse_map``). The third has at most one
-    for each column and each pair, and, for a column whose cells have several codes, one of the parts of cells, with a
-    weight of at most unit · 4096^(1/3) (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the
-    squares of these bounds, as no term is negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each
-    column with many values in the first measurement, and at most one for each pair of them in the third. Their weights
-    are at most the largest weight of a block of the map (``_moment_weight``). The moments of single columns in the
-    third measurement have at most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
+    classes. The first measurement has one marginal for each column, with classes, at most one more without, of at most
+    the same weight, and at most one of the classes alone, of at most the largest of these weights (``singles_map``).
+    The second has one for each pair (``coarse_map``). The third has at most one for each column and each pair, and, for
+    a column whose cells have several codes, one of the parts of cells, with a weight of at most unit · 4096^(1/3)
+    (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the squares of these bounds, as no term is
+    negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each column with many values in the first
+    measurement, and at most one for each pair of them in the third. Their weights are at most the largest weight of a
+    block of the map (``_moment_weight``). The moments of single columns in the third measurement have at most 3/7 of
+    what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
     """
 
     def weight(size: int) -> int:
@@ -650,7 +687,7 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     singles = [weight(layout.num_classes * size) for size in sizes]
     pairs = [weight(layout.num_classes * sizes[a] * sizes[b]) for a, b in layout.pairs()]
     zooms = [weight(min(layout.binnings[j].width, _MAX_PARTS)) for j in layout.columns if layout.binnings[j].width > 1]
-    weights = [singles * 2, pairs, [*singles, *pairs, *zooms]]
+    weights = [[*singles, *singles, max(singles)], pairs, [*singles, *pairs, *zooms]]
     num_numbers = len(layout.numbers)
     weights[0] += [max(singles)] * 2 * num_numbers
     of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1

@@ -57,6 +57,8 @@ class Observed:
       coarse: noisy counts of every class and pair of unions of bins, [T, E, E].
       coarse_precision: 1/σ of ``coarse``, [E, E].
       unions: 1 where a bin is in a union, 0 elsewhere, [D, E].
+      classes: estimated counts of the classes, which relaxed rows have, [T] with Σ = N; None if they were not measured
+        by themselves. Then they are fitted.
       scores: the mean score of each bin for each column with scores, 0 for the bins of other columns, [D, S].
       products: noisy sums over all rows of the product of the scores of two columns, [S, S]; 0 where nothing was
         measured.
@@ -75,6 +77,7 @@ class Observed:
     coarse: Float[np.ndarray, "classes unions unions"]
     coarse_precision: Float[np.ndarray, "unions unions"]
     unions: Float[np.ndarray, "bins unions"]
+    classes: Float[np.ndarray, "classes"] | None
     scores: Float[np.ndarray, "bins scored"]
     products: Float[np.ndarray, "scored scored"]
     products_precision: Float[np.ndarray, "scored scored"]
@@ -93,6 +96,8 @@ def _steps(state, data, first, num_steps, *, offsets):
     def loss(parameters):
         probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
+        if "classes" in data:
+            weights = data["classes"][:, None] * jax.nn.softmax(parameters["weights"], axis=1)
         einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
         pairs = einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
         singles = einsum("tk,tka->ta", weights, probabilities)
@@ -171,6 +176,8 @@ def fit(
         for name in names
     }
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
+    if observed.classes is not None:
+        data["classes"] = single(observed.classes / observed.classes.sum())
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
         data[name] = data[name][None]
     spread = single(_START_SPREAD) * np.asarray(
@@ -197,8 +204,11 @@ def fit(
     parameters = {name: np.concatenate([np.asarray(fits[name]) for fits in fitted]) for name in fitted[0]}
     probabilities = np.asarray(_probabilities(parameters["logits"], observed.offsets), np.float64)
     logits = np.asarray(parameters["weights"], np.float64)
-    weights = np.exp(logits - logits.max(axis=(1, 2), keepdims=True))
-    weights /= _NUM_FITS * weights.sum(axis=(1, 2), keepdims=True)
+    axes = (1, 2) if observed.classes is None else 2
+    weights = np.exp(logits - logits.max(axis=axes, keepdims=True))
+    weights /= _NUM_FITS * weights.sum(axis=axes, keepdims=True)
+    if observed.classes is not None:
+        weights *= (observed.classes / observed.classes.sum())[:, None]
     return np.concatenate(list(weights), axis=1), np.concatenate(list(probabilities), axis=1)
 
 
