@@ -109,6 +109,26 @@ def test_conditions_on_coupled_columns(rows, ranges, correlation):
     assert np.abs(_histogram(*given.weighted_sample(50_000, 1)) - expected).sum() / 2 < 0.03
 
 
+def test_a_weighted_sample_with_conditions_shows_what_is_rare(rows):
+    rare = dataclasses.replace(rows, weights=np.asarray([[1 - 1e-6, 0, 0], [1e-6, 0, 0]]))
+    coupled = dataclasses.replace(rare, dependence=np.asarray([[1.0, 0.5], [0.5, 1.0]]))
+    for ranges in ({0: [(0, 5)]}, {0: [(0, 5)], 2: [(0, 8)]}):
+        codes, weights = conditioned(coupled, ranges).weighted_sample(5000, 0)
+        shown = codes[:, 1] == 1
+        assert 0 < shown.sum() < 50
+        assert 1e-8 < weights[shown].sum() < 1e-4
+
+
+def test_what_hardly_has_a_probability_is_found(rows):
+    tiny = np.zeros((2, 3, 5))
+    tiny[..., 0], tiny[..., 1] = 1, [1e-15, 1e-17, 0]
+    tiny[..., 2], tiny[..., 4] = 0.5, 0.5
+    coupled = dataclasses.replace(rows, probabilities=tiny, dependence=np.asarray([[1.0, 0.5], [0.5, 1.0]]))
+    codes = conditioned(coupled, {0: [(3, 6)], 2: [(0, 4)]}).sample(100, 0)
+    assert (codes[:, 0] >= 3).all()
+    assert (codes[:, 2] < 4).all()
+
+
 def test_no_class_without_a_split(rng, rows):
     alone = RelaxedRows(
         rows.weights[:1] / rows.weights[0].sum(), rows.probabilities[:1], (0, 2, 5), (_FIRST, _LAST), -1
@@ -134,6 +154,7 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
     coarse = np.zeros((num_classes, 1, 1)), np.zeros((1, 1)), np.zeros((20, 1))
     no_scores = np.zeros((20, 0)), np.zeros((0, 0)), np.zeros((0, 0))
+    no_triples = np.zeros((20, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0)
     zeros = np.zeros(20)
     observed = Observed(
         offsets,
@@ -148,6 +169,7 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
         *coarse,
         None,
         *no_scores,
+        *no_triples,
     )
     calls = []
     weights, probabilities = relaxed.fit(
@@ -177,7 +199,8 @@ def test_a_counted_class_survives_noise(classes):
     zeros, sigmas = np.zeros(4), np.full(4, 10 * noise)
     observed = Observed(
         (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, pairs, precision, 0 * pairs, 0 * precision, np.eye(4),
-        classes, np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
+        classes, np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64),
+        np.zeros(0), np.zeros(0),
     )  # fmt: skip
     weights, _ = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=150)
     assert weights.sum() == pytest.approx(1)

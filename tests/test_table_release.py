@@ -459,7 +459,9 @@ def test_plans_do_not_see_rows():
     associated = plans.association(layout, plan, singles, coarse)
     chosen = plans.choose_pairs(layout, plan, associated, TABLE.num_rows, plans.SHARES[2] * rho)
     products = plans.strong_pairs(layout, chosen, associated)
-    expected = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products)
+    triples = plans.choose_triples(layout, coarse)
+    zooms = plans.zoom_blocks(layout, singles)
+    expected = plans.pairs_map(layout, plan, chosen, zooms, products, triples)
     found = first.measured["some pairs, finely"].feature_map
     assert found.moments == expected.moments
     assert [(b.columns, b.weight, b.shape) for b in found.blocks] == [
@@ -483,6 +485,86 @@ def test_pairs_that_depend_on_each_other_come_first():
     assert 1 <= len(chosen) < len(found)
     assert layout.pairs().index((0, 3)) in chosen
     assert len(plans.choose_pairs(layout, measured.plan, found, TABLE.num_rows, 1e6)) == np.count_nonzero(found)
+
+
+def _exclusive(num_rows, seed):
+    """Columns of which one is the exclusive or of two others. All pairs are independent, except for two columns."""
+    rng = np.random.default_rng(seed)
+    columns = {name: rng.random(num_rows) < 0.5 for name in "abcd"}
+    columns["either"] = columns["b"] ^ columns["d"]
+    size = rng.normal(50 + 10 * columns["a"], 10).clip(0, 100)
+    names = rng.permutation([*columns]).tolist()
+    table = {name: np.where(columns[name], "yes", "no") for name in names} | {"size": size}
+    schema = Schema((*(Categorical(name, ("no", "yes")) for name in names), Numeric("size", 0, 100)))
+    return pa.table(table), schema
+
+
+@pytest.mark.parametrize("cells", [([1e250, 0.0, 5e249], [1e200, 0.0, 3e199]), ([0.1] * 1000, [0.3] * 1000)])
+def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
+    from kme_jax.table.evaluate import describe_table, evaluate_table
+
+    schema = Schema((Numeric("x", 0, max(cells[0]) + 1), Numeric("y", 0, max(cells[1]) + 1)))
+    rows = pa.table({"x": cells[0], "y": cells[1]})
+    errors = evaluate_table(release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-4), secure=False), rows)
+    assert json.loads(json.dumps(errors, allow_nan=False)) == errors
+    assert describe_table(errors)
+
+
+def test_what_pairs_do_not_show_is_found(monkeypatch):
+    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    rows, schema = _exclusive(20_000, 1)
+    released = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, seed=1)
+    private = list(released.measurement.measured.values())
+    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, released.measurement.plan, private[0])
+    found = [{schema.names[j] for j in triple} for triple in plans.choose_triples(layout, private[1])]
+    assert found == [{"b", "d", "either"}]
+    b, d, either = (np.asarray(released.table[name]) == "yes" for name in ("b", "d", "either"))
+    assert np.mean((b ^ d) == either) > 0.93
+    assert max(abs(np.corrcoef([b, d, either])[np.triu_indices(3, 1)])) < 0.05
+
+
+def test_triples_are_measured_where_their_noise_is_small():
+    binnings = [Binning.create(2, ordered=False, missing=False)] * 20
+    layout = plans.Layout(tuple(binnings), -1, -1)
+    assert plans.triples_pay(layout, 50_000, 0.15 * 0.0217)
+    assert not plans.triples_pay(layout, 5000, 0.15 * 0.0217)
+    assert not plans.triples_pay(plans.Layout(tuple(binnings * 2), -1, -1), 10**9, 1.0)  # there are too many
+    assert not plans.triples_pay(plans.Layout(tuple(binnings[:2]), -1, -1), 10**9, 1.0)  # there are none
+
+
+def test_a_constant_column_is_in_triples():
+    rows, schema = _exclusive(4000, 0)
+    rows = rows.set_column(5, "size", pa.array(np.full(4000, 7.0))).set_column(
+        0, rows.column_names[0], pa.array(["no"] * 4000)
+    )
+    released = release_table(rows, schema, budget=PrivacyBudget(10.0, 1e-5), secure=False)
+    coarse = released.measurement.measured["pairs, coarsely"]
+    assert (1, 2, 2) in [block.shape for block in coarse.feature_map.blocks] or (2, 2, 1) in [
+        block.shape for block in coarse.feature_map.blocks
+    ]
+    assert np.mean(np.asarray(released.table["size"]) - 7.0) == pytest.approx(0, abs=2)
+
+
+def test_sizes_of_classes():
+    sizes = plans.class_sizes(np.asarray([999_900.0, 100.0]), 30.0, 10**6)
+    np.testing.assert_allclose(sizes, [999_900, 100])
+    sizes = plans.class_sizes(np.asarray([1010.0, -20.0, 5.0]), 30.0, 1000)
+    assert sizes.sum() == pytest.approx(1000)
+    assert 0 < sizes[1] < 1
+    assert (plans.class_sizes(np.zeros(3), 0.0, 10) > 0).all()
+
+
+def test_noise_is_no_triple(rng):
+    """Of 816 triples of independent columns none is chosen, though columns are not balanced."""
+    num_rows, shares = 40_000, rng.uniform(0.02, 0.98, 18)
+    codes = (rng.random((num_rows, 18)) < shares).astype(np.int64)
+    names = [f"c{j}" for j in range(18)]
+    schema = Schema(tuple(Categorical(name, ("no", "yes")) for name in names))
+    measured = measure_table(schema.decode(codes), schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
+    private = list(measured.measured.values())
+    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, measured.plan, private[0])
+    assert len(private[1].feature_map.blocks) == len(layout.pairs()) + len(layout.triples())
+    assert plans.choose_triples(layout, private[1]) == []
 
 
 @pytest.mark.parametrize("name", ["bins", "unions"])

@@ -157,6 +157,8 @@ def test_a_constant_column_has_no_errors():
     nothing = np.stack([np.full(50, 3), np.full(50, 10)], axis=1)
     found = numbers.number_errors(schema, rows, nothing, 0.1)
     assert found == {"columns": [], "pairs": []}
+    independent = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
+    assert numbers.number_errors(schema, independent, independent, 0.1)["pairs"] == []
 
 
 def test_a_small_run_and_its_picture(tiny, tmp_path):

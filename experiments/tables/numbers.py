@@ -70,7 +70,7 @@ def _pairs(
     pairs = []
     for i, j in itertools.combinations(columns, 2):
         private, synthetic = (covariance(tables[i][k], tables[j][k]) for k in range(2))
-        if private is not None:
+        if private is not None and private[0, 1]:
             pairs.append((abs(private[0, 1]) / math.sqrt(private[0, 0] * private[1, 1]), i, j, private, synthetic))
     num_pairs = max(1, math.comb(len(columns), 2))
     result = []

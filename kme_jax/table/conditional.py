@@ -27,7 +27,7 @@ def conditioned(rows: RelaxedRows, ranges: Ranges) -> RelaxedRows | ConditionalR
       ranges: by index of a column, the disjoint ranges of codes [first, last) that are allowed.
 
     Raises:
-      ValueError: the release has no such rows.
+      ValueError: the release has no such rows. With conditions on several coupled columns, ``sample`` may find out.
     """
     coupled = {rows.others[a] for a in rows.coupled()}
     weights, leaves = np.array(rows.weights, np.float64), list(rows.leaves)
@@ -62,7 +62,7 @@ class ConditionalRows:
     A range of codes is an interval of a normal variable in each relaxed row. The normal variables of the columns with
     conditions are drawn one after the other within their intervals, given those before. The probability of the
     intervals, given those before, is the weight of a draw (the sampler of Geweke, Hajivassiliou and Keane). Rows are
-    drawn in proportion to these weights. One condition has no weights, and is exact.
+    drawn in proportion to these weights. With one condition all weights are equal. Then the sample is exact.
 
     Attributes:
       rows: relaxed rows. Their weights have the probabilities of all ranges, as if columns were independent.
@@ -95,22 +95,26 @@ class ConditionalRows:
     ) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
         """Codes of rows, and their weights. A relaxed row of probability p has rows in proportion to p**power."""
         random, rows = np.random.default_rng(seed), self.rows
-        size = num_rows if len(self.ranges) == 1 and power == 1 else max(_POOL * num_rows, _LEAST_POOL)
-        each = systematic(random, rows.weights.reshape(-1), size)
+        size = num_rows if len(self.ranges) == 1 else max(_POOL * num_rows, _LEAST_POOL)
+        often = rows.weights.reshape(-1) ** power
+        each = systematic(random, often, size)
         source = np.repeat(np.arange(len(each)), each)
         normal, intervals, log_weights = self._normals(random, source)
+        log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
         if not np.isfinite(log_weights).any():
             raise ValueError(_NO_ROWS)
         weights = np.exp(log_weights - log_weights.max())
-        totals = np.bincount(source, weights, len(each))
-        often = weights * np.maximum(totals[source], np.finfo(float).tiny) ** (power - 1)
-        chosen = np.repeat(np.arange(size), systematic(random, often, num_rows))
+        # The probability of the conditions in each relaxed row, beside that for independent columns.
+        factors = np.bincount(source, weights, len(each)) / np.maximum(each, 1)
+        weights = weights * np.maximum(factors[source], np.finfo(float).tiny) ** (power - 1)
+        chosen = np.repeat(np.arange(size), systematic(random, weights, num_rows))
         coupled = {}
         for a, normals in self._others(random, {a: values[chosen] for a, values in normal.items()}).items():
             anything = np.repeat([[0], [rows.leaves[a].last.max()]], num_rows, axis=1)
             coupled[a] = Coupled(ndtr(normals), *(intervals[a][:, chosen] if a in intervals else anything))
         codes, order = rows.codes_of(random, source[chosen], coupled)
-        return codes, totals[source[chosen]][order] ** (1 - power)
+        probabilities = rows.weights.reshape(-1) * factors
+        return codes, probabilities[source[chosen]][order] ** (1 - power)
 
     def _normals(
         self, random: np.random.Generator, source: Int64[np.ndarray, "n"]
@@ -136,7 +140,8 @@ class ConditionalRows:
             column = (which, np.arange(len(source)))
             inside = start[column] + random.random(len(source)) * probabilities[column]
             standard = np.where(upper[column], -1, 1) * ndtri(np.clip(inside, np.finfo(float).tiny, None))
-            normal[a] = mean + deviation * np.clip(standard, low[column], high[column])
+            standard = np.clip(standard, low[column], high[column])
+            normal[a] = mean + deviation * np.where(np.isfinite(standard), standard, 0.0)
             intervals[a] = edges[which].T
             independent = np.maximum((quantiles[:, 1] - quantiles[:, 0]).sum(0), np.finfo(float).tiny)[source]
             with np.errstate(divide="ignore"):

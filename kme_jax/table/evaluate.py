@@ -82,7 +82,11 @@ def _numbers(column: Column, ours: _Codes, theirs: Int[np.ndarray, "m"]) -> dict
     present = {table: cells[~np.isnan(cells)] for table, cells in values.items()}
     if not all(len(cells) for cells in present.values()):
         return dict.fromkeys(("mean", "sd", "quantiles", "mean_error", "quantile_error"))
-    mean, sd = ({table: float(f(cells)) for table, cells in present.items()} for f in (np.mean, np.std))
+    # Squares of shares of the largest number do not overflow.
+    largest = max(float(np.abs(cells).max()) for cells in present.values()) or 1.0
+    mean, sd = (
+        {table: float(f(cells / largest)) * largest for table, cells in present.items()} for f in (np.mean, _deviation)
+    )
     quantiles = {table: np.quantile(cells, QUANTILES) for table, cells in present.items()}
     furthest = float(np.abs(quantiles["synthetic"] - quantiles["private"]).max())
     unit = sd["private"]
@@ -93,6 +97,11 @@ def _numbers(column: Column, ours: _Codes, theirs: Int[np.ndarray, "m"]) -> dict
         "mean_error": (mean["synthetic"] - mean["private"]) / unit if unit else None,
         "quantile_error": furthest / unit if unit else None,
     }
+
+
+def _deviation(values: _Numbers) -> float:
+    """The standard deviation; 0 for equal values, whose mean may be rounded."""
+    return float(values.std()) if np.ptp(values) else 0.0
 
 
 def _unseen(
@@ -108,12 +117,15 @@ def _unseen(
 
 
 def covariance(first: _Numbers, second: _Numbers) -> Float64[np.ndarray, "2 2"] | None:
-    """The covariance matrix of two columns over the rows that have both numbers; None if one of them is constant."""
+    """The covariance matrix of two columns over the rows that have both numbers. None if one of them is constant, or if
+    squares overflow."""
     both = ~(np.isnan(first) | np.isnan(second))
     first, second = first[both], second[both]
-    if len(first) < 2 or not first.std() or not second.std():
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    return np.cov(first, second, bias=True)
+    with np.errstate(all="ignore"):
+        matrix = np.cov(first, second, bias=True)
+    return matrix if np.isfinite(matrix).all() and np.diag(matrix).all() else None
 
 
 def _correlations(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]) -> list[dict[str, Any]]:
@@ -129,7 +141,7 @@ def _correlations(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.n
             continue
         slopes = {table: None if m is None else (m[0, 1] / np.diag(m)).tolist() for table, m in matrices.items()}
         correlations = {
-            table: None if m is None else float((m[0, 1] / np.sqrt(m[0, 0])) / np.sqrt(m[1, 1]))
+            table: None if m is None else float(np.clip(m[0, 1] / np.sqrt(m[0, 0]) / np.sqrt(m[1, 1]), -1, 1))
             for table, m in matrices.items()
         }
         pairs.append({"names": [one, other], **correlations, "slopes": slopes})

@@ -6,7 +6,8 @@ import dataclasses
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+import scipy.linalg
+from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
@@ -21,10 +22,13 @@ from kme_jax.table.plan import (
     Singles,
     class_sizes,
     map_of,
+    parities,
     sigma,
 )
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
+
+_MULTIPLE = 8  # of triples in a fit
 
 
 def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
@@ -110,6 +114,7 @@ def observe(
         unions,
         _classes(layout, singles, coarse, pairs, num_rows),
         *_products(layout, plan, singles, offsets, pairs),
+        *_parities(layout, plan, pairs),
     )
 
 
@@ -131,8 +136,25 @@ def _classes(
             cells = marginal.reshape(layout.num_classes, -1)
             counts.append(cells.sum(1))
             variances.append(cells.shape[1] * noise**2)
-    precisions = 1 / np.maximum(variances, 1e-300)
-    return class_sizes(np.einsum("m,mt->t", precisions / precisions.sum(), np.stack(counts)), num_rows)
+    precisions = 1 / np.maximum(variances, 1e-100)
+    mean = np.einsum("m,mt->t", precisions / precisions.sum(), np.stack(counts))
+    return class_sizes(mean, float(precisions.sum() ** -0.5), num_rows)
+
+
+def _parities(
+    layout: Layout, plan: Plan, pairs: NoisyEmbedding | None
+) -> tuple[Float[np.ndarray, "bins columns"], Int64[np.ndarray, "n 3"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """Signs of bins [D, C], triples [n, 3], noisy sums of the products of their signs [n], and their precision [n].
+
+    The number n is 0, or a multiple of 8, so that programs are compiled for few numbers. What is added has precision 0.
+    """
+    triples, counts, noise = parities(layout, pairs)
+    signs = np.asarray(scipy.linalg.block_diag(*[2.0 * half[:, None] - 1 for half in plan.halves(layout)]))
+    number, sign = len(triples), np.asarray([-1.0, 1.0])
+    added = -number % _MULTIPLE
+    places = np.asarray([*triples, *[(0, 0, 0)] * added], np.int64).reshape(-1, 3)
+    sums = np.append(np.einsum("nijk,i,j,k->n", counts, sign, sign, sign), np.zeros(added))
+    return signs, places, sums, np.append(np.full(number, 1 / max(noise * 8**0.5, 1e-300)), np.zeros(added))
 
 
 def _products(

@@ -222,13 +222,15 @@ def _measure_table(
     plan = plans.Plan.create(layout, singles, num_rows, rho)
     chosen: list[int] = []
     products: list[tuple[int, int]] = []
-    coarse = plans.coarse_map(layout, plan)
+    triples: list[tuple[int, ...]] = []
+    coarse = plans.coarse_map(layout, plan, plans.triples_pay(layout, num_rows, shares[1] * rho))
     if coarse is not None:
         measured[NAMES[1]] = session.measure(1, coarse, shares[1])
         associated = plans.association(layout, plan, singles, measured[NAMES[1]])
         chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
         products = plans.strong_pairs(layout, chosen, associated)
-    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products)
+        triples = plans.choose_triples(layout, measured[NAMES[1]])
+    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products, triples)
     if last is not None:
         measured[NAMES[2]] = session.measure(2, last, shares[2])
     statement = table_statement(schema, target, measured, budget, total)

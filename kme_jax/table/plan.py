@@ -5,10 +5,12 @@ There are three measurements. Each one is planned from the noisy counts of those
 1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand. It is split by the
    classes of the target, and it is measured without classes, too. So are the mean and the mean square of an ordered
    column of many values, because the noise of a thousand cells adds up in them.
-2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts.
+2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts. All triples are measured in halves,
+   if N and the budget leave little noise.
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
    bins, as long as this lowers the error. The mean product of two ordered columns is measured too. For columns of many
-   values, the marginals of the bins are measured again, and cells that stand out are cut into parts.
+   values, the marginals of the bins are measured again, and cells that stand out are cut into parts. Triples that
+   depend on each other in a way that pairs do not show are measured again, too.
 
 Bins, pairs and cells are chosen from noisy counts and public quantities alone. So the three measurements compose.
 """
@@ -62,7 +64,13 @@ _MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in un
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
 _MAX_PARTS = 4096  # of a cell
-_EVENLY = 1e-3  # share of all rows that is spread evenly over the classes
+# Share of the second measurement for triples; largest number of triples; largest standard deviation of a parity.
+_TRIPLES_SHARE, _MOST_TRIPLES, _PARITY_NOISE = 0.1, 4096, 0.12
+# A triple is measured again if its third cumulant exceeds both its noise, in standard deviations, and a level.
+_STANDS_OUT_OF_ALL, _LEAST_CUMULANT, _MOST_PARITIES = 5.0, 0.1, 8
+_PARITY_COST = 0.5  # of a triple in the third measurement, beside that of an average block
+_EVENLY = 1e-3  # share of all rows that is spread evenly over classes and cells
+_LEAST_CLASS = 0.1  # the smallest count of a class, in units of its noise
 _NUM_RAKES = 5  # of a histogram, to its sums over classes and to the counts of the classes
 MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
 
@@ -105,13 +113,13 @@ class Layout:
         num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
-        is_split = num_codes <= most
+        is_split = 1 < num_codes <= most
         return cls(tuple(binnings), target if is_split else -1, target, _unit(num_rows), is_split, is_split)
 
     @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
         """The layout that a plan and its first measurement were created for."""
-        least = min(block.weight for block in map_of(singles).blocks)
+        least = min(block.weight for block in map_of(singles).blocks[: len(plan.bins)])
         unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(singles.mechanism.num_rows)
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
@@ -146,6 +154,10 @@ class Layout:
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
         return list(itertools.combinations(range(len(self.columns)), 2))
+
+    def triples(self) -> list[tuple[int, int, int]]:
+        """All triples of columns, as positions in :attr:`columns`."""
+        return list(itertools.combinations(range(len(self.columns)), 3))
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -296,9 +308,9 @@ class Singles:
             if classes is None:
                 estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(counts[a].shape)
             else:
-                of_classes = class_sizes(classes, num_rows)
+                of_classes = class_sizes(classes, classes_sigma, num_rows)
                 estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
-            if totals is not None:  # counts are scaled so that their sums over classes agree with the totals
+            if totals is not None:  # sums over classes agree with the totals, nearly
                 target = np.where(inside[a], _along_values(layout.binnings[j], sums[a], sums_sigmas[a]), -math.inf)
                 target = project_to_simplex(target, num_rows)
                 estimate = estimate + num_rows * _EVENLY / estimate.size
@@ -306,7 +318,10 @@ class Singles:
                     estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
                     if classes is not None:
                         estimate = (
-                            estimate * (class_sizes(classes, num_rows) / np.maximum(estimate.sum(1), 1e-300))[:, None]
+                            estimate
+                            * (class_sizes(classes, classes_sigma, num_rows) / np.maximum(estimate.sum(1), 1e-300))[
+                                :, None
+                            ]
                         )
             if (measured := moments[a]) is not None:
                 first = layout.binnings[j].first_codes()
@@ -317,9 +332,13 @@ class Singles:
         )
 
 
-def class_sizes(counts: Float[np.ndarray, "classes"], num_rows: int) -> Float[np.ndarray, "classes"]:
-    """Estimates of the counts of the classes from noisy ones, [T]: positive, with Σ = N."""
-    sizes = project_to_simplex(counts, num_rows) + num_rows * _EVENLY / len(counts)
+def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: int) -> Float[np.ndarray, "classes"]:
+    """Estimates of the counts of the classes, [T], from noisy ones with this σ: positive, with Σ = N.
+
+    A class of a size that noise hides gets a small part of the noise, and at most a thousandth of all rows.
+    """
+    least = min(_LEAST_CLASS * noise, num_rows * _EVENLY / len(counts))
+    sizes = np.maximum(project_to_simplex(counts, num_rows), max(least, num_rows * 1e-12))
     return sizes * (num_rows / sizes.sum())
 
 
@@ -442,17 +461,129 @@ class Plan:
             binning = layout.binnings[layout.columns[a]]
             require(0 <= low < high < binning.num_codes - binning.missing, "ranges: these are no codes of the column")
 
+    def halves(self, layout: Layout) -> list[Int[np.ndarray, "_"]]:
+        """For each column, the half of every bin, 0 or 1.
+
+        Unions have about equal counts. So the first half of the unions of an ordered column are one half, and the most
+        frequent union of any other column.
+        """
+        halves = []
+        for j, unions in zip(layout.columns, self.unions, strict=True):
+            first = (int(unions.max()) + 1) // 2 if layout.binnings[j].ordered else 1
+            halves.append((unions >= max(first, 1)).astype(np.int64))
+        return halves
+
     @property
     def merged(self) -> list[Int[np.ndarray, "_"]]:
         """For each column, the union of every cell."""
         return [unions[bins] for bins, unions in zip(self.bins, self.unions, strict=True)]
 
 
-def coarse_map(layout: Layout, plan: Plan) -> TableMap | None:
-    """The second measurement: all pairs, in unions of bins. None if there are no pairs."""
+def coarse_map(layout: Layout, plan: Plan, has_triples: bool) -> TableMap | None:
+    """The second measurement: all pairs, in unions of bins, and all triples, in halves. None if there are no pairs.
+
+    Args:
+      layout: of the columns.
+      plan: the unions.
+      has_triples: whether triples are measured, see :func:`triples_pay`. They are not split by the classes.
+    """
     merged = plan.merged
     marginals = [[(layout.columns[a], merged[a]), (layout.columns[b], merged[b])] for a, b in layout.pairs()]
-    return TableMap(layout.binnings, tuple(layout.blocks(marginals))) if marginals else None
+    if not marginals:
+        return None
+    blocks, triples = layout.blocks(marginals), layout.triples() if has_triples else []
+    cost = _TRIPLES_SHARE / (1 - _TRIPLES_SHARE) * len(blocks) / max(1, len(triples))
+    return TableMap(layout.binnings, (*blocks, *_triples(layout, plan, triples, cost, blocks)))
+
+
+def _triples(
+    layout: Layout, plan: Plan, triples: Sequence[tuple[int, ...]], cost: float, blocks: Sequence[Block]
+) -> list[Block]:
+    """Blocks of triples in halves, not split by the classes. Each costs ``cost`` times as much as an average block."""
+    if not triples:
+        return []
+    halves = [half[bins] for half, bins in zip(plan.halves(layout), plan.bins, strict=True)]
+    weight = max(1, round(math.sqrt(cost * np.mean([float(block.weight) ** 2 for block in blocks]))))
+    return [
+        Block(tuple(layout.columns[a] for a in triple), tuple(halves[a] for a in triple), weight=weight)
+        for triple in triples
+    ]
+
+
+def triples_pay(layout: Layout, num_rows: int, rho: float) -> bool:
+    """Whether triples of columns are measured. It depends on public sizes alone.
+
+    A parity is the mean product of three signs, one for each half of a column. Triples are measured if there are at
+    most ``_MOST_TRIPLES``, and if the noise of a parity has a standard deviation of at most ``_PARITY_NOISE``.
+
+    Args:
+      layout: of the columns.
+      num_rows: N.
+      rho: ρ of the second measurement.
+    """
+    number = math.comb(len(layout.columns), 3)
+    if not 0 < number <= _MOST_TRIPLES:
+        return False
+    return math.sqrt(8 * number / (_TRIPLES_SHARE * rho)) <= _PARITY_NOISE * num_rows
+
+
+def parities(
+    layout: Layout, noisy: NoisyEmbedding | None
+) -> tuple[list[tuple[int, ...]], Float[np.ndarray, "n 2 2 2"], float]:
+    """The triples of the second or third measurement, as positions in ``layout.columns``, with their noisy counts.
+
+    Args:
+      layout: of the columns.
+      noisy: the measurement; None if there is none.
+
+    Returns:
+      The triples, their counts, [n, 2, 2, 2], and the standard deviation of the noise.
+    """
+    if noisy is None:
+        return [], np.zeros((0, 2, 2, 2)), math.inf
+    marginals = map_of(noisy).marginals(noisy.coordinates, noisy.mechanism.num_rows)
+    found = [(b, m) for b, m in zip(map_of(noisy).blocks, marginals, strict=True) if _is_triple(layout, b)]
+    if not found:
+        return [], np.zeros((0, 2, 2, 2)), math.inf
+    triples = [tuple(map(layout.columns.index, block.columns)) for block, _ in found]
+    counts = np.zeros((len(found), 2, 2, 2))
+    for i, (_, marginal) in enumerate(found):  # a column of a single bin has an empty half
+        counts[i, : marginal.shape[0], : marginal.shape[1], : marginal.shape[2]] = marginal
+    return triples, counts, sigma(noisy, found[0][0])
+
+
+def _is_triple(layout: Layout, block: Block) -> bool:
+    return len(block.columns) == 3 and layout.split not in block.columns
+
+
+def choose_triples(layout: Layout, noisy: NoisyEmbedding) -> list[tuple[int, ...]]:
+    """Triples of columns that depend on each other in a way that their pairs do not show, at most ``_MOST_PARITIES``.
+
+    Every half of a column has a sign. The third cumulant of three signs is 0 if one of them is independent of the other
+    two. If one is the product of two others that are independent and balanced, the cumulant is 1. A triple is chosen if
+    its cumulant is large beside its noise, and by itself.
+
+    Args:
+      layout: of the columns.
+      noisy: the second measurement.
+    """
+    triples, counts, noise = parities(layout, noisy)
+    if not triples:
+        return []
+    num_rows = noisy.mechanism.num_rows
+    # The mean product of the signs of every subset of the three columns, [n, 2, 2, 2].
+    signs = np.asarray([[1, 1], [-1, 1]])
+    means = np.einsum("nijk,ai,bj,ck->nabc", counts, signs, signs, signs) / num_rows
+    one = np.stack([means[:, 1, 0, 0], means[:, 0, 1, 0], means[:, 0, 0, 1]], axis=1)
+    others = np.stack([means[:, 0, 1, 1], means[:, 1, 0, 1], means[:, 1, 1, 0]], axis=1)
+    cumulants = np.abs(means[:, 1, 1, 1] - np.sum(one * others, axis=1) + 2 * np.prod(one, axis=1))
+    products = np.stack([one[:, 1] * one[:, 2], one[:, 0] * one[:, 2], one[:, 0] * one[:, 1]], axis=1)
+    # Of the cumulant, by its derivatives: the noise of all eight means is independent, and equally large.
+    squares = 1 + np.sum(np.square(one), axis=1) + np.sum(np.square(2 * products - others), axis=1)
+    spread = noise * math.sqrt(8) / num_rows * np.sqrt(squares)
+    stands_out = (cumulants > _STANDS_OUT_OF_ALL * spread) & (cumulants > _LEAST_CUMULANT)
+    order = np.argsort(-cumulants, kind="stable")
+    return sorted(triples[i] for i in order[stands_out[order]][:_MOST_PARITIES])
 
 
 def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> Float[np.ndarray, "pairs"]:
@@ -466,7 +597,7 @@ def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedd
         for union, counts in zip(plan.merged, singles.smoothed, strict=True)
     ]
     marginals = feature_map.marginals(noisy.coordinates, num_rows)
-    for (a, b), block, marginal in zip(layout.pairs(), feature_map.blocks, marginals, strict=True):
+    for (a, b), block, marginal in zip(layout.pairs(), feature_map.blocks, marginals, strict=False):  # then triples
         first, second = merged[a], merged[b]
         independent = first[:, :, None] * second[:, None, :] / np.maximum(first.sum(1), 1)[:, None, None]
         excess = np.mean(np.square(marginal.reshape(independent.shape) - independent)) - sigma(noisy, block) ** 2
@@ -551,8 +682,9 @@ def pairs_map(
     chosen: Sequence[int],
     zooms: Sequence[Block],
     products: Sequence[tuple[int, int]],
+    triples: Sequence[tuple[int, ...]],
 ) -> TableMap | None:
-    """The third measurement: wide columns, the chosen pairs, products of scores, moments, and parts of cells.
+    """The third measurement: wide columns, the chosen pairs and triples, products of scores, moments, parts of cells.
 
     The scores of the moments of a single column have a margin beyond the range of its scores in products.
 
@@ -562,6 +694,7 @@ def pairs_map(
       chosen: positions of pairs in ``layout.pairs()``.
       zooms: blocks that cut cells into parts.
       products: indices of the columns of each product, see :func:`strong_pairs`.
+      triples: positions of the columns of each triple, see :func:`choose_triples`.
 
     Returns:
       None if there is nothing to measure.
@@ -569,7 +702,8 @@ def pairs_map(
     wide = wide_columns(layout, plan) if layout.pairs() else []
     positions = [(a,) for a in wide] + [layout.pairs()[i] for i in chosen]
     marginals = [[(layout.columns[a], plan.bins[a]) for a in columns] for columns in positions]
-    blocks = (*layout.blocks(marginals), *zooms)
+    measured = layout.blocks(marginals)
+    blocks = (*measured, *_triples(layout, plan, triples, _PARITY_COST, measured), *zooms)
     if not blocks:
         return None
     moments = []
@@ -603,14 +737,21 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
       ValueError: a map does not follow from the plan.
     """
     require(_same(maps[0], singles_map(layout)), "the first measurement is not of single columns")
-    require(_same(maps[1], coarse_map(layout, plan)), "the second measurement is not of all pairs")
+    has_triples = maps[1] is not None and len(maps[1].blocks) > len(layout.pairs())
+    second = coarse_map(layout, plan, has_triples)
+    require(_same(maps[1], second), "the second measurement is not of all pairs, or of all pairs and triples")
     if maps[2] is None:
         require(maps[1] is None, "the third measurement is missing")
         return
     own = [j for j in range(len(layout.binnings)) if j == layout.split]
     places = {j: a for a, j in enumerate(layout.columns)}
+    triples = [tuple(places[j] for j in block.columns) for block in maps[2].blocks if _is_triple(layout, block)]
+    require(not triples or has_triples, "a triple is measured again that was not measured")
+    require(len(set(triples)) == len(triples) <= _MOST_PARITIES, "a triple is measured twice, or there are too many")
     columns = [
-        tuple(places.get(j, -1) for j in block.columns[len(own) :]) for block in maps[2].blocks if not block.zoom
+        tuple(places.get(j, -1) for j in block.columns[len(own) :])
+        for block in maps[2].blocks
+        if not (block.zoom or _is_triple(layout, block))
     ]
     pairs: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(layout.pairs())}
     chosen = [pairs[positions] for positions in columns if positions in pairs]
@@ -627,7 +768,7 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     require(len(set(products)) == len(products), "a product is measured twice")
     valid = all(pair in of_chosen and of_numbers.issuperset(pair) for pair in products)
     require(valid, "a product is measured of columns that are no chosen pair of numbers")
-    of_plan = pairs_map(layout, plan, chosen, zooms, products)
+    of_plan = pairs_map(layout, plan, chosen, zooms, products, triples)
     require(_same(maps[2], of_plan), "the third measurement is not of pairs of the plan")
 
 
@@ -687,9 +828,14 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     singles = [weight(layout.num_classes * size) for size in sizes]
     pairs = [weight(layout.num_classes * sizes[a] * sizes[b]) for a, b in layout.pairs()]
     zooms = [weight(min(layout.binnings[j].width, _MAX_PARTS)) for j in layout.columns if layout.binnings[j].width > 1]
-    weights = [[*singles, *singles, max(singles)], pairs, [*singles, *pairs, *zooms]]
+    # Of all triples together: at most as much as pairs have, and 1 more for each, because weights are rounded.
+    of_pairs = sum(w**2 for w in pairs)
+    num_triples = math.comb(len(layout.columns), 3)
+    triples = [math.isqrt(of_pairs) + num_triples + 1] if num_triples else []
+    weights = [[*singles, *singles, max(singles)], [*pairs, *triples], [*singles, *pairs, *zooms]]
     num_numbers = len(layout.numbers)
     weights[0] += [max(singles)] * 2 * num_numbers
+    weights[2] += [max(weights[2]) + 1] * min(_MOST_PARITIES, num_triples)
     of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1
     weights[2] += [max(weights[2])] * 2 * math.comb(num_numbers, 2) + [of_blocks] * (num_numbers > 0)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)

@@ -63,6 +63,10 @@ class Observed:
       products: noisy sums over all rows of the product of the scores of two columns, [S, S]; 0 where nothing was
         measured.
       products_precision: 1/σ of ``products``, [S, S]; 0 where nothing was measured.
+      signs: −1 or 1 for each bin of a column, for its two halves; 0 for the bins of other columns, [D, C].
+      triples: three columns each, int64 [n, 3].
+      parities: noisy sums over all rows of the product of the signs of three columns, [n].
+      parities_precision: 1/σ of ``parities``, [n].
     """
 
     offsets: tuple[int, ...]
@@ -81,6 +85,10 @@ class Observed:
     scores: Float[np.ndarray, "bins scored"]
     products: Float[np.ndarray, "scored scored"]
     products_precision: Float[np.ndarray, "scored scored"]
+    signs: Float[np.ndarray, "bins columns"]
+    triples: Int64[np.ndarray, "triples 3"]
+    parities: Float[np.ndarray, "triples"]
+    parities_precision: Float[np.ndarray, "triples"]
 
 
 def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
@@ -111,6 +119,10 @@ def _steps(state, data, first, num_steps, *, offsets):
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
+        if data["triples"].shape[0]:
+            signs = einsum("tka,ac->tkc", probabilities, data["signs"])
+            parities = einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
+            misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
         prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
         return (misfit + prior) / 2
 
@@ -163,7 +175,7 @@ def fit(
     single = functools.partial(np.asarray, dtype=np.float32)
     names = ("singles", "singles_sigma", "totals", "totals_precision")
     names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
-    names += ("scores", "products", "products_precision")
+    names += ("scores", "products", "products_precision", "signs", "parities", "parities_precision")
     finest = _FINEST * observed.num_rows
     data = {
         name: single(
@@ -176,6 +188,7 @@ def fit(
         for name in names
     }
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
+    data["triples"] = observed.triples
     if observed.classes is not None:
         data["classes"] = single(observed.classes / observed.classes.sum())
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
