@@ -24,6 +24,7 @@ TABLES = {
     "table_peers": (("tables_adult_pgm",), "experiments.tables.peers", "markdown"),
     "table_peers_headline": (("tables_adult_pgm",), "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
+    "numbers_adult_pgm": (("tables_adult_pgm",), "experiments.tables.numbers", "markdown"),
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
