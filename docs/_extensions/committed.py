@@ -24,9 +24,16 @@ TABLES = {
     "table_peers": (("tables_adult_pgm",), "experiments.tables.peers", "markdown"),
     "table_peers_headline": (("tables_adult_pgm",), "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
-    "numbers_adult_pgm": (("tables_adult_pgm",), "experiments.tables.numbers", "markdown"),
+    **{
+        f"numbers_{name}": ((f"tables_{name}",), "experiments.tables.numbers", "markdown")
+        for name in ("adult_pgm", "cervical", "covtype", "credit")
+    },
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
+    **{
+        f"tables_{name}": ((f"tables_{name}",), "experiments.tables.releases", "markdown")
+        for name in ("cervical", "covtype", "credit")
+    },
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
 }
 # The same for plain text. A function of several results takes a list of them.
