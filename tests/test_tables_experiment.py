@@ -182,8 +182,8 @@ def test_a_small_run_and_its_picture(tiny, tmp_path):
     assert "numbers" not in rows["real rows", None]
     of_numbers = rows["release", 1.0]["numbers"]
     assert {column["name"] for column in of_numbers["columns"]} == {"size", "wealth"}
-    assert "| 1 | wealth |" in numbers.markdown(result)
-    assert "size and wealth" in numbers.markdown(result)
+    assert "| 1 | wealth |" in numbers.columns_markdown(result)
+    assert "size and wealth" in numbers.pairs_markdown(result)
     text = releases.markdown(result)
     assert text.startswith("| adult_pgm, δ = 1e-05 |")
     assert f"| {np.mean(scores):.3f} ± {error:.3f} |" in text

@@ -25,7 +25,8 @@ TABLES = {
     "table_peers_headline": (("tables_adult_pgm",), "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
     **{
-        f"numbers_{name}": ((f"tables_{name}",), "experiments.tables.numbers", "markdown")
+        f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
+        for kind in ("columns", "pairs")
         for name in ("adult_pgm", "cervical", "covtype", "credit")
     },
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),

@@ -132,22 +132,28 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def markdown(result: dict[str, Any], most: int = 12) -> str:
-    """The worst columns and pairs of every ε, as two tables. Empty for results without them."""
-    lines = [line for line in result["summary"] if "numbers" in line]
-    if not lines:
-        return ""
-    columns = ["| ε | column | error of the mean | bias | bias, SD | SD | quantiles |", "|---|---|---|---|---|---|---|"]
-    pairs = ["| ε | pair | correlation | slopes | noise of a direct answer |", "|---|---|---|---|---|"]
-    for line in lines:
-        epsilon = f"{line['epsilon']:g}"
-        for column in line["numbers"]["columns"][:most]:
+def columns_markdown(result: dict[str, Any], most: int = 12) -> str:
+    """The worst columns of every ε as a table. Only its head for results without numbers."""
+    table = ["| ε | column | error of the mean | bias | bias, SD | SD | quantiles |", "|---|---|---|---|---|---|---|"]
+    for epsilon, numbers in _releases(result):
+        for column in numbers["columns"][:most]:
             errors = f"{column['mean']:.2f} | {column['bias']:+.2f} | {column['bias_in_sd']:+.3f}"
             shape = f"× {column['sd']:.3f} | {column['quantile']:.3f}"
-            columns.append(f"| {epsilon} | {column['name']} | {errors} | {shape} |")
-        for pair in line["numbers"]["pairs"][:most]:
+            table.append(f"| {epsilon} | {column['name']} | {errors} | {shape} |")
+    return "\n".join(table)
+
+
+def pairs_markdown(result: dict[str, Any], most: int = 12) -> str:
+    """The worst pairs of every ε as a table. Only its head for results without numbers."""
+    table = ["| ε | pair | correlation | slopes | noise of a direct answer |", "|---|---|---|---|---|"]
+    for epsilon, numbers in _releases(result):
+        for pair in numbers["pairs"][:most]:
             slopes = " and ".join(f"× {slope:.2f}" for slope in pair["slopes"])
             noise = f"{pair['noise']:.1%}{'' if pair['noise'] <= _PRECISE else ' (not judged)'}"
             names = " and ".join(pair["names"])
-            pairs.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {noise} |")
-    return "\n".join(columns) + ("\n\n" + "\n".join(pairs) if len(pairs) > 2 else "")
+            table.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {noise} |")
+    return "\n".join(table)
+
+
+def _releases(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{line['epsilon']:g}", line["numbers"]) for line in result["summary"] if "numbers" in line]
