@@ -516,8 +516,8 @@ def test_what_pairs_do_not_show_is_found(monkeypatch):
     released = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, seed=1)
     private = list(released.measurement.measured.values())
     layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, released.measurement.plan, private[0])
-    found = [{schema.names[j] for j in triple} for triple in plans.choose_triples(layout, private[1])]
-    assert found == [{"b", "d", "either"}]
+    triples = [{schema.names[j] for j in triple} for triple in plans.choose_triples(layout, private[1])]
+    assert triples == [{"b", "d", "either"}]
     b, d, either = (np.asarray(released.table[name]) == "yes" for name in ("b", "d", "either"))
     assert np.mean((b ^ d) == either) > 0.93
     assert max(abs(np.corrcoef([b, d, either])[np.triu_indices(3, 1)])) < 0.05

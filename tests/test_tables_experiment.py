@@ -129,34 +129,34 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     private = np.stack([x, x // 2 + rng.integers(0, 5, 1000), x % 2], axis=1)
     synthetic = np.stack([x + 2, 40 - private[:, 1], private[:, 2]], axis=1)
     rho = 0.02
-    found = numbers.number_errors(schema, private, synthetic, rho)
-    first, second = found["columns"]
+    errors = numbers.number_errors(schema, private, synthetic, rho)
+    first, second = errors["columns"]
     noise = 100 / 1000 / np.sqrt(2 * rho / 3)  # one row moves the mean by 100 / 1000
     assert first["mean"] == pytest.approx(2 / noise)
     assert first["bias"] == first["quantile"] == pytest.approx(2 / x.std())
     assert first["sd"] == second["sd"] == pytest.approx(1)
-    (pair,) = found["pairs"]
+    (pair,) = errors["pairs"]
     assert pair["correlation"] == pytest.approx(-1)
     assert pair["slopes"] == pytest.approx([-1, -1])
     covariance = np.cov(private[:, 0], private[:, 1], bias=True)[0, 1]
     assert pair["noise"] == pytest.approx(100 * 50 / 2 / 1000 / np.sqrt(2 * rho) / covariance)
-    several = numbers.summary([found, numbers.number_errors(schema, private, private, rho)])
-    worst = several["columns"][0]
-    errors = {column["name"]: column["mean"] / np.sqrt(2) for column in (first, second)}
-    assert {column["name"]: column["mean"] for column in several["columns"]} == pytest.approx(
-        {name: abs(error) for name, error in errors.items()}
+    total = numbers.summary([errors, numbers.number_errors(schema, private, private, rho)])
+    worst = total["columns"][0]
+    expected = {column["name"]: column["mean"] / np.sqrt(2) for column in (first, second)}
+    assert {column["name"]: column["mean"] for column in total["columns"]} == pytest.approx(
+        {name: abs(error) for name, error in expected.items()}
     )
-    assert worst["mean"] == pytest.approx(max(map(abs, errors.values())))
-    assert worst["bias"] == pytest.approx(errors[worst["name"]] / np.sqrt(2))
-    assert several["pairs"][0]["correlation"] == pytest.approx(0)
+    assert worst["mean"] == pytest.approx(max(map(abs, expected.values())))
+    assert worst["bias"] == pytest.approx(expected[worst["name"]] / np.sqrt(2))
+    assert total["pairs"][0]["correlation"] == pytest.approx(0)
 
 
 def test_a_constant_column_has_no_errors():
     schema = Schema((Numeric("x", 0, 9, integer=True), Numeric("y", 0, 9, integer=True, nullable=True)))
     rows = np.stack([np.full(50, 3), np.arange(50) % 10], axis=1)
     nothing = np.stack([np.full(50, 3), np.full(50, 10)], axis=1)
-    found = numbers.number_errors(schema, rows, nothing, 0.1)
-    assert found == {"columns": [], "pairs": []}
+    errors = numbers.number_errors(schema, rows, nothing, 0.1)
+    assert errors == {"columns": [], "pairs": []}
     independent = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
     assert numbers.number_errors(schema, independent, independent, 0.1)["pairs"] == []
 

@@ -240,10 +240,9 @@ def _intrusion(folder: pathlib.Path, seed: int) -> Dataset:
     return _split("intrusion", rows, schema, "class", seed)
 
 
-_NOT_KNOWN = "not known"  # in place of the category NA, which many programs read as a missing cell
-
-
 # --- for validation --------------------------------------------------------------------------------------------------
+
+_NOT_KNOWN = "not known"  # in place of the category NA, which many programs read as a missing cell
 
 
 def _census(folder: pathlib.Path, seed: int) -> Dataset:

@@ -44,7 +44,7 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rh
         "columns": [
             _column(column, tables[j], len(private), rho / len(schema.columns))
             for j, column in columns
-            if np.nanstd(tables[j][0]) > 0 and not np.isnan(tables[j][1]).all()
+            if np.nanmin(tables[j][0]) < np.nanmax(tables[j][0]) and not np.isnan(tables[j][1]).all()
         ],
         "pairs": _pairs(dict(columns), tables, len(private), rho),
     }

@@ -22,8 +22,8 @@ from kme_jax.table.plan import (
     Singles,
     class_sizes,
     map_of,
-    parities,
     sigma,
+    triple_counts,
 )
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
@@ -148,7 +148,7 @@ def _parities(
 
     The number n is 0, or a multiple of 8, so that programs are compiled for few numbers. What is added has precision 0.
     """
-    triples, counts, noise = parities(layout, pairs)
+    triples, counts, noise = triple_counts(layout, pairs)
     signs = np.asarray(scipy.linalg.block_diag(*[2.0 * half[:, None] - 1 for half in plan.halves(layout)]))
     number, sign = len(triples), np.asarray([-1.0, 1.0])
     added = -number % _MULTIPLE

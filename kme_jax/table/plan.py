@@ -527,7 +527,7 @@ def triples_pay(layout: Layout, num_rows: int, rho: float) -> bool:
     return math.sqrt(8 * number / (_TRIPLES_SHARE * rho)) <= _PARITY_NOISE * num_rows
 
 
-def parities(
+def triple_counts(
     layout: Layout, noisy: NoisyEmbedding | None
 ) -> tuple[list[tuple[int, ...]], Float[np.ndarray, "n 2 2 2"], float]:
     """The triples of the second or third measurement, as positions in ``layout.columns``, with their noisy counts.
@@ -542,14 +542,14 @@ def parities(
     if noisy is None:
         return [], np.zeros((0, 2, 2, 2)), math.inf
     marginals = map_of(noisy).marginals(noisy.coordinates, noisy.mechanism.num_rows)
-    found = [(b, m) for b, m in zip(map_of(noisy).blocks, marginals, strict=True) if _is_triple(layout, b)]
-    if not found:
+    blocks = [(b, m) for b, m in zip(map_of(noisy).blocks, marginals, strict=True) if _is_triple(layout, b)]
+    if not blocks:
         return [], np.zeros((0, 2, 2, 2)), math.inf
-    triples = [tuple(map(layout.columns.index, block.columns)) for block, _ in found]
-    counts = np.zeros((len(found), 2, 2, 2))
-    for i, (_, marginal) in enumerate(found):  # a column of a single bin has an empty half
+    triples = [tuple(map(layout.columns.index, block.columns)) for block, _ in blocks]
+    counts = np.zeros((len(blocks), 2, 2, 2))
+    for i, (_, marginal) in enumerate(blocks):  # a column of a single bin has an empty half
         counts[i, : marginal.shape[0], : marginal.shape[1], : marginal.shape[2]] = marginal
-    return triples, counts, sigma(noisy, found[0][0])
+    return triples, counts, sigma(noisy, blocks[0][0])
 
 
 def _is_triple(layout: Layout, block: Block) -> bool:
@@ -567,7 +567,7 @@ def choose_triples(layout: Layout, noisy: NoisyEmbedding) -> list[tuple[int, ...
       layout: of the columns.
       noisy: the second measurement.
     """
-    triples, counts, noise = parities(layout, noisy)
+    triples, counts, noise = triple_counts(layout, noisy)
     if not triples:
         return []
     num_rows = noisy.mechanism.num_rows
