@@ -109,15 +109,25 @@ class IntegerEmbedding:
     Attributes:
       integer_map: q, public.
       total: the sum, int64.
-      num_rows: N, public.
+      num_rows: N, which is public under replace_one, or a public number in its place.
+      has_public_count: whether ``num_rows`` is public although N is private, see :meth:`with_public_count`.
     """
 
     integer_map: IntegerMap = dataclasses.field(metadata={"static": True})
     total: Int64[np.ndarray, "sums"]
     num_rows: int = dataclasses.field(metadata={"static": True})
+    has_public_count: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def _in_short(self) -> str:
         return f"SENSITIVE, total: {list(np.shape(self.total))}, num_rows={in_short(self.num_rows)}"
+
+    def with_public_count(self, num_rows: int) -> IntegerEmbedding:
+        """The same sum, for a release under add_remove, where N is private. The sum is divided by ``num_rows`` instead.
+
+        Args:
+          num_rows: a number that does not depend on private rows, or that is computed from a noisy count of them.
+        """
+        return dataclasses.replace(self, num_rows=num_rows, has_public_count=True)
 
 
 @jax.jit
@@ -302,28 +312,44 @@ def integer_embedding_of_batches(
     bounds: Bounds | None = None,
     devices=None,
     progress: Progress | bool = False,
+    rows_planned: int | None = None,
 ) -> IntegerEmbedding:
     """:func:`integer_embedding` of N rows that arrive in batches [n_i, d].
 
     The result is bit for bit the same for all sizes of batches.
 
+    Args:
+      feature_map: ψ.
+      batches: private rows.
+      num_rows: N.
+      bounds: as in :func:`integer_embedding`.
+      devices: as in :func:`integer_embedding`.
+      progress: as in :func:`integer_embedding`.
+      rows_planned: a public number, at least N, for which the integers are made if N is private. There may then be no
+        rows, in one empty batch.
+
     Raises:
-      ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total.
+      ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total, or ``rows_planned`` rows
+        are not enough.
     """
     integers: IntegerMap | None = None
     total: Int64[np.ndarray, "sums"] | None = None
     rows_read = 0
     for batch in batches:
         safe, usable = _usable(feature_map, _exact_points(batch), bounds)
-        integers = integers or feature_map.integers(num_rows)
+        integers = integers or feature_map.integers(num_rows if rows_planned is None else rows_planned)
         rows_before, rows_read = rows_read, rows_read + len(safe)
-        if len(safe):
-            report = reporter(progress)
+        if len(safe) or (rows_planned is not None and total is None):
+            report = reporter(progress) if len(safe) else None
             batch_progress = report and functools.partial(_report_batch, report, rows_before, len(safe), num_rows)
-            batch_total = integers.sum(safe, usable, devices=devices, progress=batch_progress)
+            batch_total = integers.sum(
+                safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress
+            )
             total = batch_total if total is None else total + batch_total
     if integers is None or total is None:
         raise ValueError("rows: expected at least one row, got none")
     if rows_read != num_rows:
         raise ValueError(f"rows: expected {num_rows}, got {rows_read}")
+    if rows_planned is not None and rows_read > rows_planned:
+        raise ValueError(f"rows: at most {rows_planned} can be summed exactly")
     return IntegerEmbedding(integers, total, num_rows)

@@ -192,7 +192,7 @@ def test_a_ledger_without_a_total(tmp_path):
     """Large δ, which add up to nothing, are refused before they are written."""
     path = tmp_path / "ledger"
     lines = [Entry("rows", "t", 1.0, 0.9, 0.1, 0.0)] + [Entry("rows", "t", 1.0, 0.9, 0.1, 0.06)] * 9
-    path.write_text("".join(json.dumps(vars(s)) + "\n" for s in lines))
+    path.write_text("".join(json.dumps(s.record) + "\n" for s in lines))
     before = path.read_bytes()
     with pytest.raises(LedgerError, match="total delta of all releases is"):
         Ledger(path).spend("rows", _Planned(), allow_repeat=True)
@@ -202,13 +202,13 @@ def test_a_ledger_without_a_total(tmp_path):
 class _Planned:
     """As much of a mechanism as a ledger asks for."""
 
-    secure, epsilon, delta, rho, failure_probability = True, 1.0, 1e-6, 0.02, 0.0
+    secure, epsilon, delta, rho, failure_probability, relation = True, 1.0, 1e-6, 0.02, 0.0, "replace_one"
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"rho": 0.0}, {"delta": 1.0}, {"rho": 1e300}, {"epsilon": 1e300}])
 def test_numbers_that_no_release_has_are_no_entry(tmp_path, change):
     path = tmp_path / "ledger"
-    path.write_text(json.dumps(vars(_gaussian(1.0, 1e-6)) | change) + "\n")
+    path.write_text(json.dumps(_gaussian(1.0, 1e-6).record | change) + "\n")
     with pytest.raises(LedgerError, match="line 1 is not a line of a ledger"):
         Ledger(path).spent("rows")
 
@@ -260,7 +260,7 @@ class _Source(TableSource):
 def _made_up_sums(kind):
     """Integers as N rows could give: all in one cell of each table, or evenly in all."""
 
-    def sums(feature_map, batches, num_rows):
+    def sums(feature_map, batches, num_rows, *, rows_planned):
         collections.deque(batches, maxlen=0)
         parts = []
         for block in feature_map.blocks:

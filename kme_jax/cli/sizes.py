@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any, cast
 
 import kme_jax
 from kme_jax.cli.errors import InputError
 
 DEFAULT_NUM_POINTS = 1000
+RELATIONS = ("replace_one", "add_remove")  # of ``kme_jax.privacy.budget``, whose import would make --help slow
 
 
 def add_file_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +23,19 @@ def add_file_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--array", metavar="NAME", help="The array to read from a .npz file with more than one.")
 
 
-def budget(epsilon: float, delta: float) -> kme_jax.PrivacyBudget:
+def budget(epsilon: float, delta: float, relation: str | None = None) -> kme_jax.PrivacyBudget:
     """(ε, δ) for Gaussian noise.
+
+    Args:
+      epsilon: ε.
+      delta: δ.
+      relation: one of ``RELATIONS``; None for the first.
 
     Raises:
       ValueError: if ε or δ is out of range.
       InputError: if δ is 0.
     """
-    checked = kme_jax.PrivacyBudget(epsilon, delta)
+    checked = kme_jax.PrivacyBudget(epsilon, delta, cast(Any, relation or RELATIONS[0]))
     if delta == 0:
         raise InputError("--delta must be above 0, because the noise is Gaussian. For example: 1e-9")
     return checked

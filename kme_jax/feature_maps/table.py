@@ -519,8 +519,17 @@ class TableIntegers(IntegerMap):
 
     @property
     def norm_bound(self) -> float:
-        """s, and 1 more for each moment, because v² / ω is rounded."""
-        return (self.units + len(self.feature_map.moments)) * (1 + 1e-15)
+        """√(Σ_b ω_b² + Σ_m n_m²), with n_m = √2 ω_m + 1/2 for a moment of one column, and n_m = ω_m for two.
+
+        Formal guarantee: a block has at most one entry that is not zero, and it is ω. A moment of two columns is an
+        integer from −ω to ω. A moment of one column has entries v and v² / ω, with v from −ω to ω, so their norm is at
+        most √2 ω. Rounding v² / ω moves the point by at most 1/2.
+        """
+        squares = float(sum(block.weight**2 for block in self.feature_map.blocks))
+        for moment in self.feature_map.moments:
+            norm = moment.weight if len(moment.columns) == 2 else math.sqrt(2) * moment.weight + 0.5
+            squares += norm**2
+        return math.sqrt(squares) * (1 + 1e-12)
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         blocks = self.feature_map.blocks

@@ -5,28 +5,42 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import operator
-from typing import Any
+from typing import Any, Literal
 
-from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.short_repr import in_short, short_repr
 
 # Within these limits, calibration in float64 is on the safe side. A larger ε protects nobody. With a smaller ε or δ the
 # result has no information.
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-9, 1e6, 1e-300
 
+Relation = Literal["replace_one", "add_remove"]
+"""Which databases are neighbours, see :class:`PrivacyBudget`."""
+
+REPLACE_ONE: Relation = "replace_one"
+ADD_REMOVE: Relation = "add_remove"
+RELATIONS: tuple[Relation, ...] = (REPLACE_ONE, ADD_REMOVE)
+
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """(ε, δ)-differential privacy under replace-one neighbours: databases of the same, public size N that differ in
-    one row ([B] definition 1).
+    """(ε, δ)-differential privacy, for one of two relations between neighbouring databases.
+
+    Under "replace_one", neighbours have the same, public number of rows N, and differ in one row ([B] definition 1).
+    Under "add_remove", one database has one row more than the other. N is then private, and a noisy count replaces it.
+    The noise is smaller by up to √2 for counts. Only tables are released under this relation.
+
+    A guarantee for add_remove implies one for replace_one, with the ε of two rows of one person. The converse does not
+    hold.
 
     Attributes:
       epsilon: ε, from 1e-9 to 1e6.
       delta: δ, at least 1e-300 and below 1, or 0. δ = 0 means pure ε-differential privacy, and needs the Laplace
         mechanism. A sensible δ is well below 1/N.
+      relation: "replace_one" or "add_remove".
 
     Raises:
-      ValueError: if ε or δ is out of range, or not a real number, such as a bool or text.
+      ValueError: if ε or δ is out of range, or not a real number, such as a bool or text; or there is no such relation.
 
     Examples:
       >>> from kme_jax import PrivacyBudget
@@ -36,6 +50,11 @@ class PrivacyBudget:
 
     epsilon: float
     delta: float
+    relation: Relation = REPLACE_ONE
+
+    def _in_short(self) -> str:
+        relation = "" if self.relation == REPLACE_ONE else f", relation={in_short(self.relation)}"
+        return f"epsilon={in_short(self.epsilon)}, delta={in_short(self.delta)}{relation}"
 
     def __post_init__(self):
         epsilon, delta = check_number("epsilon", self.epsilon), check_number("delta", self.delta)
@@ -51,6 +70,8 @@ class PrivacyBudget:
             raise ValueError(f"delta must be in [0, 1), got {delta}")
         if 0 < delta < MIN_DELTA:
             raise ValueError(f"delta must be 0 or at least {MIN_DELTA:g}, got {delta}")
+        if self.relation not in RELATIONS:
+            raise ValueError(f"relation must be {' or '.join(map(repr, RELATIONS))}, got {_shown(self.relation)}")
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta + 0.0)  # −0 becomes 0
 
@@ -106,12 +127,19 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def check_replace_one(budget: PrivacyBudget) -> None:
+    """Raises ValueError if the relation is add_remove. What calls this function uses the number of rows as public."""
+    if budget.relation != REPLACE_ONE:
+        raise ValueError(f"relation: only tables are released under {budget.relation}; here N is public")
+
+
 def check_num_rows(num_rows: int, budget: PrivacyBudget) -> None:
-    """Checks that N and δ are reasonable for a release.
+    """Checks that a public N and δ are reasonable for a release.
 
     Raises:
-      ValueError: if N < 2, or δ ≥ 1/N.
+      ValueError: if N < 2, or δ ≥ 1/N, or N is not public under the relation of the budget.
     """
+    check_replace_one(budget)
     num_rows = check_integer("num_rows", num_rows, 0, 2**62)
     if num_rows < 2:
         raise ValueError(f"a release needs at least 2 rows, got {num_rows}: one row cannot hide among others")

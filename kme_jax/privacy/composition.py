@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 
 from kme_jax._numerics.registry import storable
-from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, Relation
 from kme_jax.privacy.calibration import gaussian_delta, zcdp_delta, zcdp_rho
 from kme_jax.privacy.mechanisms import Mechanism
 
 _SUM_ROUNDING = 1e-12  # relative: above the rounding of a sum of a few shares, and far below that of ``zcdp_rho``
 
 
-@storable(former_fields={"private": "secure"})
+@storable(former_fields={"private": "secure"}, added_fields=("relation",))
 @dataclasses.dataclass(frozen=True)
 class Composition:
     """Several measurements of the same rows with Gaussian noise, as one mechanism.
@@ -30,6 +30,7 @@ class Composition:
       failure_probability: the sum of the failure probabilities of the measurements.
       secure: whether the noise of all measurements is secure.
       mu: √Σ μ² for continuous noise, else None.
+      relation: which databases are neighbours.
     """
 
     epsilon: float
@@ -38,6 +39,7 @@ class Composition:
     failure_probability: float
     secure: bool
     mu: float | None = None
+    relation: Relation = REPLACE_ONE
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -52,7 +54,7 @@ class Composition:
           failure_probability: the sum of the failure probabilities of the maps to be measured.
         """
         rho = _planned_rho(budget, failure_probability)
-        return cls(budget.epsilon, budget.delta, rho, failure_probability, True)
+        return cls(budget.epsilon, budget.delta, rho, failure_probability, True, relation=budget.relation)
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:
@@ -69,8 +71,10 @@ class Composition:
 
         Raises:
           ValueError: if the measurements spend more than the budget, or their noise is not Gaussian, or is of both
-            kinds, continuous and discrete.
+            kinds, continuous and discrete, or their relation is not that of the budget.
         """
+        if any(mechanism.relation != budget.relation for mechanism in mechanisms):
+            raise ValueError("the measurements are for another relation than the budget")
         rho = mu = None
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
         rhos = [mechanism.rho for mechanism in mechanisms if mechanism.rho is not None]
@@ -86,7 +90,8 @@ class Composition:
             delta = gaussian_delta(1 / mu, budget.epsilon)
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than (ε, δ) = ({budget.epsilon:g}, {budget.delta:g})")
-        return cls(budget.epsilon, budget.delta, rho, failure, all(m.secure for m in mechanisms), mu)
+        secure = all(m.secure for m in mechanisms)
+        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation)
 
 
 def _planned_rho(budget: PrivacyBudget, failure_probability: float) -> float:

@@ -24,12 +24,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
 from kme_jax.privacy.calibration import zcdp_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
+_RELATION = {"relation": str}  # is in a line only if it is not replace_one: earlier versions then refuse the ledger
 
 _LARGEST = 1e100  # a limit of all numbers in a ledger
 
@@ -57,6 +59,7 @@ class Entry:
       delta: δ.
       rho: ρ of zero-concentrated differential privacy; ε²/2 for a pure ε (Bun & Steinke 2016, proposition 1.4).
       failure_probability: the failure probability of the sensitivity, over public randomness.
+      relation: which databases are neighbours.
     """
 
     database: str
@@ -65,6 +68,32 @@ class Entry:
     delta: float
     rho: float
     failure_probability: float
+    relation: Relation = REPLACE_ONE
+
+    @property
+    def record(self) -> dict[str, str | float]:
+        """What a line of the ledger holds."""
+        record = dataclasses.asdict(self)
+        if self.relation == REPLACE_ONE:
+            del record["relation"]
+        return record
+
+    def under(self, relation: Relation) -> Entry:
+        """The same release under a relation.
+
+        Formal guarantee: to replace a row is to remove one and to add one. So a release for add_remove has the ρ of a
+        group of two rows under replace_one: 2² ρ (Bun & Steinke 2016, proposition 1.9). ε is that of this ρ at δ. Its
+        noise is Gaussian, and its sensitivity cannot fail, see :meth:`Ledger.spend`.
+
+        Raises:
+          ValueError: if the release is for replace_one, and the relation is add_remove.
+        """
+        if relation == self.relation:
+            return self
+        if relation == ADD_REMOVE:
+            raise ValueError("a release for replace_one has no guarantee under add_remove")
+        rho = 4 * self.rho
+        return dataclasses.replace(self, epsilon=zcdp_epsilon(rho, self.delta), rho=rho, relation=relation)
 
 
 _TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
@@ -81,7 +110,8 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
     private for δ′ = δ − the failure probabilities, see :func:`composed_epsilon`. All numbers are rounded up.
 
     Args:
-      spendings: the entries of the same rows, oldest first; at least one.
+      spendings: the entries of the same rows, oldest first; at least one. If all of them are for add_remove, so is the
+        total. Otherwise the total is for replace_one, see :meth:`Entry.under`.
 
     Returns:
       A dictionary of plain JSON values:
@@ -94,10 +124,13 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
       * "pure_epsilons": ε of each release with δ = 0.
       * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
         there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
+      * "relation": "add_remove", if the total is for this relation.
 
     Raises:
       ValueError: if the total δ is 1 or more, which protects nobody.
     """
+    relation = ADD_REMOVE if all(s.relation == ADD_REMOVE for s in spendings) else REPLACE_ONE
+    spendings = [s.under(relation) for s in spendings]
     last = spendings[-1]
     rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
     pure = [s.epsilon for s in spendings if s.delta == 0]
@@ -117,7 +150,7 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
         "failure_probability": failure,
         "pure_epsilons": pure,
         "at_delta": {"epsilon": last_epsilon, "delta": last.delta} if math.isfinite(last_epsilon) else None,
-    }
+    } | ({} if relation == REPLACE_ONE else {"relation": relation})
 
 
 def composed_epsilon(
@@ -152,7 +185,12 @@ def composed_epsilon(
 
 
 def check_total(
-    total: Mapping[str, Any], epsilon: float, delta: float, rho: float | None, failure_probability: float
+    total: Mapping[str, Any],
+    epsilon: float,
+    delta: float,
+    rho: float | None,
+    failure_probability: float,
+    relation: Relation = REPLACE_ONE,
 ) -> None:
     """Checks a total that was read from a file against the statement that contains it.
 
@@ -162,13 +200,21 @@ def check_total(
       delta: δ of the statement.
       rho: ρ of the statement; None for Laplace noise. The ledger has the ρ that was reserved, which may be larger.
       failure_probability: the sum of the failure probabilities of the statement's measurements.
+      relation: that of the statement.
 
     Raises:
       ValueError: if a number does not follow from the rest, up to a relative error of 1e-6, or is less than that of the
         last release alone.
     """
-    if not isinstance(total, Mapping) or set(total) != set(_TOTAL_FIELDS):
+    if not isinstance(total, Mapping) or set(total) - set(_RELATION) != set(_TOTAL_FIELDS):
         raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
+    of_total = total.get("relation", REPLACE_ONE)
+    known = "relation" not in total or of_total == ADD_REMOVE
+    if not known or (relation == REPLACE_ONE and of_total != relation):
+        raise ValueError("total: the relation does not follow from that of the statement")
+    if relation != of_total and rho is not None and delta > 0:
+        rho = 4 * rho
+        epsilon = zcdp_epsilon(rho, delta)
     releases, pure, at_delta = total["releases"], total["pure_epsilons"], total["at_delta"]
     if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
         raise ValueError("total: releases must be a whole number, at least 1")
@@ -211,6 +257,8 @@ def check_total(
     elif numbers["delta"] == 0 or numbers["delta"] < numbers["failure_probability"]:
         raise ValueError("total: delta must be positive, and at least failure_probability")
     if releases == 1:
+        if relation != of_total:
+            raise ValueError("total: the relation of a single release is that of the statement")
         follows("epsilon", numbers["epsilon"], epsilon)
         follows("delta", numbers["delta"], delta)
         expected, least = epsilon, composed_epsilon(1, numbers["rho"], pure, numbers["failure_probability"], delta)
@@ -335,11 +383,13 @@ class Ledger:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
         if mechanism.rho is None and mechanism.delta > 0:
             raise LedgerError("a ledger adds up ρ, but this mechanism has δ > 0 and states no ρ")
+        if mechanism.relation == ADD_REMOVE and (mechanism.rho is None or mechanism.failure_probability):
+            raise LedgerError("a ledger needs ρ and a certain sensitivity under add_remove")
         self.check(database, allow_repeat=allow_repeat)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        numbers = (float(v) for v in (mechanism.epsilon, mechanism.delta, rho, mechanism.failure_probability))
-        entry = Entry(database, time, *numbers)
+        epsilon, delta, failure = mechanism.epsilon, mechanism.delta, mechanism.failure_probability
+        entry = Entry(database, time, float(epsilon), float(delta), float(rho), float(failure), mechanism.relation)
         with self._locked() as file:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
             entries, unfinished = self._parse(content)
@@ -349,7 +399,7 @@ class Ledger:
                 new_total = total([*earlier, entry])
             except ValueError as error:
                 raise LedgerError(f"{self.path}: {error}") from error
-            line = json.dumps(dataclasses.asdict(entry), allow_nan=False).encode() + b"\n"
+            line = json.dumps(entry.record, allow_nan=False).encode() + b"\n"
             # An interrupted run may have left an unfinished line. A mark ends it. Its noise was never drawn.
             self._append(file, (_UNFINISHED if unfinished else b"") + line)
             self._flush_folder()
@@ -433,9 +483,10 @@ def _entry(line: bytes) -> Entry | None:
         text = line.decode()
         record, end = json.JSONDecoder(object_pairs_hook=_unique_keys).raw_decode(text)
         only_mark_follows = _UNFINISHED.decode().startswith(text[end:])
-        if only_mark_follows and isinstance(record, dict) and set(record) == set(_FIELDS):
+        if only_mark_follows and isinstance(record, dict) and set(record) - set(_RELATION) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
+            types_match &= "relation" not in record or record["relation"] == ADD_REMOVE
             if types_match and all(0 <= number < _LARGEST for number in numbers):
                 entry = Entry(**record)
                 return entry if entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 else None

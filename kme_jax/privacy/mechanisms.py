@@ -20,7 +20,7 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import secure as secure_noise
-from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, PrivacyBudget, Relation
 
 NOT_PRIVATE = "NOT PRIVATE: the noise was simulated. Do not publish this."
 
@@ -162,7 +162,7 @@ def noise_of(name: str) -> Noise:
     return _KINDS[name]
 
 
-@storable(former_fields={"private": "secure"})
+@storable(former_fields={"private": "secure"}, added_fields=("relation",))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -181,6 +181,8 @@ class Mechanism:
       rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
       grid: the spacing of the released coordinates, for secure noise. They are its integer multiples.
       failure_probability: the share of δ that is reserved for a sensitivity that may fail, over public randomness.
+      relation: which databases are neighbours. Under add_remove, ``num_rows`` is a noisy count, or 1 for the
+        measurement of this count.
     """
 
     noise: str = dataclasses.field(metadata={"static": True})
@@ -195,6 +197,7 @@ class Mechanism:
     rho: float | None = None
     grid: float | None = None
     failure_probability: float = 0.0
+    relation: Relation = dataclasses.field(default=REPLACE_ONE, metadata={"static": True})
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -207,16 +210,18 @@ class Mechanism:
         return [
             ("privacy", f"ε = {self.epsilon:g}, δ = {self.delta:g} for one row"),
             ("noise", f"{'secure' if self.secure else 'simulated'}: {self.noise_source}"),
-            ("private rows", f"N = {self.num_rows}"),
+            ("private rows", f"N = {self.num_rows}" if self.relation == REPLACE_ONE else "private"),
         ]
 
     def validate(self) -> None:
         """Checks a mechanism that was read from a file.
 
         Raises:
-          ValueError: if its noise is not registered.
+          ValueError: if its noise is not registered, or there is no such relation.
         """
         noise_of(self.noise)
+        if self.relation not in RELATIONS:
+            raise ValueError("there is no such relation")
 
     @property
     def variance(self) -> float:
@@ -270,7 +275,14 @@ class HasIntegers(HasDiameter, Protocol):
     Attributes:
       units: s, integers per 1 of ψ.
       num_features: F, the number of released integers, or an upper bound.
+      norm_bound: a proved upper bound of the L2 norm of the vector of one row.
+      is_of_rows: whether the bounds hold for the sum that is released, see ``IntegerMap``.
     """
+
+    is_of_rows: ClassVar[bool]
+
+    @property
+    def norm_bound(self) -> float: ...
 
     @property
     def units(self) -> float: ...
@@ -293,6 +305,28 @@ def proved_diameter(measured: HasDiameter, delta: float) -> tuple[float, float]:
     if delta < 10 * failure:
         return measured.certain_diameter, delta
     return measured.diameter, delta - failure
+
+
+def proved_distance(integers: HasIntegers, delta: float, relation: Relation) -> tuple[float, float]:
+    """An upper bound of the L2 distance of the released integers of neighbours, and the δ to calibrate to.
+
+    Formal guarantee: if one row is replaced, the sums differ by q(x) − q(x′), see :func:`proved_diameter`. If one row
+    is added or removed, they differ by q(x) or −q(x), and ``norm_bound`` bounds its norm. It cannot fail, so it has all
+    of δ. It is a bound for the released integers if these are the sum itself (``is_of_rows``).
+
+    Args:
+      integers: q, or bounds that hold for several maps.
+      delta: δ.
+      relation: which databases are neighbours.
+
+    Raises:
+      ValueError: if the relation is add_remove, and the released integers are not a sum over rows.
+    """
+    if relation == REPLACE_ONE:
+        return proved_diameter(integers, delta)
+    if not integers.is_of_rows:
+        raise ValueError("relation: this map has no proved sensitivity under add_remove")
+    return integers.norm_bound, delta
 
 
 def check_diameter(diameter: str) -> None:

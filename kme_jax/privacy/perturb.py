@@ -20,7 +20,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax.embedding import IntegerEmbedding, MeanEmbedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import gaussian, laplace  # noqa: F401  # kinds of noise: add the module of a new one here
-from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_share
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_replace_one, check_share
 from kme_jax.privacy.calibration import Calibration, zcdp_rho
 from kme_jax.privacy.mechanisms import (
     Diameter,
@@ -30,6 +30,7 @@ from kme_jax.privacy.mechanisms import (
     check_diameter,
     noise_of,
     proved_diameter,
+    proved_distance,
 )
 
 Array = jax.Array
@@ -66,8 +67,10 @@ def simulated_mechanism(
         sequence must be lowered by the failure probabilities of all its maps, see ``Composition``.
 
     Raises:
-      ValueError: if N < 1, or the share is not in (0, 1], or this noise does not allow the budget or the calibration.
+      ValueError: if N < 1, or the share is not in (0, 1], or this noise does not allow the budget or the calibration;
+        or the relation is add_remove.
     """
+    check_replace_one(budget)
     kind = noise_of(noise)
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     check_diameter(diameter)
@@ -170,19 +173,21 @@ def secure_mechanism(
 ) -> Mechanism:
     """The mechanism of :func:`perturb_securely`, in the units of ψ. It does not need the rows.
 
+    The noise of the sum of integers does not depend on N.
+
     Args:
       integer_map: q, or bounds that hold for several.
-      num_rows: N.
+      num_rows: N, or a public number in its place under add_remove.
       budget: (ε, δ), for all measurements of a sequence together.
       share: the share of the budget's ρ for this measurement. Its own ε is then smaller.
       noise: a kind of noise. If None, discrete Gaussian noise, or discrete Laplace noise for δ = 0.
 
     Raises:
       ValueError: if N < 1, or the noise does not fit 64-bit integers, or the share is not in (0, 1] (for Laplace noise:
-        not 1), or this noise does not allow the budget.
+        not 1), or this noise does not allow the budget, or the map does not allow the relation.
     """
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
-    largest, delta = proved_diameter(integer_map, budget.delta)
+    largest, delta = proved_distance(integer_map, budget.delta, budget.relation)
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
     sensitivity = kind.sensitivity(largest, integer_map.num_features, integers=True)
     calibrated = kind.calibrate_securely(sensitivity, PrivacyBudget(budget.epsilon, delta), share)
@@ -202,6 +207,7 @@ def secure_mechanism(
         rho=calibrated.rho,
         grid=grid,
         failure_probability=integer_map.failure_probability if delta < budget.delta else 0.0,
+        relation=budget.relation,
     )
 
 
@@ -213,13 +219,15 @@ def perturb_securely(
     The noise is integer and exact, from a cryptographic generator that cannot be seeded (OpenDP). Each call makes one
     draw. A second call on the same rows is a second release.
 
-    Formal guarantee: the integers of neighbours differ by at most Δ = ``integer_map.diameter`` in L2 (see
-    ``IntegerMap``). The discrete Gaussian of parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any
-    dimension (Canonne, Kamath & Steinke 2020, theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is
-    lowered by the probability that the diameter fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is
-    (ε, 0). All numbers from the features of the rows to the noisy sum are integers; division by s N is post-processing.
-    Measurements whose shares sum to 1 or less are (ε, δ) together, even if a map depends on the results of earlier
-    measurements: ρ adds up (Bun & Steinke 2016, lemma 1.7).
+    Formal guarantee: the integers of neighbours differ by at most Δ in L2 (see ``proved_distance``): the diameter if
+    one row is replaced, the largest norm of a row if one is added or removed. Under add_remove, N is private: the sum
+    is divided by a public number that replaces it (``IntegerEmbedding.with_public_count``). The discrete Gaussian of
+    parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any dimension (Canonne, Kamath & Steinke 2020,
+    theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is lowered by the probability that the diameter
+    fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is (ε, 0). All numbers from the features of the
+    rows to the noisy sum are integers; division by s N is post-processing. Measurements whose shares sum to 1 or less
+    are (ε, δ) together, even if a map depends on the results of earlier measurements: ρ adds up (Bun & Steinke 2016,
+    lemma 1.7).
 
     Args:
       embedding: Σ_n q(x_n).
@@ -229,7 +237,7 @@ def perturb_securely(
 
     Raises:
       TypeError: if the embedding is not an ``IntegerEmbedding``.
-      ValueError: as :func:`secure_mechanism`.
+      ValueError: as :func:`secure_mechanism`, or the embedding is for another relation.
       ModuleNotFoundError: if OpenDP is not installed.
 
     Examples:
@@ -242,7 +250,7 @@ def perturb_securely(
       >>> print(f"σ = {noisy.mechanism.scale:.4f}, secure: {noisy.mechanism.secure}")
       σ = 0.0057, secure: True
     """
-    _check_integers(embedding)
+    _check_integers(embedding, budget)
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise)
     add, grid = noise_of(mechanism.noise).add_securely, cast(float, mechanism.grid)
@@ -267,7 +275,7 @@ def perturb_integers(
       TypeError: if the embedding is not an ``IntegerEmbedding``.
       ValueError: as :func:`secure_mechanism`, or if δ = 0.
     """
-    _check_integers(embedding)
+    _check_integers(embedding, budget)
     zcdp_rho(budget)
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
@@ -278,9 +286,11 @@ def perturb_integers(
     return NoisyEmbedding(integers.feature_map, (released + noise) * grid, mechanism)
 
 
-def _check_integers(embedding: Any) -> None:
+def _check_integers(embedding: Any, budget: PrivacyBudget) -> None:
     if not isinstance(embedding, IntegerEmbedding):
         raise TypeError(f"secure noise needs the result of integer_embedding, got {type(embedding).__name__}")
+    if not embedding.has_public_count:
+        check_replace_one(budget)
 
 
 @in_float64

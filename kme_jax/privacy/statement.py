@@ -14,16 +14,24 @@ from kme_jax._numerics import html
 from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
+from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
 from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
-FIRST_VERSION = 3  # of statements that are read. Its JSON schema is in schemas/.
+FIRST_VERSION, _LAST_FILE = 3, 4  # of statements that are read, and of JSON schemas in schemas/
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
 
+_RELATIONS: dict[Relation, str] = {
+    REPLACE_ONE: "replace one row; the number of rows is public",
+    ADD_REMOVE: "add or remove one row; the number of rows is noisy",
+}
+_PUBLIC = {
+    REPLACE_ONE: "the number of rows, the schema and the budget, which are public",
+    ADD_REMOVE: "the schema and the budget, which are public",
+}
 _NOT_COVERED = (
     "timing, memory use, logs and partial sums of the computation",
-    "the number of rows, the schema and the budget, which are public",
     "other releases about the same people",
     "the choice of kernel, bounds, schema or proposal, if it was made by looking at the rows",
 )
@@ -57,7 +65,7 @@ FIELDS: tuple[StatementField, ...] = ()
 
 def newest_version() -> int:
     """The version of the statements that are written."""
-    return max((FIRST_VERSION, *(field.since for field in FIELDS)))
+    return max((_LAST_FILE, *(field.since for field in FIELDS)))
 
 
 def schema(version: int | None = None) -> dict[str, Any]:
@@ -104,7 +112,13 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def describe_total(total: Mapping[str, Any]) -> str:
-    """(ε, δ) of all releases of the same rows, rounded up. If the last release has another δ, also ε at that δ."""
+    """(ε, δ) of all releases of the same rows, rounded up, and its relation if that is add_remove. If the last release
+    has another δ, also ε at that δ."""
+    text = _describe_total(total)
+    return f"{text} if one row is added or removed" if total.get("relation") == ADD_REMOVE else text
+
+
+def _describe_total(total: Mapping[str, Any]) -> str:
     text = f"(ε, δ) = ({rounded_up(total['epsilon'])}, {rounded_up(total['delta']) if total['delta'] else 0})"
     at_delta = total["at_delta"]
     if at_delta is None:
@@ -130,6 +144,8 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
     proof = feature_map.proof
     if mechanism.secure:
         proof += f", {feature_map.integers(mechanism.num_rows).proof}"
+    if mechanism.relation == ADD_REMOVE:
+        proof = proof.replace(".diameter", ".norm_bound")
     noise = feature_map.cell_noise(mechanism.scale, mechanism.num_rows)
     return noise_statement(mechanism) | {
         "name": name,
@@ -210,14 +226,19 @@ def statement_of(
         "private": all(mechanism.secure for mechanism in mechanisms),
         "epsilon": combined.epsilon,
         "delta": combined.delta,
-        "relation": "replace one row; the number of rows is public",
+        "relation": _RELATIONS[mechanisms[-1].relation],
         "unit": "one row",
         "num_rows": mechanisms[-1].num_rows,
         "groups": [{"rows": k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
         "rho": combined.rho,
         "measurements": measurements,
         "public_inputs": list(public_inputs),
-        "not_covered": [*_NOT_COVERED, *[_PUBLIC_ROWS] * ("public points" in public_inputs)],
+        "not_covered": [
+            _NOT_COVERED[0],
+            _PUBLIC[mechanisms[-1].relation],
+            *_NOT_COVERED[1:],
+            *[_PUBLIC_ROWS] * ("public points" in public_inputs),
+        ],
         "total": total,
         "versions": {"kme_jax": __version__}
         | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")},
@@ -227,10 +248,29 @@ def statement_of(
     return statement
 
 
+def relation_of(statement: Mapping[str, Any]) -> Relation:
+    """Which databases are neighbours for a statement.
+
+    Raises:
+      ValueError: if the statement names no known relation.
+    """
+    for relation, text in _RELATIONS.items():
+        if statement.get("relation") == text:
+            return relation
+    raise ValueError("relation: is not known")
+
+
+def count_of(statement: Mapping[str, Any]) -> str:
+    """The number of private rows as text. It starts with ≈ if it is a noisy count."""
+    return f"{'≈' * (relation_of(statement) == ADD_REMOVE)}{statement['num_rows']}"
+
+
 def budget_in_short(statement: dict[str, Any]) -> str:
-    """ε, δ and N for one line, with the kind of noise, and a warning if it was simulated."""
+    """ε, δ and N for one line, with the relation and the kind of noise, and a warning if it was simulated."""
     noise = "secure noise" if statement["private"] else "simulated noise"
-    budget = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N={statement['num_rows']}, {noise}"
+    relation = "add_remove, " * (relation_of(statement) == ADD_REMOVE)
+    numbers = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N{'' if relation else '='}{count_of(statement)}"
+    budget = f"{numbers}, {relation}{noise}"
     return "NOT PRIVATE, " * (not statement["private"]) + budget
 
 
@@ -247,8 +287,9 @@ def card_of(title: str, statement: dict[str, Any], facts: Sequence[tuple[str, st
     noise = f"secure: {sources}" if statement["private"] else f"simulated: {sources}"
     known = [
         ("privacy", f"ε = {statement['epsilon']:g}, δ = {statement['delta']:g} for {statement['unit']}"),
+        ("relation", statement["relation"]),
         ("noise", noise),
-        ("private rows", f"N = {statement['num_rows']}"),
+        ("private rows", f"N {'' if relation_of(statement) == ADD_REMOVE else '= '}{count_of(statement)}"),
     ]
     if statement["total"] and statement["total"]["releases"] > 1:
         total = f"{statement['total']['releases']} releases of these rows: {describe_total(statement['total'])}"
@@ -264,7 +305,7 @@ def describe(statement: dict[str, Any]) -> str:
         lines = []
     lines.append(
         f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for "
-        f"{printable(statement['unit'])} of {statement['num_rows']} ({printable(statement['relation'])})."
+        f"{printable(statement['unit'])} of {count_of(statement)} ({printable(statement['relation'])})."
     )
     for measurement in statement["measurements"]:
         cells = measurement["cell_noise"]

@@ -7,6 +7,7 @@ budget. Numbers may differ by 1e-6 of their size, since other versions of the li
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -18,7 +19,7 @@ import numpy as np
 from kme_jax._numerics.validation import TOLERANCE, are_close, check_array, check_follows, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import statement as statements
-from kme_jax.privacy.budget import MAX_EPSILON, PrivacyBudget
+from kme_jax.privacy.budget import MAX_EPSILON, REPLACE_ONE, PrivacyBudget
 from kme_jax.privacy.calibration import (
     Calibration,
     gaussian_epsilon,
@@ -28,15 +29,16 @@ from kme_jax.privacy.calibration import (
 )
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter, proved_distance
 
 _MAX_NOISE = 100  # the largest noise of a coordinate, in scales of the noise
+_MAX_ROWS = 2**32  # more than a table with a private number of rows may have
 _MAX_EXACT = 2.0**50  # larger integers may be off by one after division of their rounded multiples by the grid
 
 
 def with_room(budget: PrivacyBudget) -> PrivacyBudget:
     """A budget that is larger by the tolerance, for sums that other versions of libraries round differently."""
-    return PrivacyBudget(min(budget.epsilon * (1 + TOLERANCE), MAX_EPSILON), budget.delta)
+    return dataclasses.replace(budget, epsilon=min(budget.epsilon * (1 + TOLERANCE), MAX_EPSILON))
 
 
 def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0) -> None:
@@ -55,8 +57,10 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(all(0 < number < math.inf for number in numbers), "a number of the mechanism is not positive")
     require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
     require(m.delta == budget.delta, "δ does not follow from the budget")
+    require(m.relation == budget.relation, "the relation does not follow from the budget")
     discrete = m.grid is not None
-    require(not m.secure or (discrete and m.num_rows >= 2), "the noise is marked as secure, but is not")
+    least = 2 if m.relation == REPLACE_ONE else 1
+    require(not m.secure or (discrete and m.num_rows >= least), "the noise is marked as secure, but is not")
     kind = noise_of(m.noise)
     source_is_known = kind.is_source(m.noise_source) if m.secure else m.noise_source == Mechanism.noise_source
     require(source_is_known, "the source of the noise is not known")
@@ -72,6 +76,7 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     """
     m = mechanism
     if m.grid is None:  # simulated noise, which may be calibrated to a published diameter
+        require(m.relation == REPLACE_ONE, "continuous noise is for replace_one")
         largest, delta = proved_diameter(feature_map, m.delta)
         failure = feature_map.failure_probability if delta < m.delta else 0.0
         choices = [(largest, failure), (feature_map.published_diameter, 0.0)]
@@ -81,7 +86,7 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
         require(follows, "the sensitivity does not follow from the feature map")
         return
     integers = feature_map.integers(m.num_rows)
-    largest, delta = proved_diameter(integers, m.delta)
+    largest, delta = proved_distance(integers, m.delta, m.relation)
     check_follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
     sensitivity = noise_of(m.noise).sensitivity(largest, feature_map.num_features, integers=True)
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
@@ -101,7 +106,9 @@ def check_coordinates(noisy: NoisyEmbedding) -> None:
     """
     mechanism, coordinates = noisy.mechanism, noisy.coordinates
     check_array(coordinates, "coordinates", "f", (noisy.feature_map.num_features,))
-    most = noisy.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
+    # Under add_remove, the sum is divided by a noisy count, which may be much smaller than N.
+    most_rows = 1 if mechanism.relation == REPLACE_ONE else _MAX_ROWS
+    most = most_rows * noisy.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
     require(float(np.abs(coordinates).max()) <= most, "a coordinate is larger than features and noise can be")
     if mechanism.grid is not None:
         integers = np.rint(coordinates / mechanism.grid)
@@ -158,8 +165,9 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     expected = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
     for name in ("rho", "mu"):
         check_follows(name, getattr(c, name), getattr(expected, name))
-    follows = c.secure == expected.secure and c.failure_probability == expected.failure_probability
-    require(follows, "the composition does not follow from the mechanisms")
+    for name in ("relation", "secure", "failure_probability"):
+        equal = getattr(c, name) == getattr(expected, name)
+        require(equal, "the composition does not follow from the mechanisms")
     delta = c.delta - c.failure_probability
     # Classical calibration has more noise than ε needs, so ε does not follow from its noise.
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):
@@ -219,7 +227,8 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     _compare(_comparable(statement), _comparable(statements.as_version(follows(total), version)), "")
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
-        check_total(statement["total"], statement["epsilon"], statement["delta"], statement["rho"], failure)
+        epsilon, delta, rho = (statement[name] for name in ("epsilon", "delta", "rho"))
+        check_total(statement["total"], epsilon, delta, rho, failure, statements.relation_of(statement))
 
 
 # Proofs were in other modules in earlier versions.

@@ -45,7 +45,7 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
       source: the private table, of N rows.
 
     Raises:
-      FileError: the file has changed since it was opened.
+      FileError: there are fewer than two rows, or the file has changed since it was opened.
 
     Examples:
       >>> import pyarrow as pa
@@ -56,6 +56,7 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
       >>> age.missing, age.unreadable, age.moved
       (1, 1, 1)
     """
+    source.check_size()
     columns = source.schema.columns
     counts = np.zeros((len(columns), 3), np.int64)
     for batch in source.batches():

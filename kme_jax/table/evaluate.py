@@ -51,6 +51,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     if source.schema != schema:
         raise ValueError("the table was opened with another schema: give the release's schema to open_table")
+    source.check_size()
     ours, theirs = np.concatenate(list(source.codes())), schema.encode(release.table)
     distances = total_variation(schema, ours, theirs)
     pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)

@@ -1,4 +1,4 @@
-"""Steps 1 and 2 for tables: from a private table to three measurements that may be published."""
+"""Steps 1 and 2 for tables: from a private table to measurements that may be published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -33,6 +33,7 @@ from kme_jax.storage.folders import (
 from kme_jax.table import plan as plans
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import (
+    COUNT,
     MAX_ROWS,
     NAMES,
     TableMeasurement,
@@ -45,39 +46,61 @@ from kme_jax.table.release import (
 from kme_jax.table.schema import Schema
 
 _ROOM = 1 << 26  # bytes of free space that a folder needs
+_COUNT = len(NAMES)  # the number of the measurement of the number of rows
 
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    """Measurements of one source, one after the other."""
+    """Measurements of one source, one after the other.
+
+    Measurements have the numbers of their names in ``NAMES``. That of a private number of rows has the next number, and
+    is the first.
+    """
 
     source: TableSource
     budget: PrivacyBudget
     simulation: PRNGKeyArray | None
     progress: Progress | None
 
-    def sum(self, number: int, feature_map: TableMap) -> IntegerEmbedding:
-        """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE."""
-        total = len(NAMES) * self.source.num_rows
+    @property
+    def rows_are_public(self) -> bool:
+        return self.budget.relation == REPLACE_ONE
+
+    def sum(self, number: int, feature_map: TableMap, count: int = 1) -> IntegerEmbedding:
+        """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE.
+
+        Args:
+          number: of the measurement.
+          feature_map: ψ.
+          count: the noisy number of rows, if their number is private.
+        """
+        passes = len(NAMES) if self.rows_are_public else len(NAMES) + 1
+        total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
 
         def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
-            done = number * self.source.num_rows
+            done = passes_before * self.source.num_rows
             for codes in self.source.codes():
                 yield codes.astype(np.float64)
                 done += len(codes)
                 if self.progress:
                     self.progress(done, total)
+            if not self.rows_are_public:  # there may be none
+                yield np.zeros((0, feature_map.dim))
 
-        return integer_embedding_of_batches(feature_map, batches(), self.source.num_rows)
+        planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
+        embedding = integer_embedding_of_batches(feature_map, batches(), self.source.num_rows, rows_planned=planned)
+        return embedding if self.rows_are_public else embedding.with_public_count(count)
 
     def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
+        """Step 2 for the measurement of this number."""
         if self.simulation is None:
             return perturb_securely(embedding, self.budget, share=share)
         key = jax.random.fold_in(self.simulation, number)
         return perturb_integers(key, embedding, self.budget, share=share)
 
-    def measure(self, number: int, feature_map: TableMap, share: float) -> NoisyEmbedding:
-        return self.perturb(number, self.sum(number, feature_map), share)
+    def measure(self, number: int, feature_map: TableMap, share: float, count: int) -> NoisyEmbedding:
+        """Steps 1 and 2, see :meth:`sum`."""
+        return self.perturb(number, self.sum(number, feature_map, count), share)
 
 
 @shows_progress("rows")
@@ -95,18 +118,26 @@ def measure_table(
 ) -> TableMeasurement:
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
-    Formal guarantee: (ε, δ)-differential privacy for one row, N public. Rows enter through
-    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
-    alone (``Schema.encode``). Each measurement has the diameter of ``TableIntegers`` and discrete Gaussian noise, see
-    ``perturb_securely``. Bins, pairs and cells of the second and third measurements are functions of the schema, N, the
-    budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their ρ adds up, in public shares,
-    see ``Composition``. The ledger is written, with all of the budget, before noise is drawn. No error depends on the
+    Formal guarantee: (ε, δ)-differential privacy for one row. Rows enter through ``integer_embedding_of_batches``
+    alone, as category codes. The code of a cell depends on this cell and the schema alone (``Schema.encode``). Each
+    measurement has discrete Gaussian noise for the proved sensitivity of ``TableIntegers``, see ``perturb_securely``.
+    Bins, pairs and cells of the second and third measurements are functions of the schema, N, the budget and noisy
+    counts (``kme_jax.table.plan``). So the measurements compose: their ρ adds up, in public shares, see
+    ``Composition``. The ledger is written, with all of the budget, before noise is drawn. No error depends on the
     content of a cell.
 
+    If the relation of the budget is replace_one, N is public. If it is add_remove, N is private. Another measurement
+    comes first: the sum of a feature that is 1 for every row, so its sensitivity is 1. It has 2 % of ρ. Its noisy count
+    replaces N in every plan, every divisor and every result. Whatever its value, nothing fails: it is limited to the
+    range from 2 to a billion, and integers have room for a billion rows (``plan.largest_maps``). There may be no rows.
+    Tables of more than a billion rows are refused: the guarantee is for tables up to this size.
+
     Args:
-      source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times.
+      source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times, or four times if
+        the number of its rows is private.
       schema: of its columns, from public knowledge.
-      budget: (ε, δ), with δ in (0, 1/N).
+      budget: (ε, δ) and the relation. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1 over
+        what is known of N.
       target: the name of the column that the other columns are meant to predict, if there is one. If it has few values
         (three, or as many as the noise allows), all marginals are split by it. Otherwise all pairs with it are
         measured in the third measurement.
@@ -114,7 +145,7 @@ def measure_table(
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
       seed: of simulated noise.
-      progress: True for a bar, or a function that is called with (rows read, 3 N).
+      progress: True for a bar, or a function that is called with (rows read, rows to read in all).
 
     Raises:
       ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
@@ -139,22 +170,37 @@ def measure_table(
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     if source.schema != schema:
         raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
-    num_rows = source.num_rows
-    check_num_rows(num_rows, budget)
-    layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, cast(float, planned.rho))
-    shares, singles_map = plans.shares(layout), plans.singles_map(layout)
-    _check_room(layout, shares, num_rows, budget)
-    draft = _draft(singles_map, num_rows, budget, shares[0], planned, schema, target)
-    if folder is not None:
-        _check_save(draft, folder)
+    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
+    if session.rows_are_public:
+        source.check_size()
+        check_num_rows(source.num_rows, budget)
+    elif source.num_rows > plans.MOST_PRIVATE_ROWS:
+        raise ValueError(f"source: a table with a private number of rows has at most {plans.MOST_PRIVATE_ROWS:,}")
+    # The noisy count is not known yet. It decides one thing: with more rows, a layout may be split by the target.
+    possible = [source.num_rows] if session.rows_are_public else [2, plans.MOST_PRIVATE_ROWS]
+    for num_rows in possible:
+        layout = _layout(schema, target, num_rows, planned)
+        shares = plans.shares_of_all(layout, budget.relation)
+        _check_room(layout, shares, num_rows if session.rows_are_public else plans.MOST_PRIVATE_ROWS, budget)
+        draft = _draft(plans.singles_map(layout), num_rows, budget, shares[0], planned, schema, target)
+        if folder is not None:
+            _check_save(draft, folder)
     if spending is not None:
         spending.check()
-    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
     # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
-    first = session.sum(0, singles_map)
+    if session.rows_are_public:
+        first = session.sum(0, plans.singles_map(_layout(schema, target, source.num_rows, planned)))
+    else:
+        first = session.sum(_COUNT, plans.count_map(binnings_and_target(schema, target)[0]))
     total = None if spending is None else spending.spend(planned)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        return _measure_table(session, layout, shares, first, planned, target, total, folder)
+        return _measure_table(session, first, planned, target, total, folder)
+
+
+def _layout(schema: Schema, target: str | None, num_rows: int, planned: Composition) -> plans.Layout:
+    """The layout for N rows, or for a noisy count of them."""
+    rho = plans.comparable_rho(cast(float, planned.rho), planned.relation)
+    return plans.Layout.create(*binnings_and_target(schema, target), num_rows, rho, planned.relation)
 
 
 def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, budget: PrivacyBudget) -> None:
@@ -163,6 +209,8 @@ def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, bu
     Raises:
       ValueError: a sum of weights over N rows, or the noise, may not fit 64-bit integers.
     """
+    if budget.relation != REPLACE_ONE:
+        secure_mechanism(plans.Largest(1, 1), 1, budget, share=plans.COUNT_SHARE)
     for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
         if share:
             if num_rows * largest.weight >= 2**MAX_SUM_BITS:
@@ -201,38 +249,45 @@ def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
 
 def _measure_table(
     session: _Session,
-    layout: plans.Layout,
-    shares: Sequence[float],
     first: IntegerEmbedding,
     planned: Composition,
     target: str | None,
     total: dict[str, Any] | None,
     folder: str | os.PathLike | None,
 ) -> TableMeasurement:
-    """The three measurements, after all checks and after the budget is spent.
+    """The measurements, after all checks and after the budget is spent. ``first`` is the sum for the first of them.
 
     Formal guarantee: no check fails in here. Integers do not overflow under any plan (``_check_room``). Σ ρ is at most
     the planned ρ (``Composition.of``). The statement and the folder of a draft could be written. Only errors of the
     machine remain: memory, the disk, or a file that changes.
     """
-    schema, budget, num_rows = session.source.schema, session.budget, session.source.num_rows
-    measured = {NAMES[0]: session.perturb(0, first, shares[0])}
+    schema, budget, measured = session.source.schema, session.budget, {}
+    if session.rows_are_public:
+        num_rows = session.source.num_rows
+    else:
+        measured[COUNT] = session.perturb(_COUNT, first, plans.COUNT_SHARE)
+        num_rows = plans.noisy_count(measured[COUNT])
+    layout = _layout(schema, target, num_rows, planned)
+    shares, rho = plans.shares(layout), plans.comparable_rho(cast(float, planned.rho), budget.relation)
+    shares_of_all = plans.shares_of_all(layout, budget.relation)
+    if not session.rows_are_public:
+        first = session.sum(0, plans.singles_map(layout), num_rows)
+    measured[NAMES[0]] = session.perturb(0, first, shares_of_all[0])
     singles = plans.Singles.read(layout, measured[NAMES[0]])
-    rho = cast(float, planned.rho)
     plan = plans.Plan.create(layout, singles, num_rows, rho)
     chosen: list[int] = []
     products: list[tuple[int, int]] = []
     triples: list[tuple[int, ...]] = []
     coarse = plans.coarse_map(layout, plan, plans.triples_pay(layout, num_rows, shares[1] * rho))
     if coarse is not None:
-        measured[NAMES[1]] = session.measure(1, coarse, shares[1])
+        measured[NAMES[1]] = session.measure(1, coarse, shares_of_all[1], num_rows)
         associated = plans.association(layout, plan, singles, measured[NAMES[1]])
         chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
         products = plans.strong_pairs(layout, chosen, associated)
         triples = plans.choose_triples(layout, measured[NAMES[1]])
     last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products, triples)
     if last is not None:
-        measured[NAMES[2]] = session.measure(2, last, shares[2])
+        measured[NAMES[2]] = session.measure(2, last, shares_of_all[2], num_rows)
     statement = table_statement(schema, target, measured, budget, total)
     result = TableMeasurement(schema, target, plan, measured, statement)
     if folder is not None:
@@ -257,10 +312,10 @@ def release_table(
     Args:
       source: the private table, as for :func:`measure_table`.
       schema: of its columns.
-      budget: (ε, δ), with δ in (0, 1/N).
+      budget: (ε, δ) and the relation, as for :func:`measure_table`.
       target: the name of the column that the other columns are meant to predict, as for :func:`measure_table`.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
-      num_rows: number of rows of the synthetic table; None for N.
+      num_rows: number of rows of the synthetic table; None for N, or its noisy count.
       secure: whether noise is secure.
       seed: of the synthesis, and of simulated noise.
       progress: True for a bar, or a function that is called with (work done, total work) by the synthesis.
@@ -282,7 +337,10 @@ def release_table(
       True
     """
     source = source if isinstance(source, TableSource) else open_table(source, schema)
-    num_rows = check_integer("num_rows", source.num_rows if num_rows is None else num_rows, 1, MAX_ROWS)
+    if budget.relation == REPLACE_ONE:
+        source.check_size()
+    if num_rows is not None or budget.relation == REPLACE_ONE:
+        num_rows = check_integer("num_rows", source.num_rows if num_rows is None else num_rows, 1, MAX_ROWS)
     measured = measure_table(
         source,
         schema,

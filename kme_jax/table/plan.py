@@ -13,6 +13,9 @@ There are three measurements. Each one is planned from the noisy counts of those
    depend on each other in a way that pairs do not show are measured again, too.
 
 Bins, pairs and cells are chosen from noisy counts and public quantities alone. So the three measurements compose.
+
+If the number of rows is private, another measurement comes first: of this number. A noisy count then replaces N
+everywhere.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Real
@@ -28,11 +32,14 @@ from jaxtyping import Bool, Float, Int, Int64, Real
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.table import Binning, Block, Moment, TableMap
+from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth, standing_out
 from kme_jax.table.tilt import Moments, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
+COUNT_SHARE = 0.02  # of ρ, for the number of rows if it is private; the three measurements have the rest
+MOST_PRIVATE_ROWS = 10**9  # if the number of rows is private
 _FEW_CLASSES, _MAX_CLASSES = 3, 16  # of a target that all marginals are split by
 _TOTALS_OF_FEW = 0.6  # weight of a marginal without classes beside that with few classes
 _CLASSES_COST = 0.5  # of the marginal of the classes alone, beside that of an average block
@@ -97,7 +104,9 @@ class Layout:
     has_classes: bool = False
 
     @classmethod
-    def create(cls, binnings: Sequence[Binning], target: int, num_rows: int, rho: float) -> Layout:
+    def create(
+        cls, binnings: Sequence[Binning], target: int, num_rows: int, rho: float, relation: Relation = REPLACE_ONE
+    ) -> Layout:
         """The layout for a target column, or for none (−1).
 
         Marginals are split by a target of at most three codes. They are also split by a target of up to sixteen codes,
@@ -107,20 +116,23 @@ class Layout:
         Args:
           binnings: one for each column.
           target: index of the target column, or −1.
-          num_rows: N.
-          rho: ρ of all measurements.
+          num_rows: N, or a noisy count if N is private.
+          rho: ρ of all measurements, see :func:`comparable_rho`.
+          relation: which databases are neighbours.
         """
         num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
         is_split = 1 < num_codes <= most
-        return cls(tuple(binnings), target if is_split else -1, target, _unit(num_rows), is_split, is_split)
+        unit = _unit(_most_rows(num_rows, relation))
+        return cls(tuple(binnings), target if is_split else -1, target, unit, is_split, is_split)
 
     @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
         """The layout that a plan and its first measurement were created for."""
         least = min(block.weight for block in map_of(singles).blocks[: len(plan.bins)])
-        unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(singles.mechanism.num_rows)
+        most_rows = _most_rows(singles.mechanism.num_rows, singles.mechanism.relation)
+        unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(most_rows)
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
         return cls(tuple(binnings), split, target, unit, num_blocks > num_columns, num_blocks > 2 * num_columns)
@@ -183,6 +195,34 @@ def shares(layout: Layout) -> tuple[float, float, float]:
     if layout.pairs():
         return SHARES
     return (0.9, 0.0, 0.1) if any(layout.binnings[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
+
+
+def comparable_rho(rho: float, relation: Relation) -> float:
+    """ρ under replace_one with which the noise of counts is as large as with this ρ under a relation."""
+    return rho if relation == REPLACE_ONE else 2 * (1 - COUNT_SHARE) * rho
+
+
+def shares_of_all(layout: Layout, relation: Relation) -> tuple[float, float, float]:
+    """Shares of ρ of the three measurements, beside that of the number of rows if it is private."""
+    part = 1.0 if relation == REPLACE_ONE else 1 - COUNT_SHARE
+    first, second, third = shares(layout)
+    return part * first, part * second, part * third
+
+
+def count_map(binnings: Sequence[Binning]) -> TableMap:
+    """The measurement of a private number of rows: a marginal with a single cell."""
+    return TableMap(tuple(binnings), (Block((0,), (np.zeros(binnings[0].num_cells, np.int64),)),))
+
+
+def noisy_count(noisy: NoisyEmbedding) -> int:
+    """The number that replaces a private number of rows: the noisy one, at least 2 and at most a billion."""
+    (marginal,) = map_of(noisy).marginals(noisy.coordinates, noisy.mechanism.num_rows)
+    return round(min(max(float(marginal[0]), 2.0), float(MOST_PRIVATE_ROWS)))
+
+
+def _most_rows(num_rows: int, relation: Relation) -> int:
+    """The number of rows for which sums of integers have room: N, or the limit of a private N."""
+    return num_rows if relation == REPLACE_ONE else MOST_PRIVATE_ROWS
 
 
 def _unit(num_rows: int) -> int:
@@ -790,6 +830,7 @@ class Largest:
     weight: int
 
     failure_probability = 0.0
+    is_of_rows: ClassVar[bool] = True
     units = 1.0
     num_features = 2**62  # more than any map has; Gaussian noise, which tables have, does not depend on it
 
@@ -802,6 +843,12 @@ class Largest:
     def certain_diameter(self) -> float:
         """The diameter itself: it holds with probability 1."""
         return self.diameter
+
+    @property
+    def norm_bound(self) -> float:
+        """√(Σ_b ω_b²), as for ``TableIntegers``: a moment adds (2 ω + 1)² / 2 to the sum, and at most
+        (√2 ω + 1/2)² to the squared norm."""
+        return math.sqrt(self.sum_of_squares) * (1 + 1e-12)
 
 
 def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:

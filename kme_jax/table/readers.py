@@ -58,7 +58,7 @@ class TableSource:
 
     Attributes:
       schema: of its columns.
-      num_rows: N.
+      num_rows: N. SENSITIVE if the table is released under add_remove.
     """
 
     schema: Schema
@@ -72,11 +72,14 @@ class TableSource:
         except ValueError as error:
             raise FileError(f"{reader.label}: {error}") from error
         self.schema, self.num_rows, self._reader = schema, reader.count(), reader
-        if self.num_rows < 2:
-            raise FileError(f"{reader.label}: expected at least 2 rows, got {self.num_rows}")
 
     def __repr__(self) -> str:
         return f"TableSource({self._reader.label!r}, num_rows={self.num_rows})"
+
+    def check_size(self) -> None:
+        """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
+        if self.num_rows < 2:
+            raise FileError(f"{self._reader.label}: expected at least 2 rows, got {self.num_rows}")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, unchanged. SENSITIVE.
@@ -85,7 +88,7 @@ class TableSource:
           FileError: the file has changed since it was opened.
         """
         num_rows = 0
-        for batch in self._reader.batches():
+        for batch in self._reader.batches() if self.num_rows else ():  # a .csv file may end after its header line
             num_rows += batch.num_rows
             yield batch
         if num_rows != self.num_rows:
@@ -131,9 +134,9 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       schema: of its columns.
 
     Raises:
-      FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; there are
-        fewer than two rows; a row of a .csv file has another number of cells than its header line; the table is not
-        from a .csv file, and the schema has two categories that are the same number or time.
+      FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; a row of a
+        .csv file has another number of cells than its header line; the table is not from a .csv file, and the schema
+        has two categories that are the same number or time.
 
     Examples:
       >>> import pyarrow as pa

@@ -23,10 +23,10 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.table import Binning
-from kme_jax.privacy.budget import PrivacyBudget, check_integer
+from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, relation_of
 from kme_jax.privacy.verification import check_embedding, check_statement, with_room
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
@@ -49,6 +49,9 @@ from kme_jax.table.schema import Schema
 
 MAX_COLUMNS = 200
 MAX_ROWS = 10**9
+COUNT = "number of rows"
+"""The name of the measurement of a private number of rows. It comes before the others."""
+
 NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
@@ -72,7 +75,9 @@ def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binnin
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableMeasurement:
-    """The three measurements of a private table, and what is needed to use them. Public.
+    """The measurements of a private table, and what is needed to use them. Public.
+
+    There are at most three, and one more of the number of rows if that is private.
 
     Nothing else is ever learnt from the private table.
 
@@ -95,7 +100,7 @@ class TableMeasurement:
         return f"{budget_in_short(self.statement)}, {size}"
 
     def _repr_html_(self) -> str:
-        facts = [("measured", f"{', '.join(self.measured)} of {len(self.schema.columns)} columns")]
+        facts = [("measured", f"{'; '.join(self.measured)}"), ("columns", str(len(self.schema.columns)))]
         facts += [("next", ".synthesise() makes a release with synthetic rows, and spends nothing")]
         return card_of("TableMeasurement", self.statement, facts)
 
@@ -105,7 +110,7 @@ class TableMeasurement:
         """A synthetic table for the measurements. This is post-processing: each call spends nothing.
 
         Args:
-          num_rows: number of synthetic rows; None for N.
+          num_rows: number of synthetic rows; None for N, or its noisy count.
           seed: of the synthesis.
           progress: True for a bar, or a function that is called with (work done, total work).
 
@@ -213,22 +218,28 @@ def _checked_statement(
       ValueError: :func:`measure_table` cannot have returned the measurements for this schema and the statement's ε and
         δ.
     """
-    budget = PrivacyBudget(statement["epsilon"], statement["delta"])
+    budget = PrivacyBudget(statement["epsilon"], statement["delta"], relation_of(statement))
     binnings, index = binnings_and_target(schema, target)
-    require({NAMES[0]} <= set(measured) <= set(NAMES), "a measurement is missing, or has an unknown name")
+    counted = set() if budget.relation == REPLACE_ONE else {COUNT}
+    complete = {NAMES[0], *counted} <= set(measured) <= {*NAMES, *counted}
+    require(complete, "a measurement is missing, or has an unknown name")
+    for name in counted:
+        require(plans.map_of(measured[name]).equals(plans.count_map(binnings)), "the number of rows is not measured")
+        check_embedding(measured[name], budget, plans.COUNT_SHARE)
+        follows = measured[name].mechanism.num_rows == 1 and plans.noisy_count(measured[name]) == statement["num_rows"]
+        require(follows, "the number of rows does not follow from its measurement")
     layout = plans.Layout.of_plan(binnings, index, plan, measured[NAMES[0]])
     plan.check(layout)
     plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
-    for name, share in zip(NAMES, plans.shares(layout), strict=True):
+    for name, share in zip(NAMES, plans.shares_of_all(layout, budget.relation), strict=True):
         if name in measured:
             check_embedding(measured[name], budget, share)
             require(measured[name].mechanism.num_rows == statement["num_rows"], "the measurements have different N")
     if NAMES[2] not in measured:
         singles = plans.Singles.read(layout, measured[NAMES[0]])
         require(not plans.zoom_blocks(layout, singles), "the measurement of what stands out is missing")
-    expected = table_statement(
-        schema, target, {n: measured[n] for n in NAMES if n in measured}, with_room(budget), total
-    )
+    in_order = {name: measured[name] for name in (COUNT, *NAMES) if name in measured}
+    expected = table_statement(schema, target, in_order, with_room(budget), total)
     return expected | {
         "epsilon": budget.epsilon,
         "groups": [{"rows": 1, "epsilon": budget.epsilon}, *expected["groups"][1:]],

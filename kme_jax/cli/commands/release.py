@@ -26,7 +26,7 @@ SUMMARY = "Read a private file and write a folder that may be published."
 DESCRIPTION = """Read a private file and write a folder that may be published.
 
 A table with columns of any kind needs --schema. The file is .csv or .parquet. The folder has
-  synthetic.parquet  synthetic rows, as many as there are private rows
+  synthetic.parquet  synthetic rows, as many as there are private rows, or as their noisy count says
   report.html        pictures, and the privacy statement in words
   schema.json        the schema
   privacy.json       the privacy statement
@@ -43,8 +43,8 @@ A number beyond a bound is moved to the bound. A cell that is not a number count
 raises an error, because an error would depend on a private value. If the middle is wrong for missing cells, fill them
 in first.
 
-The guarantee protects one row. The schema, bounds, names, kernel, points and budget must come from public knowledge,
-never from the file.
+The guarantee protects one row. --relation says which databases it compares. The schema, bounds, names, kernel, points
+and budget must come from public knowledge, never from the file.
 
 A ledger beside the file records what is spent. The ledger is for the curator: do not publish it. A second release of
 the same file is refused without --again. With --again the budgets add up, and the statement gives the total. The
@@ -53,7 +53,7 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows")
+_FLAGS_OF_TABLES = ("target", "num_rows", "relation")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--num_rows",
         type=int,
         metavar="N",
-        help="With --schema: the number of synthetic rows. Default: the number of private rows.",
+        help="With --schema: the number of synthetic rows. Default: the number of private rows, or its noisy count.",
+    )
+    parser.add_argument(
+        "--relation",
+        choices=sizes.RELATIONS,
+        help="With --schema: what the guarantee hides. replace_one, the default: the content of one row. The number of "
+        "rows is then public. add_remove: whether one row is in the file. The number of rows is then private, and a "
+        "noisy count replaces it. Other tools often mean add_remove by differential privacy. Its noise is smaller.",
     )
     parser.add_argument(
         "--columns",
@@ -91,7 +98,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Public upper bounds, one for each column. Write the = sign if the first bound is negative: --lower=-1,-1",
     )
     parser.add_argument("--epsilon", type=float, required=True, help="ε of (ε, δ)-differential privacy, above 0.")
-    parser.add_argument("--delta", type=float, required=True, help="δ, above 0 and below 1/N. For example: 1e-6.")
+    parser.add_argument("--delta", type=float, required=True, help="δ, above 0 and well below 1/N. For example: 1e-6.")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="A new folder.")
     parser.add_argument(
         "--points",
@@ -238,7 +245,7 @@ def _release_table(args: argparse.Namespace) -> None:
     from kme_jax.table.release import check_columns
     from kme_jax.table.schema import Schema
 
-    budget = sizes.budget(args.epsilon, args.delta)
+    budget = sizes.budget(args.epsilon, args.delta, args.relation)
     sizes.check_num_rows(args.num_rows)
     if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would block
         raise InputError(f"{args.schema}: is not a file")
@@ -246,7 +253,9 @@ def _release_table(args: argparse.Namespace) -> None:
     check_columns(schema, args.target)
     places = _Places.check(args, _ROOM_OF_A_TABLE)
     source, size = open_table(args.file, schema), {"num_rows": args.num_rows}
-    sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
+    if budget.relation == sizes.RELATIONS[0]:
+        source.check_size()
+        sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
     check_devices()
     with _measurement_is_kept(places, args.seed, size):
         with progress_bar("rows") as progress:
