@@ -24,7 +24,7 @@ def _few_commands(pair, budget, num_releases, progress, attack=run.whole_command
 @pytest.mark.slow
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
-    assert len(cells) == 18
+    assert len(cells) == 20
     for cell in cells:
         assert cell["violated"] == cell["should_be_violated"], cell
         if cell["mechanism"] in ("discrete Gaussian", "simulated Gaussian"):
@@ -33,6 +33,8 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
             assert cell["lower_bound"] > 0.8 * cell["claim"]
     (whole,) = [cell for cell in cells if cell["mechanism"] == "release of a DataFrame"]
     assert whole["share_of_diameter"] == pytest.approx(1)
+    (one_more,) = [cell for cell in cells if cell["mechanism"] == "release, one row more"]
+    assert 0.999 < one_more["share_of_diameter"] <= 1
     (cases,) = [cell for cell in cells if cell["mechanism"] == "codes of cells"]
     assert cases["violations"] == 0
     assert cases["compared"] == 200
@@ -43,7 +45,7 @@ def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     audited, folder = result
     assert json.loads((folder / "audit.json").read_text()) == audited
     text = run.markdown(audited)
-    assert len(text.splitlines()) == 20
+    assert len(text.splitlines()) == 22
     assert plot.draw(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
 
 

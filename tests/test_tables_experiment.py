@@ -17,6 +17,8 @@ from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
 from experiments.tables import classifiers, datasets, numbers, plot, releases, scale
 from experiments.tables.config import TablesConfig
+from kme_jax import PrivacyBudget
+from kme_jax.privacy.calibration import zcdp_rho
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
@@ -92,11 +94,11 @@ def test_a_missing_number_is_no_large_number(rng):
 # --- the experiment --------------------------------------------------------------------------------------------------
 
 
-def _sample(rows, schema, target, epsilon, delta, seed, secure):
+def _sample(rows, schema, target, budget, seed, secure):
     """In place of a release: rows of the table, in some of which a column is another's."""
-    assert (target, delta, secure) == ("rich", 1e-5, True)
+    assert (target, budget.delta, secure) == ("rich", 1e-5, True)
     codes = schema.encode(rows)
-    changed = np.random.default_rng(seed).random(len(codes)) < 0.3 / (1 + epsilon)
+    changed = np.random.default_rng(seed).random(len(codes)) < 0.3 / (1 + budget.epsilon)
     codes[changed, 0] = np.roll(codes[:, 0], 1)[changed]
     return schema.decode(codes)
 
@@ -128,8 +130,8 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     x = rng.integers(20, 60, 1000)
     private = np.stack([x, x // 2 + rng.integers(0, 5, 1000), x % 2], axis=1)
     synthetic = np.stack([x + 2, 40 - private[:, 1], private[:, 2]], axis=1)
-    rho = 0.02
-    errors = numbers.number_errors(schema, private, synthetic, rho)
+    budget = PrivacyBudget(1.0, 1e-5)
+    rho, errors = zcdp_rho(budget), numbers.number_errors(schema, private, synthetic, budget)
     first, second = errors["columns"]
     noise = 100 / 1000 / np.sqrt(2 * rho / 3)  # one row moves the mean by 100 / 1000
     assert first["mean"] == pytest.approx(2 / noise)
@@ -140,7 +142,11 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     assert pair["slopes"] == pytest.approx([-1, -1])
     covariance = np.cov(private[:, 0], private[:, 1], bias=True)[0, 1]
     assert pair["noise"] == pytest.approx(100 * 50 / 2 / 1000 / np.sqrt(2 * rho) / covariance)
-    total = numbers.summary([errors, numbers.number_errors(schema, private, private, rho)])
+    total = numbers.summary([errors, numbers.number_errors(schema, private, private, budget)])
+    # If one row is added or removed, sums around the middle of the bounds move half as much.
+    private_size = numbers.number_errors(schema, private, synthetic, PrivacyBudget(1.0, 1e-5, "add_remove"))
+    assert private_size["columns"][0]["mean"] == pytest.approx(2 * first["mean"])
+    assert private_size["pairs"][0]["noise"] == pytest.approx(pair["noise"] / 2)
     worst = total["columns"][0]
     expected = {column["name"]: column["mean"] / np.sqrt(2) for column in (first, second)}
     assert {column["name"]: column["mean"] for column in total["columns"]} == pytest.approx(
@@ -155,10 +161,10 @@ def test_a_constant_column_has_no_errors():
     schema = Schema((Numeric("x", 0, 9, integer=True), Numeric("y", 0, 9, integer=True, nullable=True)))
     rows = np.stack([np.full(50, 3), np.arange(50) % 10], axis=1)
     nothing = np.stack([np.full(50, 3), np.full(50, 10)], axis=1)
-    errors = numbers.number_errors(schema, rows, nothing, 0.1)
+    errors = numbers.number_errors(schema, rows, nothing, PrivacyBudget(1.0, 1e-5))
     assert errors == {"columns": [], "pairs": []}
     independent = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
-    assert numbers.number_errors(schema, independent, independent, 0.1)["pairs"] == []
+    assert numbers.number_errors(schema, independent, independent, PrivacyBudget(1.0, 1e-5))["pairs"] == []
 
 
 def test_a_small_run_and_its_picture(tiny, tmp_path):
@@ -237,7 +243,7 @@ def test_a_process_of_its_own_has_its_own_peak():
 def test_a_real_release_of_a_few_rows(rng, monkeypatch):
     monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
     rows = SCHEMA.decode(_codes(rng))
-    released = releases.release(rows, SCHEMA, "rich", 10.0, 1e-5, 0, False)
+    released = releases.release(rows, SCHEMA, "rich", PrivacyBudget(10.0, 1e-5), 0, False)
     SCHEMA.check(released)
     assert released.num_rows == rows.num_rows
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
 
 from experiments.audit import cases, encoders
 from experiments.audit.attack import PILOT, gaussian_mu, lower_bound, share_of_diameter
@@ -21,7 +22,9 @@ from kme_jax._numerics.precision import Progress
 from kme_jax.points.measure import plan_map
 from kme_jax.points.release import Measurement
 from kme_jax.privacy import secure_mechanism
-from kme_jax.table import Numeric, Schema, measure_table
+from kme_jax.privacy.calibration import zcdp_epsilon
+from kme_jax.privacy.composition import Composition
+from kme_jax.table import Categorical, Numeric, Schema, measure_table
 
 _NUM_TABLE_ROWS = 100
 
@@ -104,6 +107,54 @@ def release_of_frames(budget: PrivacyBudget, runs: int, progress: Progress, *, o
     bound = lower_bound(sample, runs, gaussian_mu)
     share = share_of_diameter(totals, noisy.mechanism.sensitivity)
     return bound | {"measure": "mu", "claim": math.sqrt(2 * noisy.mechanism.rho), "share_of_diameter": share}
+
+
+_PEOPLE = Schema((Numeric("x", 0, 100, integer=True), Categorical("y", ("a", "b"))))
+
+
+def release_of_neighbours(
+    budget: PrivacyBudget, runs: int, progress: Progress, *, broken: bool = False
+) -> dict[str, Any]:
+    """Attacks ``measure_table`` of a table and of the same table with one row more, under add_remove.
+
+    The attacker sees all measurements: the noisy number of rows, and those whose maps depend on it. The best statistic
+    is the sum, over measurements, of the projections of the noisy sums on the features of the added row, each divided
+    by the variance of its noise. ``broken`` has a tenth of the noise that the claim needs.
+    """
+    runs, row = max(40, runs), {"x": [100], "y": ["b"]}
+    others = pa.table({"x": [0] * _NUM_TABLE_ROWS, "y": ["a"] * _NUM_TABLE_ROWS})
+    databases = [others, pa.concat_tables([others, pa.table(row)])]
+    code, done = _PEOPLE.encode(pa.table(row)).astype(np.float64), 0
+    spent = Composition.planned(budget)
+    used = (
+        PrivacyBudget(zcdp_epsilon(100 * spent.rho, budget.delta), budget.delta, budget.relation) if broken else budget
+    )
+
+    def statistic(measured):
+        total = 0.0
+        for noisy in measured.measured.values():
+            mechanism, integers = noisy.mechanism, noisy.feature_map.integers(1)
+            features = integers.sum(code, np.ones(1, bool)).astype(np.float64)
+            total += noisy.coordinates / mechanism.grid @ features / (mechanism.scale / mechanism.grid) ** 2
+        return total
+
+    def sample(which, count):
+        nonlocal done
+        values = []
+        for _ in range(count):
+            values.append(statistic(measure_table(databases[which], _PEOPLE, budget=used)))
+            done += 1
+            progress(done, 2 * (runs + max(20, runs // PILOT)))
+        return np.asarray(values)
+
+    bound = lower_bound(sample, runs, gaussian_mu)
+    moved = sum(
+        (np.linalg.norm(noisy.feature_map.integers(1).sum(code, np.ones(1, bool))) * noisy.mechanism.grid) ** 2
+        / noisy.mechanism.scale**2
+        for noisy in measure_table(databases[1], _PEOPLE, budget=used).measured.values()
+    )
+    claim = math.sqrt(2 * spent.rho)
+    return bound | {"measure": "mu", "claim": claim, "share_of_diameter": math.sqrt(moved) / claim}
 
 
 def violations(num_cases: int, seed: int, progress: Progress, *, old: bool = False) -> dict[str, Any]:

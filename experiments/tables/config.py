@@ -7,6 +7,7 @@ import dataclasses
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.tables.datasets import NAMES
+from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class TablesConfig(Config):
     )
     epsilons: tuple[float, ...] = flag((0.1, 1.0, 10.0), "Privacy levels ε.", quick=(1.0,))
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
+    relation: str = flag(REPLACE_ONE, "Which databases are neighbours.", choices=RELATIONS)
     num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.", quick=1)
     secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
@@ -33,5 +35,7 @@ class TablesConfig(Config):
                 raise InputError(f"--{name} must be one or more, and different, got {values}")
         if unknown := set(self.datasets) - set(NAMES):
             raise InputError(f"--datasets: no {min(unknown)!r}; there are {', '.join(NAMES)}")
+        if self.relation not in RELATIONS:
+            raise InputError(f"--relation must be {' or '.join(RELATIONS)}, got {self.relation}")
         at_least(self, 1, "num_seeds")
         valid_budgets(self.epsilons, self.delta)

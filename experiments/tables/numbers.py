@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from kme_jax.privacy.budget import ADD_REMOVE, PrivacyBudget
+from kme_jax.privacy.calibration import zcdp_rho
 from kme_jax.table.columns import Column
 from kme_jax.table.evaluate import QUANTILES, covariance, numeric_values
 from kme_jax.table.schema import Schema
@@ -22,14 +24,14 @@ _STRONGEST = 10  # pairs whose correlations and slopes are compared
 _PRECISE = 0.05  # largest relative noise of a direct covariance for which a pair is judged
 
 
-def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rho: float) -> dict[str, Any]:
+def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, budget: PrivacyBudget) -> dict[str, Any]:
     """How far the numbers of a synthetic table are from those of the private table.
 
     Args:
       schema: of both tables.
       private: codes, [n, C].
       synthetic: codes, [m, C].
-      rho: ρ of zero-concentrated differential privacy, of the whole release.
+      budget: of the whole release.
 
     Returns:
       "columns": for each numeric column "name"; "mean", the error in units of a direct noisy mean with ρ / C; "bias",
@@ -38,6 +40,9 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, rh
       correlated pairs of numbers "names"; "correlation" and "slopes", the ratios to the private ones; and "noise", the
       standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
     """
+    rho = zcdp_rho(budget)
+    if budget.relation == ADD_REMOVE:  # a sum of values around the middle of their bounds has half the sensitivity
+        rho *= 4
     columns = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
     tables = {j: [numeric_values(column, codes[:, j]) for codes in (private, synthetic)] for j, column in columns}
     return {

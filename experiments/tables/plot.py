@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from experiments.common.plots import COLOURS, pyplot, save
+from experiments.tables.releases import data_title
 
 
 def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
@@ -54,7 +55,7 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
             axes.set_xscale("log")
             axes.set_xlabel("ε")
             axes.set_ylabel(title)
-            axes.set_title(f"{result['config']['dataset']}, δ = {releases[0]['delta']:g}", fontsize=10)
+            axes.set_title(data_title(result), fontsize=10)
             axes.grid(True, alpha=0.3)
         row[0].set_yscale("log")
     handles = [handle for axes in all_axes[0] for handle in axes.get_legend_handles_labels()[0]]

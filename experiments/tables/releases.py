@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from experiments.tables import datasets, numbers
 from experiments.tables.classifiers import CLASSIFIERS, utility
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
-from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.table import marginals
 from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
@@ -36,16 +36,13 @@ _METRICS = {f"{order}-way": f"{order}-way" for order in marginals.ORDERS} | {
 
 def result_path(config: TablesConfig, dataset: str) -> pathlib.Path:
     """Where the results of a data set are kept."""
-    return pathlib.Path(config.output_dir) / f"tables_{dataset}.json"
+    relation = "" if config.relation == REPLACE_ONE else f"_{config.relation}"
+    return pathlib.Path(config.output_dir) / f"tables_{dataset}{relation}.json"
 
 
-def release(
-    rows: pa.Table, schema: Schema, target: str, epsilon: float, delta: float, seed: int, secure: bool
-) -> pa.Table:
+def release(rows: pa.Table, schema: Schema, target: str, budget: PrivacyBudget, seed: int, secure: bool) -> pa.Table:
     """The synthetic rows of one release. It runs in a process of its own."""
-    return release_table(
-        rows, schema, budget=PrivacyBudget(epsilon, delta), target=target, seed=seed, secure=secure
-    ).table
+    return release_table(rows, schema, budget=budget, target=target, seed=seed, secure=secure).table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +93,13 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
                 cell = {"source": source, "epsilon": epsilon, "seed": seed}
                 if source == _RELEASE:
                     delta = protective_delta(config.delta, dataset.private.num_rows)
-                    budget = (epsilon, delta, seed, config.secure)
-                    synthetic = tools.measured(tools.release, dataset.private, dataset.schema, dataset.target, *budget)
+                    budget = PrivacyBudget(epsilon, delta, cast(Relation, config.relation))
+                    arguments = dataset.private, dataset.schema, dataset.target, budget, seed, config.secure
+                    synthetic = tools.measured(tools.release, *arguments)
                     cell |= {"delta": delta, "seconds": synthetic.seconds, "peak_bytes": synthetic.peak_bytes}
                     dataset.schema.check(synthetic.value)
                     codes = dataset.schema.encode(synthetic.value)
-                    rho = Composition.planned(PrivacyBudget(epsilon, delta)).rho
-                    cell["numbers"] = numbers.number_errors(dataset.schema, private, codes, rho)
+                    cell["numbers"] = numbers.number_errors(dataset.schema, private, codes, budget)
                 else:
                     codes = _CONTROLS[source](np.random.default_rng(seed), private)
                 cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
@@ -161,7 +158,9 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
 def data_title(result: dict[str, Any]) -> str:
     """Name of the data set, and δ of its releases."""
     deltas = sorted({line["delta"] for line in result["summary"] if line["delta"] is not None})
-    return ", ".join([result["config"]["dataset"], *(f"δ = {delta:g}" for delta in deltas)])
+    relation = result["config"].get("relation", REPLACE_ONE)
+    relations = [] if relation == REPLACE_ONE else [relation]
+    return ", ".join([result["config"]["dataset"], *relations, *(f"δ = {delta:g}" for delta in deltas)])
 
 
 def markdown(result: dict[str, Any]) -> str:
