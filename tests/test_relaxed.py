@@ -7,6 +7,7 @@ import pytest
 
 from kme_jax.table import relaxed
 from kme_jax.table.conditional import ConditionalRows, conditioned
+from kme_jax.table.dependence import without_negative_eigenvalues
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
 
 # Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
@@ -140,10 +141,9 @@ def test_no_class_without_a_split(rng, rows):
     assert np.abs(found - joint).sum() / 2 < 0.015
 
 
-@pytest.mark.parametrize("num_classes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_fits_find_tables_behind_noise(rng, num_classes):
-    """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
-    num_rows, sigma = 10_000, 60.0
+def _behind_noise(rng, num_classes, sigma):
+    """Two dependent columns of 8 and 12 bins: their table of counts, the noise, and what is observed."""
+    num_rows = 10_000
     truth = rng.dirichlet(np.ones(3), size=(num_classes, 20))  # three kinds of rows
     kinds = rng.dirichlet(np.full(3, 5.0), size=num_classes) / num_classes
     left, right = (part / part.sum(1, keepdims=True) for part in (truth[:, :8], truth[:, 8:]))
@@ -171,6 +171,14 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
         *no_scores,
         *no_triples,
     )
+    return table, noise, observed
+
+
+@pytest.mark.parametrize("num_classes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_fits_find_tables_behind_noise(rng, num_classes):
+    """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
+    num_rows = 10_000
+    table, noise, observed = _behind_noise(rng, num_classes, 60.0)
     calls = []
     weights, probabilities = relaxed.fit(
         jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
@@ -208,3 +216,66 @@ def test_a_counted_class_survives_noise(classes):
         assert weights[1].sum() < 0.01
     else:
         np.testing.assert_allclose(weights.sum(1), classes / num_rows, rtol=1e-6)
+
+
+def test_a_fit_stops_when_its_errors_are_those_of_noise(rng, monkeypatch):
+    """If nothing is small enough, rounds go on until they hardly help. If anything is, the first one is the last."""
+    table, _, observed = _behind_noise(rng, 1, 0.5)
+    steps, errors = {}, {}
+    for level in (0.0, 1e9):
+        monkeypatch.setattr(relaxed, "_FITS", level)
+        done: list[int] = []
+        weights, probabilities = relaxed.fit(
+            jax.random.key(0), observed, num_relaxed=20, num_steps=900, progress=_recorder(done)
+        )
+        steps[level] = sum(work < 3600 for work in done) * 30
+        assert done[-1] == 3600
+        assert done == sorted(done)
+        fitted = 10_000 * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
+        errors[level] = np.sqrt(np.mean(np.square(fitted - table)))
+    assert steps[1e9] == 150 < steps[0.0]
+    assert errors[0.0] < errors[1e9]
+
+
+def _recorder(done):
+    return lambda work, total: done.append(work)
+
+
+def test_raking_reaches_marginals_where_rows_are_pure():
+    """Relaxed rows of one bin each cannot change within themselves. Their weights change instead."""
+    probabilities = np.asarray([[[1, 0, 1, 0], [0, 1, 0, 1.0]], [[1, 0, 1, 0], [0.5, 0.5, 0, 1]]])
+    leaves = Leaves(np.arange(2), np.arange(1, 3), np.arange(2), np.ones((2, 2)))
+    rows = RelaxedRows(np.full((2, 2), 0.25), probabilities, (0, 2, 4), (leaves, leaves), 2)
+    masses = [np.asarray([[0.1, 0.4], [0.4, 0.1]]), np.asarray([[0.1, 0.4], [0.3, 0.2]])]
+    raked = rows.raked(masses)
+    for a, target in enumerate(masses):
+        part = raked.probabilities[..., 2 * a : 2 * a + 2]
+        np.testing.assert_allclose(np.einsum("tk,tkb->tb", raked.weights, part), target, atol=1e-4)
+    np.testing.assert_allclose(raked.weights.sum(1), 0.5)
+    np.testing.assert_allclose(raked.weights[0], [0.1, 0.4], atol=1e-4)
+    np.testing.assert_allclose(raked.probabilities.reshape(2, 2, 2, 2).sum(-1), 1, rtol=1e-6)
+
+
+def test_raking_twice_changes_nothing(rows):
+    masses = [np.asarray([[0.3, 0.2], [0.1, 0.4]]), np.asarray([[0.1, 0.1, 0.3], [0.2, 0.2, 0.1]])]
+    once = rows.raked(masses)
+    again = once.raked(masses)
+    np.testing.assert_allclose(again.weights, once.weights, atol=1e-4)
+    np.testing.assert_allclose(again.probabilities, once.probabilities, atol=1e-3)
+
+
+def test_correlations_that_contradict_each_other_become_possible(rng):
+    correlations = np.clip(rng.normal(size=(30, 30)), -0.98, 0.98)
+    correlations[rng.random((30, 30)) < 0.5] = 0
+    correlations = np.triu(correlations, 1) + np.triu(correlations, 1).T + np.eye(30)
+    nearest = without_negative_eigenvalues(correlations)
+    assert np.linalg.eigvalsh(correlations)[0] < -1
+    assert np.linalg.eigvalsh(nearest)[0] > -1e-9
+    np.testing.assert_array_equal(nearest[correlations == 0], 0)
+    np.testing.assert_allclose(np.diag(nearest), 1)
+    # Nearer than the same matrix with all correlations made smaller by one factor.
+    factor = 1 / (1 - np.linalg.eigvalsh(correlations)[0])
+    smaller = factor * correlations + (1 - factor) * np.eye(30)
+    assert np.linalg.norm(nearest - correlations) < 0.9 * np.linalg.norm(smaller - correlations)
+    possible = np.asarray([[1, 0.5, 0], [0.5, 1, 0.5], [0, 0.5, 1]])
+    np.testing.assert_allclose(without_negative_eigenvalues(possible), possible, atol=1e-12)

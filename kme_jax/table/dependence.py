@@ -23,6 +23,7 @@ _NUM_ROWS = 1 << 16  # by which the products of relaxed rows are estimated
 _NUM_ROUNDS = 4
 _WEAKER = 0.25  # typical part of a covariance that relaxed rows lose
 _MOST = 0.98  # largest correlation within a relaxed row
+_NUM_PROJECTIONS, _NEARLY = 100, 1e-4  # of a matrix, and the size of a negative eigenvalue that remains
 
 
 def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: int) -> RelaxedRows:
@@ -49,7 +50,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
     correlations = np.eye(len(layout.columns))
     steps = [_within(rows, layout, moment) for moment, _ in products]
     for _ in range(_NUM_ROUNDS):
-        coupled = dataclasses.replace(rows, dependence=_without_negative_eigenvalues(correlations))
+        coupled = dataclasses.replace(rows, dependence=without_negative_eigenvalues(correlations))
         codes = coupled.sample(_NUM_ROWS, seed)
         for (moment, total), step in zip(products, steps, strict=True):
             first, second = (moment.scores(i, layout.binnings[j], codes[:, j]) for i, j in enumerate(moment.columns))
@@ -60,7 +61,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
             r, gap = correlations[a, b], total / num_rows - product
             r += (gap * step / noise**2 - r * (step / lost) ** 2) / ((step / noise) ** 2 + (step / lost) ** 2 + 1e-12)
             correlations[a, b] = correlations[b, a] = np.clip(r, -_MOST, _MOST)
-    return dataclasses.replace(rows, dependence=_without_negative_eigenvalues(correlations))
+    return dataclasses.replace(rows, dependence=without_negative_eigenvalues(correlations))
 
 
 def _within(rows: RelaxedRows, layout: Layout, moment: Moment) -> float:
@@ -83,20 +84,22 @@ def _deviation(
     return np.sqrt(np.maximum(square - np.square(mean), 0))
 
 
-def _without_negative_eigenvalues(correlations: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """A correlation matrix close to a symmetric matrix with unit diagonal."""
-    values, vectors = np.linalg.eigh(correlations)
-    if values[0] >= 0:
-        return correlations
-    matrix = (vectors * np.maximum(values, 1e-9)) @ vectors.T
-    scale = np.sqrt(np.diag(matrix))
-    matrix = matrix / np.outer(scale, scale)
-    np.fill_diagonal(matrix, 1.0)
-    matrix[correlations == 0] = 0  # columns without a product stay independent
-    return matrix if np.linalg.eigvalsh(matrix)[0] > -1e-7 else _shrunk(correlations, values[0])
+def without_negative_eigenvalues(correlations: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """The correlation matrix with the same zeros that is nearest to a symmetric matrix with unit diagonal, nearly.
 
-
-def _shrunk(correlations: Float[np.ndarray, "d d"], least: float) -> Float[np.ndarray, "d d"]:
-    """The matrix with all correlations multiplied by the largest factor that leaves no negative eigenvalue."""
-    factor = 1 / (1 - least)
-    return factor * correlations + (1 - factor) * np.eye(len(correlations))
+    It is found by alternating projections (Higham 2002): on matrices without negative eigenvalues, and on matrices with
+    these zeros and this diagonal. Columns without a product thus stay independent. What remains negative after some
+    projections is removed by making all correlations a little smaller.
+    """
+    matrix, correction, least = correlations, np.zeros_like(correlations), 0.0
+    for _ in range(_NUM_PROJECTIONS):
+        values, vectors = np.linalg.eigh(matrix - correction)
+        nonnegative = (vectors * np.maximum(values, 0)) @ vectors.T
+        correction = nonnegative - (matrix - correction)
+        matrix = np.where(correlations == 0, 0.0, nonnegative)
+        np.fill_diagonal(matrix, 1.0)
+        least = float(np.linalg.eigvalsh(matrix)[0])
+        if least >= -_NEARLY:
+            break
+    factor = 1 / (1 - min(least, 0.0))
+    return factor * matrix + (1 - factor) * np.eye(len(matrix))

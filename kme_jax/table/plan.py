@@ -46,6 +46,7 @@ _CLASSES_COST = 0.5  # of the marginal of the classes alone, beside that of an a
 # Factors of the cube root of N / σ: the numbers of bins and of unions of an ordered column. With a larger number B the
 # error of merging falls, and the error of the noise of a pair grows with B².
 _BINS, _UNIONS = 1.4, 0.7
+_BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequent values
 _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
@@ -418,7 +419,7 @@ def choose_bins(
     values = counts[: binning.num_values]
     if binning.ordered:
         merges = len(values) > _UNORDERED_BINS * num_bins
-        enough = max(least, counts.sum() / num_bins) if merges else least
+        enough = max(least, _enough(values, num_bins)) if merges else least
         bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
         for i, count in enumerate(values):
             if i and (bin_count >= enough or (count >= enough and bin_count >= least / 2)):
@@ -435,6 +436,20 @@ def choose_bins(
     if not binning.missing:
         return bins
     return np.append(bins, bins.max() + 1)
+
+
+def _enough(counts: Real[np.ndarray, "cells"], num_bins: float) -> float:
+    """The count that a bin of an ordered column should have.
+
+    It would be N / B for B bins of equal counts. But a cell with more rows than this has a bin of its own. The number
+    of bins for the rows in other cells follows from their number, as B follows from N: with its cube root. It is half
+    of that, because the rows beside a frequent value depend less on other columns than this value does.
+    """
+    total = max(float(counts.sum()), 1e-300)
+    rest = float(counts[counts < total / num_bins].sum())
+    if rest >= total * (1 - 1e-9):
+        return total / num_bins
+    return rest / max(1.0, _BESIDE_FREQUENT * num_bins * (rest / total) ** (1 / 3))
 
 
 def _score_ranges(layout: Layout, singles: Singles) -> Int64[np.ndarray, "numbers 2"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -26,13 +27,17 @@ from kme_jax._numerics.validation import check_array, require
 
 NUM_RELAXED = 400
 _NUM_FITS = 4
-NUM_STEPS = 600
+MOST_STEPS = 3000
 _STEPS_AT_ONCE = 30
+_STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another one follows
+# Of the misfit of an observation, whose expectation at the private table is 1. The fit stops below the first. It also
+# stops if a round lowers the misfit by less than the second part of it.
+_FITS, _LEAST_PROGRESS = 0.95, 0.01
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
 _FINEST = 1e-7
-_NUM_RAKES = 20
+_MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 _PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
 
 
@@ -90,6 +95,13 @@ class Observed:
     parities: Float[np.ndarray, "triples"]
     parities_precision: Float[np.ndarray, "triples"]
 
+    @property
+    def num_observations(self) -> int:
+        """How many noisy numbers there are."""
+        of_classes = np.count_nonzero(self.pairs_precision) + np.count_nonzero(self.coarse_precision)
+        others = (self.totals_precision, self.products_precision, self.parities_precision)
+        return int(len(self.singles) * of_classes + self.singles.size + sum(map(np.count_nonzero, others)))
+
 
 def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
     columns = [jax.nn.softmax(logits[..., i:j], axis=-1) for i, j in itertools.pairwise(offsets)]
@@ -98,7 +110,9 @@ def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ..
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
 def _steps(state, data, first, num_steps, *, offsets):
-    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule of ``num_steps``."""
+    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule of ``num_steps``.
+
+    Also returns the sum of the squared errors of each fit before the last step, in units of σ."""
     adam = optax.scale_by_adam()
 
     def loss(parameters):
@@ -124,20 +138,22 @@ def _steps(state, data, first, num_steps, *, offsets):
             parities = einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
             misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
         prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
-        return (misfit + prior) / 2
+        return (misfit + prior) / 2, misfit
 
     def one(parameters, moments, step):
-        gradients = jax.grad(loss)(parameters)
+        gradients, misfit = jax.grad(loss, has_aux=True)(parameters)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, moments = adam.update(gradients, moments)
         rate = _LEARNING_RATE * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
-        return jax.tree.map(lambda p, u: p - rate * u, parameters, updates), moments
+        return jax.tree.map(lambda p, u: p - rate * u, parameters, updates), moments, misfit
 
     def body(state, step):
         parameters, moments = state
-        return jax.vmap(one, in_axes=(0, 0, None))(parameters, moments, step), None
+        parameters, moments, misfit = jax.vmap(one, in_axes=(0, 0, None))(parameters, moments, step)
+        return (parameters, moments), misfit
 
-    return jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))[0]
+    state, misfits = jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))
+    return state, misfits[-1]
 
 
 def fit(
@@ -145,7 +161,7 @@ def fit(
     observed: Observed,
     *,
     num_relaxed: int = NUM_RELAXED,
-    num_steps: int = NUM_STEPS,
+    num_steps: int = MOST_STEPS,
     max_entries: int = 1 << 26,
     progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, "classes K"], Float[np.ndarray, "classes K bins"]]:
@@ -154,13 +170,17 @@ def fit(
     The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
     likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. Four fits from
     different starts are combined into one mixture. Noise leaves many tables possible, and the mean of four fits is
-    closer to the private table than a single fit. This is post-processing: it spends nothing.
+    closer to the private table than a single fit.
+
+    A fit goes on in rounds until its mean squared error is what noise alone would have (Morozov's discrepancy
+    principle), or until it falls no more. Beyond this a fit would follow the noise. So little noise needs more rounds.
+    This is post-processing: it spends nothing.
 
     Args:
       key: a JAX random key.
       observed: the noisy counts.
       num_relaxed: number of relaxed rows in each fit.
-      num_steps: number of steps of Adam, a multiple of 30.
+      num_steps: the largest number of steps of Adam, a multiple of 30.
       max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
       progress: called with (steps done, total steps).
 
@@ -202,18 +222,26 @@ def fit(
         "weights": np.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
     }
     side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= max_entries else 1
-    fitted = []
+    fitted, all_work = [], _NUM_FITS * num_steps
     for i in range(0, _NUM_FITS, side_by_side):
         start_of_fits = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
         moments = jax.eval_shape(jax.vmap(optax.scale_by_adam().init), start_of_fits)  # all are zero at first
         state = start_of_fits, jax.tree.map(lambda moment: np.zeros(moment.shape, moment.dtype), moments)
+        before, of_round, done = math.inf, min(_STEPS_OF_ROUND, num_steps), 0
         for step in range(0, num_steps, _STEPS_AT_ONCE):
-            state = _steps(state, data, jnp.float32(step), jnp.float32(num_steps), offsets=observed.offsets)
+            within, done = step % of_round, i * num_steps + side_by_side * (step + _STEPS_AT_ONCE)
+            state, misfits = _steps(state, data, jnp.float32(within), jnp.float32(of_round), offsets=observed.offsets)
             if progress:
                 jax.block_until_ready(state)
-                done = i * num_steps + side_by_side * (step + _STEPS_AT_ONCE)
-                progress(done, _NUM_FITS * num_steps)
+                progress(done, all_work)
+            if within + _STEPS_AT_ONCE == of_round:
+                error = float(np.mean(misfits)) / max(1, observed.num_observations)
+                if error <= _FITS or error > (1 - _LEAST_PROGRESS) * before:
+                    break
+                before = error
         fitted.append(state[0])
+        if progress and done < (i + side_by_side) * num_steps:  # it has stopped early
+            progress((i + side_by_side) * num_steps, all_work)
     parameters = {name: np.concatenate([np.asarray(fits[name]) for fits in fitted]) for name in fitted[0]}
     probabilities = np.asarray(_probabilities(parameters["logits"], observed.offsets), np.float64)
     logits = np.asarray(parameters["weights"], np.float64)
@@ -337,25 +365,34 @@ class RelaxedRows:
             require(int(leaves.last.max()) <= num_codes[j], "the rows have codes that a column does not have")
 
     def raked(self, masses: Sequence[Float[np.ndarray, "classes _"]]) -> RelaxedRows:
-        """The same rows with other marginals of single columns, and with nearly the same dependence between columns.
+        """The distribution with these marginals of single columns that is closest to this one in relative entropy.
 
-        The probabilities of each column are scaled until its marginal is the given one, as in iterative proportional
-        fitting. Weights stay.
+        It is found by iterative proportional fitting (Csiszár 1975): the probability of every row is multiplied by the
+        ratio of both marginals at its value of a column, for one column after the other, again and again. A mixture of
+        products stays one: the probabilities of a column change within each relaxed row, and so do the weights. The
+        weights of the classes stay.
 
         Args:
           masses: for each column except ``split``, the shares of every class and bin, [T, B].
         """
-        probabilities = np.array(self.probabilities, np.float64)
-        for a, target in enumerate(masses):
-            i, k = self.offsets[a : a + 2]
-            part = probabilities[..., i:k]
-            target = target * (self.weights.sum(1) / np.maximum(target.sum(1), 1e-300))[:, None]
-            for _ in range(_NUM_RAKES):
-                marginal = np.einsum("tk,tkb->tb", self.weights, part)
-                part = part * (target / np.maximum(marginal, 1e-300))[:, None]
-                part = part / np.maximum(part.sum(-1, keepdims=True), 1e-300)
-            probabilities[..., i:k] = part
-        return dataclasses.replace(self, probabilities=probabilities.astype(np.float32))
+        of_classes = self.weights.sum(1)
+        parts = [np.array(self.probabilities[..., i:k], np.float64) for i, k in itertools.pairwise(self.offsets)]
+        weights = self.weights
+        for _ in range(_MOST_RAKES):
+            furthest = 0.0
+            for a, target in enumerate(masses):
+                target = target * (of_classes / np.maximum(target.sum(1), 1e-300))[:, None]
+                marginal = np.einsum("tk,tkb->tb", weights, parts[a])
+                furthest = max(furthest, float(np.abs(marginal - target).sum()) / 2)
+                part = parts[a] * np.minimum(target / np.maximum(marginal, 1e-300), _LARGEST_RATIO)[:, None]
+                of_rows = part.sum(-1)
+                parts[a] = np.where(of_rows[..., None] > 0, part / np.maximum(of_rows, 1e-300)[..., None], parts[a])
+                weights = weights * of_rows
+                weights = weights * (of_classes / np.maximum(weights.sum(1), 1e-300))[:, None]
+            if furthest < _RAKED:
+                break
+        probabilities = np.concatenate(parts, axis=-1).astype(np.float32)
+        return dataclasses.replace(self, weights=weights, probabilities=probabilities)
 
     @property
     def dim(self) -> int:

@@ -82,12 +82,13 @@ def tilted(
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell, [T, cells], changed so that the column agrees with its noisy moments.
 
-    Let p be the shares of the cells, all classes together, and f the mean features of the moments in each cell. The new
-    shares q minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ. They
-    are q ∝ p exp(λ · f). κ is the number of rows of which a sample would have the mean score as exactly as the occupied
-    cells have it, with twice their noise, because denoising adds bias. Let v be the variance of this noise in a cell. A
-    cell with a larger share than κ v is known better than such a sample would know it. So only κ v of it takes part,
-    and the rest stays. All classes are changed alike. The sum of all counts stays.
+    Let p be the shares of the classes and cells, and f the mean features of the moments in each cell. The new shares q
+    minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ, and the share
+    of each class stays. Within a class they are q ∝ p exp(λ · f), with one λ for all classes. κ is the number of rows
+    of which a sample would have the mean score as exactly as the occupied cells have it, with twice their noise,
+    because denoising adds bias. Let v be the variance of this noise in a cell. A cell with a larger share than κ v is
+    known better than such a sample would know it. So only κ v of it takes part, and the rest stays. The sum of the
+    counts of every class stays.
 
     Args:
       counts: non-negative estimates.
@@ -109,40 +110,44 @@ def tilted(
     spread = (_BIASED * noise / num_rows) ** 2
     by_cells = spread * float(np.sum(np.square(centred[occupied])))
     strength = min(float(np.square(centred) @ shares) / max(by_cells, 1e-300), _STRONGEST)
-    moved = np.minimum(shares, strength * spread)
-    mass, kept = moved.sum(), shares - moved
+    part = np.minimum(shares, strength * spread) / np.maximum(shares, 1e-300)
+    moved, kept = counts / total * part, counts / total * (1 - part)
+    mass = moved.sum()
     penalty = strength * np.square(sigmas) / mass
-    changed = kept + mass * _closest_shares(moved / mass, features, (means - features @ kept) / mass, penalty)
-    return counts * (changed / np.maximum(shares, 1e-300))
+    closest = _closest_shares(moved / mass, features, (means - features @ kept.sum(0)) / mass, penalty)
+    return total * (kept + mass * closest)
 
 
 def _closest_shares(
-    shares: Float[np.ndarray, "cells"],
+    shares: Float[np.ndarray, "classes cells"],
     features: Float[np.ndarray, "moments cells"],
     means: Float[np.ndarray, "moments"],
     penalty: Float[np.ndarray, "moments"],
-) -> Float[np.ndarray, "cells"]:
-    """q, [cells], the q ∝ p exp(λ · f) whose λ minimises log Σ p exp(λ · f) − λ · m + Σ λ² penalty / 2.
+) -> Float[np.ndarray, "classes cells"]:
+    """q, [T, cells]: in each class q ∝ p exp(λ · f), with the same sum as p.
 
-    The function is convex. Its minimum is found by Newton's method with halved steps.
+    λ minimises Σ_t P_t log Σ_c p_tc exp(λ · f_c) − λ · m + Σ λ² penalty / 2, where P are the sums of the classes. The
+    function is convex. Its minimum is found by Newton's method with halved steps.
     """
 
+    of_classes = shares.sum(1, keepdims=True)
     logarithms = np.log(shares, out=np.full(shares.shape, -np.inf), where=shares > 0)
 
     def value(tilt):
         exponents = tilt @ features + logarithms
-        most = exponents.max()
+        most = np.maximum(exponents.max(1, keepdims=True), -1e300)  # a class may have no rows
         masses = np.exp(exponents - most)
-        total = masses.sum()
-        return np.log(total) + most - tilt @ means + penalty @ np.square(tilt) / 2, masses / total
+        totals = np.maximum(masses.sum(1, keepdims=True), 1e-300)
+        height = float(np.sum(of_classes * (np.log(totals) + most)))
+        return height - tilt @ means + penalty @ np.square(tilt) / 2, of_classes * masses / totals
 
     tilt = np.zeros(len(means))
     height, closest = value(tilt)
     for _ in range(_NUM_STEPS):
-        expected = features @ closest
-        gradient = expected - means + penalty * tilt
-        centred = features - expected[:, None]
-        hessian = (centred * closest) @ centred.T + np.diag(penalty)
+        expected = closest @ features.T  # times the share of each class, [T, moments]
+        gradient = expected.sum(0) - means + penalty * tilt
+        covariance = (features * closest.sum(0)) @ features.T - expected.T @ (expected / np.maximum(of_classes, 1e-300))
+        hessian = covariance + np.diag(penalty)
         step = -np.linalg.lstsq(hessian, gradient, rcond=1e-15)[0]
         slope = float(gradient @ step)
         if slope > -_TOLERANCE:
