@@ -256,6 +256,18 @@ def test_raking_reaches_marginals_where_rows_are_pure():
     np.testing.assert_allclose(raked.probabilities.reshape(2, 2, 2, 2).sum(-1), 1, rtol=1e-6)
 
 
+def test_raking_keeps_classes_without_the_values_that_they_should_have():
+    """Probabilities may be 0 after rounding. A release that is paid for must not fail because of this."""
+    leaves = Leaves(np.arange(2), np.arange(1, 3), np.arange(2), np.ones((2, 2)))
+    probabilities = np.asarray([[[1.0, 0], [1, 0]], [[0.5, 0.5], [0, 1]]])
+    rows = RelaxedRows(np.full((2, 2), 0.25), probabilities, (0, 2), (leaves,), 1)
+    raked = rows.raked([np.asarray([[0.0, 0.5], [0.2, 0.3]])])
+    raked.validate()
+    np.testing.assert_allclose(raked.weights.sum(1), 0.5)
+    np.testing.assert_allclose(raked.probabilities.sum(-1), 1)
+    np.testing.assert_allclose(np.einsum("k,kb->b", raked.weights[1], raked.probabilities[1]), [0.2, 0.3], atol=1e-4)
+
+
 def test_raking_twice_changes_nothing(rows):
     masses = [np.asarray([[0.3, 0.2], [0.1, 0.4]]), np.asarray([[0.1, 0.1, 0.3], [0.2, 0.2, 0.1]])]
     once = rows.raked(masses)

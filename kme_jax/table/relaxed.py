@@ -387,8 +387,9 @@ class RelaxedRows:
                 part = parts[a] * np.minimum(target / np.maximum(marginal, 1e-300), _LARGEST_RATIO)[:, None]
                 of_rows = part.sum(-1)
                 parts[a] = np.where(of_rows[..., None] > 0, part / np.maximum(of_rows, 1e-300)[..., None], parts[a])
-                weights = weights * of_rows
-                weights = weights * (of_classes / np.maximum(weights.sum(1), 1e-300))[:, None]
+                scaled = weights * of_rows
+                sums = scaled.sum(1)[:, None]  # 0 for a class whose rows have none of the values that they should have
+                weights = np.where(sums > 0, scaled * (of_classes[:, None] / np.maximum(sums, 1e-300)), weights)
             if furthest < _RAKED:
                 break
         probabilities = np.concatenate(parts, axis=-1).astype(np.float32)
