@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 FIGURES = pathlib.Path(__file__).resolve().parents[2] / "figures"
+_RELATIONS = ("tables_adult_pgm", "tables_adult_pgm_add_remove")
 _PANELS = tuple(sorted(path.stem for path in FIGURES.glob("figure*_D*.json")))  # of the figures of the catalogue
 
 # What a page may show: the results in figures/, and the function that makes a table of Markdown of them.
@@ -21,19 +22,19 @@ TABLES = {
     "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
     "security": (("security",), "experiments.security", "markdown"),
-    "table_peers": (("tables_adult_pgm",), "experiments.tables.peers", "markdown"),
-    "table_peers_headline": (("tables_adult_pgm",), "experiments.tables.peers", "headline"),
+    "table_peers": (_RELATIONS, "experiments.tables.peers", "markdown"),
+    "table_peers_headline": (_RELATIONS, "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
     **{
         f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
         for kind in ("columns", "pairs")
-        for name in ("adult_pgm", "cervical", "covtype", "credit")
+        for name in ("adult_pgm", "adult_pgm_add_remove", "cervical", "covtype", "credit")
     },
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
     **{
         f"tables_{name}": ((f"tables_{name}",), "experiments.tables.releases", "markdown")
-        for name in ("cervical", "covtype", "credit")
+        for name in ("adult_pgm_add_remove", "cervical", "covtype", "credit")
     },
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
 }
@@ -55,5 +56,5 @@ def text(name: str) -> str:
     """A table in Markdown, or plain text, made from the committed results."""
     names, module, function = (TABLES | TEXTS)[name]
     results: list[dict[str, Any]] = [json.loads(path.read_text()) for path in files(name)]
-    takes_all_panels = names == _PANELS
-    return getattr(importlib.import_module(module), function)(results if takes_all_panels else results[0])
+    takes_all = names in (_PANELS, _RELATIONS)
+    return getattr(importlib.import_module(module), function)(results if takes_all else results[0])

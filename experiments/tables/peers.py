@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
+
+from kme_jax.privacy.budget import REPLACE_ONE
 
 PEERS = pathlib.Path(__file__).with_name("peers.json")
 EPSILON = 1.0  # at which the other systems were run
@@ -30,25 +33,31 @@ def read_peers() -> dict[str, Any]:
     return json.loads(PEERS.read_text())
 
 
-def markdown(result: dict[str, Any], columns: tuple[str, ...] = tuple(_COLUMNS)) -> str:
+def markdown(results: Sequence[dict[str, Any]], columns: tuple[str, ...] = tuple(_COLUMNS)) -> str:
     """Releases at ε = 1 beside the real rows and other systems, as a table of Markdown.
 
     Args:
-      result: of ``experiments.tables.releases`` for adult_pgm.
+      results: of ``experiments.tables.releases`` for adult_pgm, one for each relation.
       columns: the titles of the columns that are shown.
 
     Raises:
-      ValueError: if the result is of another data set.
+      ValueError: if a result is of another data set, or results have another δ.
     """
-    if result["config"]["dataset"] != "adult_pgm":
-        raise ValueError(f"the other systems were run on adult_pgm, not on {result['config']['dataset']}")
-    summary = {(line["source"], line["epsilon"]): line for line in result["summary"]}
-    ours, real = summary["release", EPSILON], summary["real rows", None]
-    title = f"**kme_jax {result['environment']['kme_jax']}**, {ours['num_seeds']} splits"
+    ours, deltas, real = [], set(), {}
+    for result in results:
+        if result["config"]["dataset"] != "adult_pgm":
+            raise ValueError(f"the other systems were run on adult_pgm, not on {result['config']['dataset']}")
+        summary = {(line["source"], line["epsilon"]): line for line in result["summary"]}
+        release, real = summary["release", EPSILON], summary["real rows", None]
+        deltas.add(release["delta"])
+        title = f"**kme_jax {result['environment']['kme_jax']}**, {result['config'].get('relation', REPLACE_ONE)}"
+        ours.append(_line(title, [(release["mean"].get(_COLUMNS[c][1]), _COLUMNS[c][2]) for c in columns]))
+    if len(deltas) != 1:
+        raise ValueError("the results are for different δ")
     lines = [
-        f"| adult_pgm, ε = {EPSILON:g}, δ = {ours['delta']:g} | {' | '.join(columns)} |",
+        f"| adult_pgm, ε = {EPSILON:g}, δ = {deltas.pop():g} | {' | '.join(columns)} |",
         "|---|" + "---|" * len(columns),
-        _line(title, [(ours["mean"].get(_COLUMNS[c][1]), _COLUMNS[c][2]) for c in columns]),
+        *ours,
     ]
     for peer in read_peers()["rows"]:
         lines.append(_line(peer["method"], [(peer.get(_COLUMNS[c][0]), _COLUMNS[c][2]) for c in columns]))
@@ -56,9 +65,9 @@ def markdown(result: dict[str, Any], columns: tuple[str, ...] = tuple(_COLUMNS))
     return "\n".join(lines)
 
 
-def headline(result: dict[str, Any]) -> str:
+def headline(results: Sequence[dict[str, Any]]) -> str:
     """:func:`markdown` with the columns that the README shows."""
-    return markdown(result, HEADLINE)
+    return markdown(results, HEADLINE)
 
 
 def _line(title: str, values: list[tuple[float | None, int]]) -> str:
