@@ -218,15 +218,19 @@ def test_a_counted_class_survives_noise(classes):
         np.testing.assert_allclose(weights.sum(1), classes / num_rows, rtol=1e-6)
 
 
-def test_a_fit_stops_when_its_errors_are_those_of_noise(rng, monkeypatch):
+def test_a_fit_stops_when_its_errors_are_those_of_noise(rng):
     """If nothing is small enough, rounds go on until they hardly help. If anything is, the first one is the last."""
     table, _, observed = _behind_noise(rng, 1, 0.5)
     steps, errors = {}, {}
     for level in (0.0, 1e9):
-        monkeypatch.setattr(relaxed, "_FITS", level)
         done: list[int] = []
         weights, probabilities = relaxed.fit(
-            jax.random.key(0), observed, num_relaxed=20, num_steps=900, progress=_recorder(done)
+            jax.random.key(0),
+            observed,
+            num_relaxed=20,
+            num_steps=900,
+            good_enough=level,
+            progress=_recorder(done),
         )
         steps[level] = sum(work < 3600 for work in done) * 30
         assert done[-1] == 3600

@@ -260,15 +260,20 @@ def relation_of(statement: Mapping[str, Any]) -> Relation:
     raise ValueError("relation: is not known")
 
 
+def has_noisy_count(statement: Mapping[str, Any]) -> bool:
+    """Whether ``num_rows`` is a noisy count, because the relation is add_remove."""
+    return statement["relation"] == _RELATIONS[ADD_REMOVE]
+
+
 def count_of(statement: Mapping[str, Any]) -> str:
     """The number of private rows as text. It starts with ≈ if it is a noisy count."""
-    return f"{'≈' * (relation_of(statement) == ADD_REMOVE)}{statement['num_rows']}"
+    return f"{'≈' * has_noisy_count(statement)}{statement['num_rows']}"
 
 
 def budget_in_short(statement: dict[str, Any]) -> str:
     """ε, δ and N for one line, with the relation and the kind of noise, and a warning if it was simulated."""
     noise = "secure noise" if statement["private"] else "simulated noise"
-    relation = "add_remove, " * (relation_of(statement) == ADD_REMOVE)
+    relation = f"{ADD_REMOVE}, " * has_noisy_count(statement)
     numbers = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N{'' if relation else '='}{count_of(statement)}"
     budget = f"{numbers}, {relation}{noise}"
     return "NOT PRIVATE, " * (not statement["private"]) + budget
@@ -289,7 +294,7 @@ def card_of(title: str, statement: dict[str, Any], facts: Sequence[tuple[str, st
         ("privacy", f"ε = {statement['epsilon']:g}, δ = {statement['delta']:g} for {statement['unit']}"),
         ("relation", statement["relation"]),
         ("noise", noise),
-        ("private rows", f"N {'' if relation_of(statement) == ADD_REMOVE else '= '}{count_of(statement)}"),
+        ("private rows", f"N {'= ' * (not has_noisy_count(statement))}{count_of(statement)}"),
     ]
     if statement["total"] and statement["total"]["releases"] > 1:
         total = f"{statement['total']['releases']} releases of these rows: {describe_total(statement['total'])}"

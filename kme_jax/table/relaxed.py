@@ -30,9 +30,10 @@ _NUM_FITS = 4
 MOST_STEPS = 3000
 _STEPS_AT_ONCE = 30
 _STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another one follows
-# Of the misfit of an observation, whose expectation at the private table is 1. The fit stops below the first. It also
-# stops if a round lowers the misfit by less than the second part of it.
-_FITS, _LEAST_PROGRESS = 0.95, 0.01
+# A fit stops if the mean squared error of an observation, in units of σ, is at most this. At the private table it is
+# about 1.
+GOOD_ENOUGH = 0.95
+_LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
 _LEARNING_RATE = 0.05
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
@@ -162,6 +163,7 @@ def fit(
     *,
     num_relaxed: int = NUM_RELAXED,
     num_steps: int = MOST_STEPS,
+    good_enough: float = GOOD_ENOUGH,
     max_entries: int = 1 << 26,
     progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, "classes K"], Float[np.ndarray, "classes K bins"]]:
@@ -181,6 +183,7 @@ def fit(
       observed: the noisy counts.
       num_relaxed: number of relaxed rows in each fit.
       num_steps: the largest number of steps of Adam, a multiple of 30.
+      good_enough: the mean squared error of an observation, in units of σ, at which a fit stops.
       max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
       progress: called with (steps done, total steps).
 
@@ -236,7 +239,7 @@ def fit(
                 progress(done, all_work)
             if within + _STEPS_AT_ONCE == of_round:
                 error = float(np.mean(misfits)) / max(1, observed.num_observations)
-                if error <= _FITS or error > (1 - _LEAST_PROGRESS) * before:
+                if error <= good_enough or error > (1 - _LEAST_PROGRESS) * before:
                     break
                 before = error
         fitted.append(state[0])

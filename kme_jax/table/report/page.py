@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kme_jax.privacy.budget import ADD_REMOVE
-from kme_jax.privacy.statement import relation_of
+from kme_jax.privacy.statement import has_noisy_count
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.rendering import environment
 from kme_jax.table.report.sections import SECTIONS
@@ -34,7 +33,7 @@ def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: s
         private=statement["private"],
         num_rows=table.num_rows,
         num_private_rows=statement["num_rows"],
-        count_is_noisy=relation_of(statement) == ADD_REMOVE,
+        count_is_noisy=has_noisy_count(statement),
         num_columns=len(schema.columns),
         epsilon=f"{statement['epsilon']:g}",
         delta=power(statement["delta"]),

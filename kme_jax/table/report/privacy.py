@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kme_jax.privacy.budget import ADD_REMOVE
-from kme_jax.privacy.statement import describe_total, relation_of, rounded_up
+from kme_jax.privacy.statement import describe_total, has_noisy_count, rounded_up
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import Power, noise_range, percent, power
 
@@ -32,7 +31,7 @@ def section(data: ReportData) -> Section:
         "best_guess": _best_guess(epsilon, delta),
         "unit": statement["unit"],
         "relation": statement["relation"],
-        "is_add_remove": relation_of(statement) == ADD_REMOVE,
+        "is_add_remove": has_noisy_count(statement),
         "not_covered": statement["not_covered"],
         "groups": [
             {
