@@ -206,6 +206,23 @@ def test_a_statement_that_was_edited_is_refused(tmp_path):
             load(tmp_path / "out")
 
 
+def test_no_relation_can_be_changed_in_the_measurements(tmp_path):
+    """A mechanism without a relation has replace_one, as in files of earlier versions. The statement says another."""
+    folder = tmp_path / "out"
+    measure_table(_people(300), SCHEMA, budget=BUDGET, folder=folder)
+    tried = 0
+    for file, label, content in artifacts.mutants(folder):
+        if file == "measurements.npz" and "relation" in label:
+            before = (folder / file).read_bytes()
+            (folder / file).write_bytes(content())
+            artifacts.seal(folder)
+            with pytest.raises(ReleaseError):
+                load(folder)
+            (folder / file).write_bytes(before)
+            tried += 1
+    assert tried >= 4
+
+
 def test_measurements_of_a_private_number_of_rows_need_its_measurement(tmp_path, monkeypatch):
     measured = measure_table(_people(300), SCHEMA, budget=BUDGET)
     for kept in ([NAMES[0]], [COUNT]):
