@@ -2,8 +2,7 @@
 
 All workers of a session, and the programs that tests start, share one folder of compiled programs, which is new.
 ``KME_JAX_TESTS_CACHE_DIR`` names another folder, which is kept. Two sessions that follow each other can share it.
-The quick tests compile with LLVM's level 1, which takes a fifth less time in all. The slow tests, alone or with the
-quick ones, compile as users do.
+Tests compile with LLVM's level 1, which takes a fifth less time in all. ``XLA_FLAGS`` can name another level.
 Arrays in calls of public functions are checked against the shapes in their annotations, see ``tests/shapes.py``.
 """
 
@@ -34,8 +33,7 @@ def pytest_configure(config):
         if not folder:
             folder = config.stash[_CACHE] = tempfile.mkdtemp(prefix="kme_jax_tests_")
         os.environ["KME_JAX_CACHE_DIR"] = folder
-        if config.getoption("markexpr") == "not slow":
-            os.environ["XLA_FLAGS"] = f"{_QUICK_TO_COMPILE} {os.environ.get('XLA_FLAGS', '')}"
+        os.environ["XLA_FLAGS"] = f"{_QUICK_TO_COMPILE} {os.environ.get('XLA_FLAGS', '')}"
     if worker and config.workerinput["workercount"] > 1:
         _use_one_thread()
     if worker or not config.getoption("numprocesses", None):  # this process runs tests

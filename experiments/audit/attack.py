@@ -28,9 +28,12 @@ def _errors(sampler: Sampler, runs: int, progress: Progress) -> tuple[np.ndarray
     return np.concatenate(values[0]), np.concatenate(values[1])
 
 
-def _bound(successes: int, runs: int, side: str) -> float:
-    interval = scipy.stats.binomtest(successes, runs).proportion_ci(2 * _CONFIDENCE - 1, method="exact")
-    return interval.low if side == "low" else interval.high
+def _bounds(successes: np.ndarray, runs: int, side: str) -> np.ndarray:
+    """The exact bounds of probabilities (Clopper and Pearson 1934), for numbers of successes in so many runs."""
+    missing = runs - successes
+    if side == "low":
+        return np.where(successes == 0, 0.0, scipy.stats.beta.ppf(1 - _CONFIDENCE, successes, missing + 1))
+    return np.where(missing == 0, 1.0, scipy.stats.beta.ppf(_CONFIDENCE, successes + 1, missing))
 
 
 def gaussian_mu(true_positives: float, false_positives: float) -> float:
@@ -56,17 +59,14 @@ def lower_bound(
     """
     pilot = [np.sort(values) for values in _errors(sampler, max(20, runs // PILOT), lambda *_: None)]
     grid = np.quantile(np.concatenate(pilot), np.linspace(0.02, 0.98, 97))
-    rates = [1 - np.searchsorted(values, grid) / len(values) for values in pilot]
     size = len(pilot[0])
-    scores = [
-        measure(_bound(round(t * size), size, "low"), _bound(round(f * size), size, "high"))
-        for f, t in zip(*rates, strict=True)
-    ]
-    threshold = grid[int(np.argmax(scores))]
+    first, second = (size - np.searchsorted(values, grid) for values in pilot)
+    rates = zip(_bounds(second, size, "low"), _bounds(first, size, "high"), strict=True)
+    threshold = grid[int(np.argmax([measure(float(t), float(f)) for t, f in rates]))]
     first, second = _errors(sampler, runs, progress)
-    positives = [int((values >= threshold).sum()) for values in (second, first)]
-    low = measure(_bound(positives[0], runs, "low"), _bound(positives[1], runs, "high"))
-    clipped = np.clip(np.asarray(positives) / runs, 0.5 / runs, 1 - 0.5 / runs)
+    positives = np.asarray([(values >= threshold).sum() for values in (second, first)])
+    low = measure(float(_bounds(positives, runs, "low")[0]), float(_bounds(positives, runs, "high")[1]))
+    clipped = np.clip(positives / runs, 0.5 / runs, 1 - 0.5 / runs)
     return {"lower_bound": low, "estimate": measure(*clipped), "runs": runs}
 
 

@@ -6,6 +6,7 @@ wrapper converts its arguments, so this module checks the types of arguments and
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import math
 
@@ -24,6 +25,7 @@ def _opendp():
     return dp
 
 
+@functools.cache
 def source() -> str:
     """The source of the noise, for the privacy statement."""
     _opendp()

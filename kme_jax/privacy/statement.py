@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -240,12 +241,16 @@ def statement_of(
             *[_PUBLIC_ROWS] * ("public points" in public_inputs),
         ],
         "total": total,
-        "versions": {"kme_jax": __version__}
-        | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")},
+        "versions": {"kme_jax": __version__} | _versions(),
     }
     for field in FIELDS:
         statement[field.name] = field.value(statement, mechanisms)
     return statement
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy")}
 
 
 def relation_of(statement: Mapping[str, Any]) -> Relation:
