@@ -28,13 +28,13 @@ TABLES = {
     **{
         f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
         for kind in ("columns", "pairs")
-        for name in ("adult_pgm", "adult_pgm_add_remove", "cervical", "covtype", "credit")
+        for name in ("adult_pgm", "adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
     **{
         f"tables_{name}": ((f"tables_{name}",), "experiments.tables.releases", "markdown")
-        for name in ("adult_pgm_add_remove", "cervical", "covtype", "credit")
+        for name in ("adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
 }
