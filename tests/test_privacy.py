@@ -35,6 +35,18 @@ def test_analytic_calibration_is_tight_and_safe(epsilon, delta):
     assert exact_delta(multiplier * (1 - 1e-6), epsilon) > delta
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-3])
+def test_nobody_guesses_better_than_the_bound(epsilon, delta):
+    """The best guess of which of two rows is there, from the noise of a release, and from a mechanism that is worst."""
+    bound = (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+    best = stats.norm.cdf(1 / gaussian_noise_multiplier(PrivacyBudget(epsilon, delta)) / 2)  # of N(0, 1) and N(μ, 1)
+    assert 0.5 < best < bound
+    p, q = bound, 1 - bound  # of saying D under D and D'
+    assert max(p - math.exp(epsilon) * q, (1 - q) - math.exp(epsilon) * (1 - p)) == pytest.approx(delta, rel=1e-6)
+    assert (p + 1 - q) / 2 == pytest.approx(bound)
+
+
 def test_classical_calibration_is_the_papers():
     assert gaussian_noise_multiplier(PrivacyBudget(0.1, 1e-6), "classical") == pytest.approx(
         math.sqrt(2 * math.log(1.25e6)) / 0.1
