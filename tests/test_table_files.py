@@ -203,6 +203,7 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", "age,job,day,name,x\n1,2,3,4,5\n", "the schema lacks name, x: drop extra columns, or add them"),
         ("a.parquet", TABLE.rename_columns(["age", "JOB", "day"]), "from the schema; the schema lacks JOB: "),
         ("a.csv", "40,secret,1\n41,y,2\n", r"none of the schema's columns \(age, job, day\), or no header line"),
+        ("a.csv", "age;job;day\n40;secret;1\n", "or no header line; are there commas between its cells"),
         ("a.csv", LINES.encode() + b"3,secret \xff\xe9\n", "row 4 .* has 2 cells, expected 3"),
         ("a.csv", LINES.encode() * 9999 + b"3,secret \xff\n", "row 29998 .* has 2 cells, expected 3"),
         ("a.csv", LINES + "3,secret\n", r"row 4 \(the header line is row 1\) has 2 cells, expected 3"),

@@ -13,6 +13,15 @@ import numpy as np
 from kme_jax._numerics.short_repr import in_short, short_repr
 from kme_jax.table.readers import TableSource
 
+_MANY_MOVED = 0.02  # share of all rows
+# By kind of column: what its cells look like.
+_LOOKS = {
+    "numeric": "Numbers look like 1234.5.",
+    "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59.",
+    "categorical": "Cells are spelled like the categories.",
+    "ordinal": "Cells are spelled like the categories.",
+}
+
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +89,10 @@ def describe(checks: list[ColumnCheck], num_rows: int) -> str:
     ]
     for c in checks:
         line = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
-        lines.append(line + "   none is read: is the kind right?" * (c.missing + c.unreadable == num_rows))
+        if c.missing + c.unreadable == num_rows:
+            line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
+        elif c.moved > _MANY_MOVED * num_rows:
+            line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
+        lines.append(line)
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
     return "\n".join(lines)

@@ -165,6 +165,10 @@ def measure_table(
     """
     planned, seed = Composition.planned(budget), check_integer("seed", seed, 0, MAX_SEED)
     check_columns(schema, target)
+    if spending is not None and not isinstance(spending, Spending):
+        raise ValueError(
+            f"spending: expected a Spending, got a {type(spending).__name__}: Spending(Ledger(path), name)"
+        )
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
     source = source if isinstance(source, TableSource) else open_table(source, schema)

@@ -53,11 +53,14 @@ COUNT = "number of rows"
 """The name of the measurement of a private number of rows. It comes before the others."""
 
 NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
+_COMPARED = re.compile(r"\s*(.+?)\s*(?:>=|<=|!=|==|=|>|<)")
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
 def check_columns(schema: Schema, target: str | None) -> None:
-    """Raises ValueError if the schema has too many columns, or the target is not one of them."""
+    """Raises ValueError if it is no schema, or has too many columns, or the target is not one of them."""
+    if not isinstance(schema, Schema):
+        raise ValueError(f"schema: expected a Schema, got a {type(schema).__name__}: write Schema([...])")
     if len(schema.columns) > MAX_COLUMNS:
         raise ValueError(
             f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}; remove some"
@@ -384,6 +387,9 @@ def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[i
         matches = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
         name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
         if match is None:
+            unknown = _COMPARED.match(text)
+            if unknown:
+                raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
             raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
         column, comparison, value = schema.columns[schema.index(name)], match[1], match[2]
         if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
@@ -394,6 +400,7 @@ def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[i
             if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
                 raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
             hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
+            hint = "; give each condition by itself" if re.search(r" (and|or) ", value, re.IGNORECASE) else hint
             raise ValueError(f"condition {text!r}: {error}{hint}") from None
         before = allowed.get(schema.index(name), [(0, column.num_codes)])
         both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]

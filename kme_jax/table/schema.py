@@ -45,7 +45,10 @@ class Schema:
     filled_from_data: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "columns", tuple(self.columns))
+        columns = self.columns
+        if isinstance(columns, Column) or not all(isinstance(column, Column) for column in columns):
+            raise ValueError("columns: expected a list of columns: Schema([Numeric(...), Categorical(...)])")
+        object.__setattr__(self, "columns", tuple(columns))
         if not self.columns:
             raise ValueError("the schema has no columns: list one or more")
         twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
@@ -82,7 +85,8 @@ class Schema:
         extra = [name for name in fields.names if name not in self.names]
         if len(missing) == len(self.names):
             # The names of the table are not shown: without a header line they would be private cells.
-            raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line")
+            hint = "; are there commas between its cells?" if len(fields.names) == 1 < len(self.names) else ""
+            raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line{hint}")
         if missing or extra:
             texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)
             texts += [f"the schema lacks {shown(extra)}: drop extra columns, or add them to the schema"] * bool(extra)
