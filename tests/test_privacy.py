@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import jax
@@ -10,6 +11,10 @@ from kme_jax import FourierMap, Gaussian, MeanEmbedding, PrivacyBudget, Subspace
 from kme_jax._numerics.precision import float64
 from kme_jax.privacy import (
     add_noise,
+    calibration,
+    discrete_epsilon,
+    discreteness,
+    fine_rho,
     gaussian_delta,
     gaussian_noise_multiplier,
     simulated_mechanism,
@@ -45,6 +50,66 @@ def test_nobody_guesses_better_than_the_bound(epsilon, delta):
     p, q = bound, 1 - bound  # of saying D under D and D'
     assert max(p - math.exp(epsilon) * q, (1 - q) - math.exp(epsilon) * (1 - p)) == pytest.approx(delta, rel=1e-6)
     assert (p + 1 - q) / 2 == pytest.approx(bound)
+
+
+def _discrete_and_rounded(sigma):
+    """Probabilities of discrete Gaussian noise and of rounded normal numbers on −K, ..., K, with 40 digits."""
+    with mpmath.workdps(40):
+        places = range(-int(12 * sigma) - 1, int(12 * sigma) + 2)
+        edges = [mpmath.ncdf((mpmath.mpf(k) - mpmath.mpf(1) / 2) / sigma) for k in (*places, places[-1] + 1)]
+        rounded = [b - a for a, b in itertools.pairwise(edges)]
+        density = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(sigma) ** 2)) for k in places]
+        total = mpmath.fsum(density)
+        return [p / total for p in density], rounded
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1.7, 5.0, 30.0])
+def test_discreteness_bounds_the_total_variation(sigma):
+    """Of one coordinate, and χ² of many, which is exact for independent coordinates."""
+    discrete, rounded = _discrete_and_rounded(sigma)
+    apart = float(mpmath.fsum(abs(p - r) for p, r in zip(discrete, rounded, strict=True)) / 2)
+    assert apart <= discreteness(sigma, 1) <= 2 * apart
+    chi_squared = float(mpmath.fsum((p - r) ** 2 / p for p, r in zip(discrete, rounded, strict=True) if p > 1e-40))
+    for size in (1, 7, 1000):
+        exact = math.sqrt(math.expm1(size * math.log1p(chi_squared))) / 2
+        assert exact <= discreteness(sigma, size) or exact >= 1
+        assert discreteness(sigma, size) <= min(1.0, 1.1 * exact)
+
+
+@pytest.mark.parametrize(("sigma", "sensitivity"), [(5.0, 7), (12.0, 3), (40.0, 35)])
+def test_discrete_noise_has_the_delta_of_fine_noise(sigma, sensitivity):
+    """The exact δ of a single count with discrete Gaussian noise, by a sum over all its values."""
+    places = np.arange(-int(40 * sigma), int(40 * sigma) + 1)
+    density = np.exp(-(places**2) / (2 * sigma**2))
+    shifted = np.exp(-((places - sensitivity) ** 2) / (2 * sigma**2))
+    rho = sensitivity**2 / (2 * sigma**2)
+    for epsilon in (0.1, 1.0, 3.0):
+        exact = float(np.maximum(shifted - math.exp(epsilon) * density, 0).sum() / density.sum())
+        assert exact <= calibration.fine_delta(rho, epsilon, discreteness(sigma, 1))
+        assert exact == pytest.approx(gaussian_delta(sigma / sensitivity, epsilon), rel=0.2, abs=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 10.0])
+def test_fine_noise_spends_its_budget_and_never_more(epsilon):
+    budget = PrivacyBudget(epsilon, 1e-5)
+    rho, most = fine_rho(budget), calibration.largest_discreteness(budget)
+    assert calibration.fine_delta(rho, epsilon, most) <= 1e-5
+    assert calibration.fine_delta(rho * 1.01, epsilon, most) > 1e-5
+    assert zcdp_rho(budget) < rho
+    assert epsilon * 0.999 < discrete_epsilon(rho, 1e-5, most) <= epsilon
+    assert discrete_epsilon(rho, 1e-5, None) == zcdp_epsilon(rho, 1e-5) > epsilon
+    assert discrete_epsilon(rho, 1e-5, 0.1) == zcdp_epsilon(rho, 1e-5)  # noise that is too coarse
+    groups = [discrete_epsilon(k**2 * rho, 1e-5, most) for k in (1, 2, 5, 100)]
+    assert groups == sorted(groups)
+    assert all(value <= zcdp_epsilon(k**2 * rho, 1e-5) for k, value in zip((1, 2, 5, 100), groups, strict=True))
+
+
+@pytest.mark.parametrize("num_features", [1, 1000, 10**7])
+@pytest.mark.parametrize("largest", [1e-30, 1e-12, 1e-3])
+def test_the_finest_scale_is_fine_enough(num_features, largest):
+    scale = calibration.finest_scale(num_features, largest)
+    assert discreteness(scale, num_features) <= largest
+    assert scale == 1 or discreteness(0.95 * scale, num_features) > largest
 
 
 def test_classical_calibration_is_the_papers():

@@ -27,7 +27,8 @@ from kme_jax import (
     release,
 )
 from kme_jax import algorithms as algorithms_module
-from kme_jax.privacy import secure_mechanism, statement, zcdp_delta, zcdp_epsilon
+from kme_jax.privacy import gaussian_delta, secure_mechanism, statement, zcdp_epsilon
+from kme_jax.privacy.calibration import gaussian_epsilon
 from kme_jax.privacy.ledger import LedgerError, Spending
 from kme_jax.storage.folders import ReleaseError
 from tests import artifacts
@@ -131,9 +132,10 @@ def test_statements_validate_and_can_be_recomputed():
             rho = mechanism["sensitivity"] ** 2 / (2 * mechanism["scale"] ** 2)
             assert mechanism["rho"] == pytest.approx(rho, rel=1e-9)
             delta = said["delta"] - mechanism["failure_probability"]
-            assert zcdp_delta(rho, said["epsilon"]) <= delta
             for group in said["groups"]:
-                assert zcdp_epsilon(group["rows"] ** 2 * rho, delta) == pytest.approx(group["epsilon"], rel=1e-6)
+                mu, epsilon = group["rows"] * math.sqrt(2 * rho), group["epsilon"]
+                spent = gaussian_delta(1 / mu, epsilon) + (1 + math.exp(epsilon)) * said["discreteness"]
+                assert delta * 0.99 < spent <= delta * (1 + 1e-6)
         assert mechanism["feature_map"]["diameter"] == pytest.approx(mechanism["sensitivity"] * len(ROWS))
         assert [group["epsilon"] for group in said["groups"]] == sorted(group["epsilon"] for group in said["groups"])
         assert said["groups"][0] == {"rows": 1, "epsilon": said["epsilon"]}
@@ -155,6 +157,7 @@ def test_rows_used_as_points_are_said_to_be_unprotected(made):
         "epsilon": 1.0,
         "delta": 1e-6,
         "failure_probability": result.noisy.mechanism.failure_probability,
+        "discreteness": result.noisy.mechanism.discreteness,
         "pure_epsilons": [],
         "at_delta": {"epsilon": 1.0, "delta": 1e-6},
     }
@@ -181,7 +184,8 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
     second = ledger.spend("people", mechanism, allow_repeat=True)
     assert second["releases"] == 2
     assert second["rho"] == pytest.approx(2 * mechanism.rho)
-    assert second["epsilon"] == pytest.approx(zcdp_epsilon(2 * mechanism.rho, 1e-6))
+    assert second["epsilon"] == pytest.approx(gaussian_epsilon(1 / math.sqrt(4 * mechanism.rho), 1e-6), rel=1e-3)
+    assert second["epsilon"] < zcdp_epsilon(2 * mechanism.rho, 1e-6)
     assert 1.4 < second["epsilon"] < 1.6  # about √2, not 2
     assert ledger.spend("others", mechanism)["releases"] == 1
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
@@ -481,7 +485,7 @@ def test_epsilon_follows_from_the_statement_by_the_script_in_the_documentation(m
     monkeypatch.chdir(made[1].parent)
     variables = {}
     exec(script, variables)
-    assert 0.99 < variables["epsilon"] <= 1.000001
+    assert 0.99 < variables["spent"] / variables["said"]["delta"] <= 1
     text = (made[1] / "privacy.json").read_text()
     other = json.loads(text) | {"epsilon": 0.9}
     monkeypatch.setattr("json.load", lambda _: other)

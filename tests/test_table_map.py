@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 
@@ -140,7 +141,9 @@ def test_rows_that_are_no_codes_count_as_nothing(cell):
 
 def test_shares_of_a_budget_compose(rng):
     budget = PrivacyBudget(1.0, 1e-6)
-    embedding = integer_embedding(MAP, _rows(rng).astype(float))
+    blocks = [dataclasses.replace(block, weight=block.weight << 16) for block in MAP.blocks]
+    fine = dataclasses.replace(MAP, blocks=tuple(blocks))
+    embedding = integer_embedding(fine, _rows(rng).astype(float))
     parts = [perturb_securely(embedding, budget, share=share).mechanism for share in (0.5, 0.15, 0.35)]
     whole = perturb_securely(embedding, budget).mechanism
     assert sum(part.rho for part in parts) <= Composition.planned(budget).rho

@@ -18,7 +18,7 @@ from experiments.common.results import REPOSITORY, write_json
 from experiments.tables import classifiers, datasets, numbers, plot, releases, scale
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
-from kme_jax.privacy.calibration import zcdp_rho
+from kme_jax.privacy.composition import Composition
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
@@ -131,7 +131,7 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     private = np.stack([x, x // 2 + rng.integers(0, 5, 1000), x % 2], axis=1)
     synthetic = np.stack([x + 2, 40 - private[:, 1], private[:, 2]], axis=1)
     budget = PrivacyBudget(1.0, 1e-5)
-    rho, errors = zcdp_rho(budget), numbers.number_errors(schema, private, synthetic, budget)
+    rho, errors = Composition.planned(budget).rho, numbers.number_errors(schema, private, synthetic, budget)
     first, second = errors["columns"]
     noise = 100 / 1000 / np.sqrt(2 * rho / 3)  # one row moves the mean by 100 / 1000
     assert first["mean"] == pytest.approx(2 / noise)

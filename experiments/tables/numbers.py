@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from kme_jax.privacy.budget import ADD_REMOVE, PrivacyBudget
-from kme_jax.privacy.calibration import zcdp_rho
+from kme_jax.privacy.composition import Composition
 from kme_jax.table.columns import Column
 from kme_jax.table.evaluate import QUANTILES, covariance, numeric_values
 from kme_jax.table.schema import Schema
@@ -40,7 +40,7 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, bu
       correlated pairs of numbers "names"; "correlation" and "slopes", the ratios to the private ones; and "noise", the
       standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
     """
-    rho = zcdp_rho(budget)
+    rho = cast(float, Composition.planned(budget).rho)
     if budget.relation == ADD_REMOVE:  # a sum of values around the middle of their bounds has half the sensitivity
         rho *= 4
     columns = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]

@@ -25,6 +25,8 @@ from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_
 from kme_jax.kernels import Kernel
 
 MAX_CELLS = 1024
+COUNT_WEIGHT = 1 << 20
+"""ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
 
 
 @storable(former_name="Grid")
@@ -265,10 +267,15 @@ class TableMap(FeatureMap):
     moments: tuple[Moment, ...] = ()
 
     @classmethod
-    def of_codes(cls, num_codes: int) -> TableMap:
-        """The map whose marginal counts the rows of each code of a single column without order."""
+    def of_codes(cls, num_codes: int, weight: int = COUNT_WEIGHT) -> TableMap:
+        """The map whose marginal counts the rows of each code of a single column without order.
+
+        Args:
+          num_codes: number of codes.
+          weight: ω, in whose units noise is an integer. Earlier versions measured with 1.
+        """
         binning = Binning.create(num_codes, ordered=False, missing=False)
-        return cls((binning,), (Block((0,), (np.arange(num_codes),)),))
+        return cls((binning,), (Block((0,), (np.arange(num_codes),), weight=weight),))
 
     def validate(self):
         require(len(self.blocks) > 0, "a map has no blocks")

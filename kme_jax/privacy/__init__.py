@@ -2,6 +2,9 @@
 
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import (
+    discrete_epsilon,
+    discreteness,
+    fine_rho,
     gaussian_delta,
     gaussian_noise_multiplier,
     zcdp_delta,
@@ -27,6 +30,9 @@ __all__ = [
     "NoisyEmbedding",
     "PrivacyBudget",
     "add_noise",
+    "discrete_epsilon",
+    "discreteness",
+    "fine_rho",
     "gaussian_delta",
     "gaussian_noise_multiplier",
     "perturb",

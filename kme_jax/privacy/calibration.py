@@ -130,6 +130,126 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return high * (1 + _ENLARGEMENT)
 
 
+# -- fine discrete Gaussian noise, which is nearly that of rounded continuous Gaussian noise
+
+_RESERVED = 1e-3  # part of δ for the difference
+_LARGEST_EXPONENT = 700.0  # of exp
+_LEAST_ROOM = 2e-10  # of δ / (1 + e^ε). Below it, noise would have to be finer than the integers of a table are
+
+
+def discreteness(scale: float, num_features: int) -> float:
+    """An upper bound τ of the total variation between discrete Gaussian noise and rounded continuous Gaussian noise.
+
+    Formal guarantee: let P be the discrete Gaussian distribution of parameter σ on the integers, and R that of a normal
+    number of standard deviation σ, rounded to an integer. Let φ be the normal density, S = Σ_k φ(k), and s and t
+    independent and uniform on [−1/2, 1/2]. Then P(k) = φ(k) / S, and R(k) = φ(k) E exp(−(2ks + s²) / 2σ²), which is
+    the integral of φ around k. So Σ_k R(k)² / P(k) = S² E_k E_st exp(−(2k(s + t) + s² + t²) / 2σ²), with k from P.
+    By Poisson summation Σ_k φ(k − a) = 1 + 2 Σ_j exp(−2π²σ²j²) cos(2πja) ≤ S for every a. So E_k exp(λk) =
+    exp(λ²σ²/2) Σ_k φ(k − λσ²) / S ≤ exp(λ²σ²/2). With λ = −(s + t)/σ², the sum is at most S² E exp(st/σ²) =
+    S² E cosh(st/σ²) ≤ S² (1 + E(st)² cosh(1/4σ²) / 2σ⁴) = S² (1 + cosh(1/4σ²) / 288σ⁴), as cosh x ≤ 1 + x² cosh(x) / 2.
+    For σ ≥ 1, S ≤ 1 + 3 exp(−2π²σ²). So χ² = Σ R²/P − 1 is at most
+    (1 + 3 exp(−2π²σ²))² (1 + cosh(1/4σ²) / 288σ⁴) − 1. Coordinates are independent, so 1 + χ² becomes (1 + χ²)^F. The
+    total variation, E_P |R/P − 1| / 2, is at most half the root of (1 + χ²)^F − 1 (Cauchy–Schwarz).
+
+    Args:
+      scale: σ, of noise on integers.
+      num_features: F, the number of coordinates with independent noise.
+    """
+    if scale < 1:
+        return 1.0
+    poisson = 3 * math.exp(-2 * math.pi**2 * scale**2)
+    log_ratio = 2 * math.log1p(poisson) + math.log1p(math.cosh(1 / (4 * scale**2)) / (288 * scale**4))
+    exponent = num_features * log_ratio
+    return min(1.0, math.sqrt(math.expm1(exponent)) / 2 * (1 + _ENLARGEMENT)) if exponent < 1 else 1.0
+
+
+def finest_scale(num_features: int, largest: float) -> float:
+    """A scale σ ≥ 1 for which ``discreteness(σ, F)`` is at most ``largest``, a positive number.
+
+    Args:
+      num_features: F.
+      largest: of the total variation.
+    """
+    scale = max(1.0, (num_features / 288) ** 0.25 / math.sqrt(2 * largest))
+    while discreteness(scale, num_features) > largest:
+        scale *= 1.01
+    return scale
+
+
+def takes_fine_noise(budget: PrivacyBudget) -> bool:
+    """Whether secure Gaussian noise for a budget is calibrated like continuous noise, if it is fine enough."""
+    return budget.delta >= _LEAST_ROOM * (1 + math.exp(min(budget.epsilon, _LARGEST_EXPONENT)))
+
+
+def largest_discreteness(budget: PrivacyBudget) -> float:
+    """τ that :func:`fine_rho` leaves room for: (1 + e^ε) τ is a thousandth of δ."""
+    return _RESERVED * budget.delta / (1 + math.exp(min(budget.epsilon, _LARGEST_EXPONENT)))
+
+
+@functools.lru_cache(maxsize=256)
+def fine_rho(budget: PrivacyBudget) -> float:
+    """The largest ρ of fine discrete Gaussian noise that is (ε, δ)-differentially private, rounded down.
+
+    Formal guarantee: let M be a sequence of measurements with discrete Gaussian noise, and R the same with rounded
+    continuous noise. Integers plus a rounded number are the rounded sum. So R is post-processing of continuous noise,
+    and (ε, δ′)-differentially private for δ′ = ``gaussian_delta(1/√(2ρ), ε)``, because Σ ρ = Σ μ²/2, and μ² adds up
+    (Dong, Roth & Su 2022, corollary 3.3). Let τ be the sum of the ``discreteness`` of all measurements. Results of M
+    and R on the same rows have a total variation of at most τ: replace the noise of one measurement after the other.
+    So for any event and neighbours, M(D) ≤ R(D) + τ ≤ e^ε R(D′) + δ′ + τ ≤ e^ε M(D′) + δ′ + (1 + e^ε) τ.
+
+    Raises:
+      ValueError: if δ = 0, or float64 is too inaccurate for the budget.
+    """
+    # Twice what is reserved is subtracted, which covers rounding.
+    within = PrivacyBudget(budget.epsilon, budget.delta * (1 - 2 * _RESERVED))
+    return (1 - _ENLARGEMENT) / (2 * gaussian_noise_multiplier(within) ** 2)
+
+
+def fine_delta(rho: float, epsilon: float, discreteness: float) -> float:
+    """A δ for which fine discrete Gaussian noise is (ε, δ)-differentially private, see :func:`fine_rho`.
+
+    Args:
+      rho: Σ ρ.
+      epsilon: ε.
+      discreteness: τ, the sum of those of all measurements.
+    """
+    room = (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * discreteness
+    return (gaussian_delta(1 / math.sqrt(2 * rho), epsilon) + room) * (1 + _ENLARGEMENT)
+
+
+def discrete_epsilon(rho: float, delta: float, discreteness: float | None) -> float:
+    """ε at δ of measurements with discrete Gaussian noise, rounded up: the lesser one of two that are valid.
+
+    One is ``zcdp_epsilon``. The other is the least ε with ``gaussian_delta(1/√(2ρ), ε)`` + (1 + e^ε) τ ≤ δ, see
+    :func:`fine_rho`.
+
+    Args:
+      rho: Σ ρ.
+      delta: δ.
+      discreteness: τ, the sum of those of all measurements; None if it is not known.
+
+    Examples:
+      >>> from kme_jax import PrivacyBudget
+      >>> from kme_jax.privacy import discrete_epsilon, fine_rho, zcdp_epsilon
+      >>> rho = fine_rho(PrivacyBudget(1.0, 1e-6))
+      >>> print(f"{discrete_epsilon(rho, 1e-6, 1e-12):.3f} instead of {zcdp_epsilon(rho, 1e-6):.3f}")
+      1.000 instead of 1.079
+    """
+    least = zcdp_epsilon(rho, delta)
+    if discreteness is None or rho == 0:
+        return least
+    epsilon, multiplier = 0.0, 1 / math.sqrt(2 * rho)
+    for _ in range(100):  # increasing, with the least solution as its limit
+        rest = delta - (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * discreteness
+        if rest <= 0:
+            return least
+        before, epsilon = epsilon, gaussian_epsilon(multiplier, rest)
+        if epsilon <= before * (1 + _ENLARGEMENT):
+            break
+    epsilon *= 1 + _ENLARGEMENT
+    return min(least, epsilon) if fine_delta(rho, epsilon, discreteness) <= delta else least
+
+
 @functools.lru_cache(maxsize=256)
 def zcdp_rho(budget: PrivacyBudget) -> float:
     """The largest ρ for which ρ-zCDP implies (ε, δ)-differential privacy, rounded down.

@@ -8,20 +8,28 @@ from collections.abc import Sequence
 
 from kme_jax._numerics.registry import storable
 from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, Relation
-from kme_jax.privacy.calibration import gaussian_delta, zcdp_delta, zcdp_rho
+from kme_jax.privacy.calibration import (
+    fine_delta,
+    fine_rho,
+    gaussian_delta,
+    largest_discreteness,
+    takes_fine_noise,
+    zcdp_delta,
+    zcdp_rho,
+)
 from kme_jax.privacy.mechanisms import Mechanism
 
 _SUM_ROUNDING = 1e-12  # relative: above the rounding of a sum of a few shares, and far below that of ``zcdp_rho``
 
 
-@storable(former_fields={"private": "secure"}, added_fields=("relation",))
+@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness"))
 @dataclasses.dataclass(frozen=True)
 class Composition:
     """Several measurements of the same rows with Gaussian noise, as one mechanism.
 
     A measurement may depend on the results of earlier ones. Together the measurements are (ε, δ)-differentially
     private, because ρ adds up for discrete noise (Bun & Steinke 2016, lemma 1.7) and μ² for continuous noise (Dong,
-    Roth & Su 2022, corollary 3.3).
+    Roth & Su 2022, corollary 3.3), and for fine discrete noise, see ``kme_jax.privacy.calibration.fine_rho``.
 
     Attributes:
       epsilon: ε.
@@ -31,6 +39,8 @@ class Composition:
       secure: whether the noise of all measurements is secure.
       mu: √Σ μ² for continuous noise, else None.
       relation: which databases are neighbours.
+      discreteness: τ of fine discrete noise, the sum of those of the measurements or what is reserved for them; None
+        for other noise.
     """
 
     epsilon: float
@@ -40,6 +50,7 @@ class Composition:
     secure: bool
     mu: float | None = None
     relation: Relation = REPLACE_ONE
+    discreteness: float | None = None
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -53,17 +64,27 @@ class Composition:
           budget: (ε, δ).
           failure_probability: the sum of the failure probabilities of the maps to be measured.
         """
-        rho = _planned_rho(budget, failure_probability)
-        return cls(budget.epsilon, budget.delta, rho, failure_probability, True, relation=budget.relation)
+        within = _within(budget, failure_probability)
+        fine = takes_fine_noise(within)
+        rho, closeness = (fine_rho(within), largest_discreteness(within)) if fine else (zcdp_rho(within), None)
+        return cls(
+            budget.epsilon,
+            budget.delta,
+            rho,
+            failure_probability,
+            True,
+            relation=budget.relation,
+            discreteness=closeness,
+        )
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:
         """The composition of measurements that were made.
 
         Formal guarantee: it is (ε, δ)-differentially private for the given budget. For discrete noise, Σ ρ is at most
-        the ρ of the budget, or δ of Σ ρ is small enough. ``zcdp_rho`` rounds the ρ of the budget down by 1e-9, which
-        covers the rounding of a sum of shares. So measurements whose shares add up to 1 or less are never refused here,
-        after they were made.
+        the ρ of the budget, or δ of Σ ρ is small enough. ``zcdp_rho`` and ``fine_rho`` round the ρ of the budget down
+        by 1e-9, which covers the rounding of a sum of shares. So measurements whose shares add up to 1 or less are
+        never refused here, after they were made. If one of them has no τ, none is used.
 
         Args:
           mechanisms: of the measurements.
@@ -75,13 +96,20 @@ class Composition:
         """
         if any(mechanism.relation != budget.relation for mechanism in mechanisms):
             raise ValueError("the measurements are for another relation than the budget")
-        rho = mu = None
+        rho = mu = closeness = None
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
         rhos = [mechanism.rho for mechanism in mechanisms if mechanism.rho is not None]
         if len(rhos) == len(mechanisms):
-            rho = math.fsum(rhos)
-            within = rho <= _planned_rho(budget, failure) * (1 + _SUM_ROUNDING)
-            delta = 0.0 if within else zcdp_delta(rho, budget.epsilon)
+            rho, left = math.fsum(rhos), _within(budget, failure)
+            parts = [mechanism.discreteness for mechanism in mechanisms if mechanism.discreteness is not None]
+            if len(parts) == len(mechanisms):
+                # Maps that depend on earlier results may have other τ than they happen to have here.
+                closeness = max(math.fsum(parts), largest_discreteness(left))
+                most = fine_rho(left) if closeness <= largest_discreteness(left) * (1 + _SUM_ROUNDING) else 0.0
+                delta = fine_delta(rho, budget.epsilon, closeness)
+            else:
+                most, delta = zcdp_rho(left), zcdp_delta(rho, budget.epsilon)
+            delta = 0.0 if rho <= most * (1 + _SUM_ROUNDING) else delta
         else:
             mus = [mechanism.mu for mechanism in mechanisms if mechanism.mu is not None]
             if len(mus) < len(mechanisms):
@@ -91,8 +119,9 @@ class Composition:
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than (ε, δ) = ({budget.epsilon:g}, {budget.delta:g})")
         secure = all(m.secure for m in mechanisms)
-        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation)
+        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation, closeness)
 
 
-def _planned_rho(budget: PrivacyBudget, failure_probability: float) -> float:
-    return zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - failure_probability))
+def _within(budget: PrivacyBudget, failure_probability: float) -> PrivacyBudget:
+    """The budget less what may fail."""
+    return dataclasses.replace(budget, delta=budget.delta - failure_probability)

@@ -38,7 +38,7 @@ class LaplaceNoise(Noise):
             raise ValueError(f"share must be 1 for Laplace noise, got {share}")
         return Calibrated(sensitivity / budget.epsilon, "exact", budget.epsilon)
 
-    def calibrate_securely(self, sensitivity, budget, share):
+    def calibrate_securely(self, sensitivity, budget, share, num_features):
         if budget.delta != 0:
             raise ValueError(f"Laplace noise gives delta = 0, got {budget.delta}: use delta = 0 or Gaussian noise")
         if share != 1:

@@ -25,13 +25,14 @@ from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
-from kme_jax.privacy.calibration import zcdp_epsilon
+from kme_jax.privacy.calibration import discrete_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
-_RELATION = {"relation": str}  # is in a line only if it is not replace_one: earlier versions then refuse the ledger
+# A relation other than replace_one, and τ if there is one. Earlier versions refuse a ledger with them.
+_OPTIONAL = {"relation": str, "discreteness": float}
 
 _LARGEST = 1e100  # a limit of all numbers in a ledger
 
@@ -60,6 +61,7 @@ class Entry:
       rho: ρ of zero-concentrated differential privacy; ε²/2 for a pure ε (Bun & Steinke 2016, proposition 1.4).
       failure_probability: the failure probability of the sensitivity, over public randomness.
       relation: which databases are neighbours.
+      discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for others.
     """
 
     database: str
@@ -69,6 +71,7 @@ class Entry:
     rho: float
     failure_probability: float
     relation: Relation = REPLACE_ONE
+    discreteness: float | None = None
 
     @property
     def record(self) -> dict[str, str | float]:
@@ -76,14 +79,17 @@ class Entry:
         record = dataclasses.asdict(self)
         if self.relation == REPLACE_ONE:
             del record["relation"]
+        if self.discreteness is None:
+            del record["discreteness"]
         return record
 
     def under(self, relation: Relation) -> Entry:
         """The same release under a relation.
 
         Formal guarantee: to replace a row is to remove one and to add one. So a release for add_remove has the ρ of a
-        group of two rows under replace_one: 2² ρ (Bun & Steinke 2016, proposition 1.9). ε is that of this ρ at δ. Its
-        noise is Gaussian, and its sensitivity cannot fail, see :meth:`Ledger.spend`.
+        group of two rows under replace_one: 2² ρ (Bun & Steinke 2016, proposition 1.9). τ is a property of the noise
+        alone. ε is that of this ρ and τ at δ. Its noise is Gaussian, and its sensitivity cannot fail, see
+        :meth:`Ledger.spend`.
 
         Raises:
           ValueError: if the release is for replace_one, and the relation is add_remove.
@@ -93,7 +99,8 @@ class Entry:
         if relation == ADD_REMOVE:
             raise ValueError("a release for replace_one has no guarantee under add_remove")
         rho = 4 * self.rho
-        return dataclasses.replace(self, epsilon=zcdp_epsilon(rho, self.delta), rho=rho, relation=relation)
+        epsilon = discrete_epsilon(rho, self.delta, self.discreteness)
+        return dataclasses.replace(self, epsilon=epsilon, rho=rho, relation=relation)
 
 
 _TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
@@ -125,6 +132,7 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
       * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
         there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
       * "relation": "add_remove", if the total is for this relation.
+      * "discreteness": Σ τ, if all releases have a τ.
 
     Raises:
       ValueError: if the total δ is 1 or more, which protects nobody.
@@ -138,10 +146,13 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
     delta = delta if delta >= 2 * failure else delta + failure
     if not delta < 1:
         raise ValueError(f"the total delta of all releases is {delta:g}: it must be below 1")
+    parts = [s.discreteness for s in spendings if s.discreteness is not None]
+    discreteness = math.fsum(parts) if len(parts) == len(spendings) else None
     if len(spendings) == 1:
         epsilon, last_epsilon = last.epsilon, last.epsilon
     else:
-        epsilon, last_epsilon = (composed_epsilon(len(spendings), rho, pure, failure, d) for d in (delta, last.delta))
+        spent = len(spendings), rho, pure, failure
+        epsilon, last_epsilon = (composed_epsilon(*spent, d, discreteness) for d in (delta, last.delta))
     return {
         "releases": len(spendings),
         "rho": rho,
@@ -150,18 +161,28 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
         "failure_probability": failure,
         "pure_epsilons": pure,
         "at_delta": {"epsilon": last_epsilon, "delta": last.delta} if math.isfinite(last_epsilon) else None,
-    } | ({} if relation == REPLACE_ONE else {"relation": relation})
+    } | _if_known(relation=None if relation == REPLACE_ONE else relation, discreteness=discreteness)
+
+
+def _if_known(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def composed_epsilon(
-    releases: int, rho: float, pure_epsilons: Sequence[float], failure_probability: float, delta: float
+    releases: int,
+    rho: float,
+    pure_epsilons: Sequence[float],
+    failure_probability: float,
+    delta: float,
+    discreteness: float | None = None,
 ) -> float:
     """ε of several releases of the same rows at a δ, rounded up; inf if no finite ε is valid.
 
     Formal guarantee: the result is the least ε of this list that is valid. A release with δ = 0 is *pure*.
 
     * Σ ε of the pure releases, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
-    * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12).
+    * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12). If there is a τ, also
+      the ε of continuous noise, see ``kme_jax.privacy.calibration.discrete_epsilon``.
     * Σ ε of the pure releases, plus ε of the ρ of the other releases at δ less the failure probabilities: basic
       composition of (Σ ε, 0) and (ε, δ). The ρ of the other releases is the total ρ less Σ ε²/2, with the rounding of
       the difference added.
@@ -172,15 +193,17 @@ def composed_epsilon(
       pure_epsilons: ε of each pure release.
       failure_probability: the sum of the failure probabilities of the sensitivities.
       delta: δ.
+      discreteness: Σ τ; None if a release has no τ.
     """
     pure = math.fsum(pure_epsilons) * (1 + _ROUNDING) if len(pure_epsilons) > 1 else math.fsum(pure_epsilons)
     remaining_delta = delta - failure_probability * (1 + _ROUNDING)
     valid = [pure] if len(pure_epsilons) == releases else []
     if remaining_delta > 0:
-        valid.append(zcdp_epsilon(rho, remaining_delta))
+        valid.append(discrete_epsilon(rho, remaining_delta, discreteness))
     if remaining_delta > 0 and 0 < len(pure_epsilons) < releases:
         other_rho = rho * (1 + _ROUNDING) - math.fsum(epsilon**2 / 2 for epsilon in pure_epsilons)
-        valid.append((pure + zcdp_epsilon(max(other_rho, rho * _ROUNDING), remaining_delta)) * (1 + _ROUNDING))
+        other_epsilon = discrete_epsilon(max(other_rho, rho * _ROUNDING), remaining_delta, None)
+        valid.append((pure + other_epsilon) * (1 + _ROUNDING))
     return min(valid, default=math.inf)
 
 
@@ -191,6 +214,7 @@ def check_total(
     rho: float | None,
     failure_probability: float,
     relation: Relation = REPLACE_ONE,
+    discreteness: float | None = None,
 ) -> None:
     """Checks a total that was read from a file against the statement that contains it.
 
@@ -201,12 +225,13 @@ def check_total(
       rho: ρ of the statement; None for Laplace noise. The ledger has the ρ that was reserved, which may be larger.
       failure_probability: the sum of the failure probabilities of the statement's measurements.
       relation: that of the statement.
+      discreteness: that of the statement.
 
     Raises:
       ValueError: if a number does not follow from the rest, up to a relative error of 1e-6, or is less than that of the
         last release alone.
     """
-    if not isinstance(total, Mapping) or set(total) - set(_RELATION) != set(_TOTAL_FIELDS):
+    if not isinstance(total, Mapping) or set(total) - set(_OPTIONAL) != set(_TOTAL_FIELDS):
         raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
     of_total = total.get("relation", REPLACE_ONE)
     known = "relation" not in total or of_total == ADD_REMOVE
@@ -214,7 +239,7 @@ def check_total(
         raise ValueError("total: the relation does not follow from that of the statement")
     if relation != of_total and rho is not None and delta > 0:
         rho = 4 * rho
-        epsilon = zcdp_epsilon(rho, delta)
+        epsilon = discrete_epsilon(rho, delta, discreteness)
     releases, pure, at_delta = total["releases"], total["pure_epsilons"], total["at_delta"]
     if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
         raise ValueError("total: releases must be a whole number, at least 1")
@@ -223,13 +248,15 @@ def check_total(
     if at_delta is not None and not (isinstance(at_delta, Mapping) and set(at_delta) == {"epsilon", "delta"}):
         raise ValueError("total: at_delta must have epsilon and delta, or be null")
     numbers = {name: total[name] for name in ("rho", "epsilon", "delta", "failure_probability")}
+    numbers |= {name: total[name] for name in ("discreteness",) if name in total}
     numbers |= {f"pure_epsilons {i}": value for i, value in enumerate(pure)}
     numbers |= {} if at_delta is None else {f"at_delta {name}": value for name, value in at_delta.items()}
     for name, value in numbers.items():
-        positive = "epsilon" in name or name == "rho"
+        positive = "epsilon" in name or name in ("rho", "discreteness")
         if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if positive else value >= 0):
             raise ValueError(f"total: {name} must be a number{' above 0' if positive else ', at least 0'}")
-        if not value < (1 if "delta" in name and "epsilon" not in name else _LARGEST):
+        below_one = name == "discreteness" or ("delta" in name and "epsilon" not in name)
+        if not value < (1 if below_one else _LARGEST):
             raise ValueError(f"total: {name} is too large")
 
     def follows(name: str, value: float, expected: float) -> None:
@@ -240,6 +267,11 @@ def check_total(
         if not numbers[name] >= least * (1 - _TOLERANCE):
             raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than the {least:.9g} of the last release")
 
+    closeness = total.get("discreteness")
+    if closeness is not None:
+        if discreteness is None:
+            raise ValueError("total: discreteness must be absent, as the last release has none")
+        at_least("discreteness", discreteness)
     last_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
     pure_rho = math.fsum(value**2 / 2 for value in pure)
     if delta == 0:
@@ -261,13 +293,14 @@ def check_total(
             raise ValueError("total: the relation of a single release is that of the statement")
         follows("epsilon", numbers["epsilon"], epsilon)
         follows("delta", numbers["delta"], delta)
-        expected, least = epsilon, composed_epsilon(1, numbers["rho"], pure, numbers["failure_probability"], delta)
+        spent = 1, numbers["rho"], pure, numbers["failure_probability"]
+        expected, least = epsilon, composed_epsilon(*spent, delta, closeness)
         if not least <= epsilon * (1 + _TOLERANCE):
             raise ValueError(f"total: rho is {numbers['rho']:.9g}, which is more than epsilon and delta allow")
     else:
         spent = releases, numbers["rho"], pure, numbers["failure_probability"]
-        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"]))
-        expected = composed_epsilon(*spent, delta)
+        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"], closeness))
+        expected = composed_epsilon(*spent, delta, closeness)
     if (at_delta is None) != math.isinf(expected):
         raise ValueError("total: at_delta must be null if and only if no ε is finite at the δ of the last release")
     if at_delta is not None:
@@ -389,7 +422,8 @@ class Ledger:
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         epsilon, delta, failure = mechanism.epsilon, mechanism.delta, mechanism.failure_probability
-        entry = Entry(database, time, float(epsilon), float(delta), float(rho), float(failure), mechanism.relation)
+        numbers = float(epsilon), float(delta), float(rho), float(failure)
+        entry = Entry(database, time, *numbers, mechanism.relation, mechanism.discreteness)
         with self._locked() as file:
             content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
             entries, unfinished = self._parse(content)
@@ -483,13 +517,16 @@ def _entry(line: bytes) -> Entry | None:
         text = line.decode()
         record, end = json.JSONDecoder(object_pairs_hook=_unique_keys).raw_decode(text)
         only_mark_follows = _UNFINISHED.decode().startswith(text[end:])
-        if only_mark_follows and isinstance(record, dict) and set(record) - set(_RELATION) == set(_FIELDS):
+        if only_mark_follows and isinstance(record, dict) and set(record) - set(_OPTIONAL) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
             types_match &= "relation" not in record or record["relation"] == ADD_REMOVE
+            types_match &= isinstance(record.get("discreteness", 1.0), float)
             if types_match and all(0 <= number < _LARGEST for number in numbers):
                 entry = Entry(**record)
-                return entry if entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 else None
+                closeness = 0.5 if entry.discreteness is None else entry.discreteness
+                valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < closeness < 1
+                return entry if valid else None
     return None
 
 

@@ -36,12 +36,14 @@ class Calibrated(NamedTuple):
       calibration: the name of the rule.
       epsilon: ε of this measurement alone.
       rho: ρ of zero-concentrated differential privacy, for secure noise that states one; else None.
+      discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; else None.
     """
 
     scale: float
     calibration: str
     epsilon: float
     rho: float | None = None
+    discreteness: float | None = None
 
 
 class Noise(abc.ABC):
@@ -85,7 +87,9 @@ class Noise(abc.ABC):
         """
 
     @abc.abstractmethod
-    def calibrate_securely(self, sensitivity: float, budget: PrivacyBudget, share: float) -> Calibrated:
+    def calibrate_securely(
+        self, sensitivity: float, budget: PrivacyBudget, share: float, num_features: int
+    ) -> Calibrated:
         """Calibrates secure noise, which is discrete, for integers.
 
         Formal guarantee: noise of this scale, added to integers that differ by at most the sensitivity, is
@@ -96,6 +100,7 @@ class Noise(abc.ABC):
           sensitivity: the sensitivity of the integers in :attr:`norm`.
           budget: (ε, δ), with the failure probability subtracted from δ.
           share: the share of the budget.
+          num_features: F, the number of integers.
 
         Raises:
           ValueError: if this noise does not allow the budget or the share, or the noise does not fit 64-bit integers.
@@ -162,7 +167,7 @@ def noise_of(name: str) -> Noise:
     return _KINDS[name]
 
 
-@storable(former_fields={"private": "secure"}, added_fields=("relation",))
+@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -174,7 +179,7 @@ class Mechanism:
       sensitivity: the L2 (Gaussian) or L1 (Laplace) sensitivity that the noise was calibrated to.
       epsilon: ε.
       delta: δ.
-      calibration: "analytic", "classical" or (discrete) "zcdp" for Gaussian noise, "exact" for Laplace noise.
+      calibration: "analytic", "classical" or (coarse integers) "zcdp" for Gaussian noise, "exact" for Laplace noise.
       num_rows: N.
       secure: whether the noise is secure: cryptographic and exact. Results with simulated noise must not be published.
       noise_source: the source of the noise.
@@ -183,6 +188,8 @@ class Mechanism:
       failure_probability: the share of δ that is reserved for a sensitivity that may fail, over public randomness.
       relation: which databases are neighbours. Under add_remove, ``num_rows`` is a noisy count, or 1 for the
         measurement of this count.
+      discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for other
+        noise.
     """
 
     noise: str = dataclasses.field(metadata={"static": True})
@@ -198,6 +205,7 @@ class Mechanism:
     grid: float | None = None
     failure_probability: float = 0.0
     relation: Relation = dataclasses.field(default=REPLACE_ONE, metadata={"static": True})
+    discreteness: float | None = None
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"

@@ -190,7 +190,8 @@ def secure_mechanism(
     largest, delta = proved_distance(integer_map, budget.delta, budget.relation)
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
     sensitivity = kind.sensitivity(largest, integer_map.num_features, integers=True)
-    calibrated = kind.calibrate_securely(sensitivity, PrivacyBudget(budget.epsilon, delta), share)
+    size = integer_map.num_features
+    calibrated = kind.calibrate_securely(sensitivity, dataclasses.replace(budget, delta=delta), share, size)
     if calibrated.rho is None and budget.delta > 0:
         raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")
     grid = 1 / (integer_map.units * num_rows)
@@ -208,6 +209,7 @@ def secure_mechanism(
         grid=grid,
         failure_probability=integer_map.failure_probability if delta < budget.delta else 0.0,
         relation=budget.relation,
+        discreteness=calibrated.discreteness,
     )
 
 
@@ -223,7 +225,8 @@ def perturb_securely(
     one row is replaced, the largest norm of a row if one is added or removed. Under add_remove, N is private: the sum
     is divided by a public number that replaces it (``IntegerEmbedding.with_public_count``). The discrete Gaussian of
     parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any dimension (Canonne, Kamath & Steinke 2020,
-    theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``; δ is lowered by the probability that the diameter
+    theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``. If it is fine, ``fine_rho`` is used, which needs
+    less noise; δ is lowered by the probability that the diameter
     fails. For δ = 0 the discrete Laplace distribution of scale √F Δ/ε is (ε, 0). All numbers from the features of the
     rows to the noisy sum are integers; division by s N is post-processing. Measurements whose shares sum to 1 or less
     are (ε, δ) together, even if a map depends on the results of earlier measurements: ρ adds up (Bun & Steinke 2016,

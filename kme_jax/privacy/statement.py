@@ -16,11 +16,12 @@ from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
 from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
-from kme_jax.privacy.calibration import gaussian_epsilon, zcdp_epsilon
+from kme_jax.privacy.calibration import discrete_epsilon, gaussian_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
-FIRST_VERSION, _LAST_FILE = 3, 4  # of statements that are read, and of JSON schemas in schemas/
+FIRST_VERSION, _LAST_FILE = 3, 5  # of statements that are read, and of JSON schemas in schemas/
+_FINE_NOISE = 5  # the first version with fine noise
 GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
 
 _RELATIONS: dict[Relation, str] = {
@@ -102,7 +103,13 @@ def version_of(statement: Any) -> int:
 
 
 def as_version(statement: dict[str, Any], version: int) -> dict[str, Any]:
-    """A statement of the newest version as one of an earlier version: without the fields that came later."""
+    """A statement of the newest version as one of an earlier version: without the fields that came later.
+
+    Raises:
+      ValueError: if the noise is fine, which statements before version 5 did not know.
+    """
+    if version < _FINE_NOISE and statement["discreteness"] is not None:
+        raise ValueError(f"statement_version: noise that is fine has at least version {_FINE_NOISE}")
     return {name: statement[name] for name in schema(version)["properties"]} | {"statement_version": version}
 
 
@@ -133,7 +140,7 @@ def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
     """ε, at the δ of the mechanism, for a person who has k rows: from k²ρ or kμ, or kε for Laplace noise."""
     delta = mechanism.delta - mechanism.failure_probability
     if rows != 1 and mechanism.rho is not None:
-        return zcdp_epsilon(rows**2 * mechanism.rho, delta)
+        return discrete_epsilon(rows**2 * mechanism.rho, delta, mechanism.discreteness)
     if rows != 1 and (mu := mechanism.mu) is not None:
         return gaussian_epsilon(1 / (rows * mu), delta)
     return rows * mechanism.epsilon
@@ -232,6 +239,7 @@ def statement_of(
         "num_rows": mechanisms[-1].num_rows,
         "groups": [{"rows": k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
         "rho": combined.rho,
+        "discreteness": combined.discreteness,
         "measurements": measurements,
         "public_inputs": list(public_inputs),
         "not_covered": [
@@ -329,6 +337,10 @@ def describe(statement: dict[str, Any]) -> str:
         )
     if statement["rho"] is not None:
         lines.append(f"ρ = {statement['rho']:.6g} of zero-concentrated differential privacy.")
+    if statement.get("discreteness") is not None:  # statements of earlier versions do not have it
+        lines.append(
+            f"The noise is like rounded continuous noise, up to a probability of {statement['discreteness']:.2g}."
+        )
     lines += [f"For a person with {g['rows']} rows ε is {rounded_up(g['epsilon'])}." for g in statement["groups"][1:]]
     if statement["total"] and statement["total"]["releases"] > 1:
         earlier = statement["total"]["releases"] - 1

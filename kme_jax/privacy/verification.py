@@ -22,15 +22,18 @@ from kme_jax.privacy import statement as statements
 from kme_jax.privacy.budget import MAX_EPSILON, REPLACE_ONE, PrivacyBudget
 from kme_jax.privacy.calibration import (
     Calibration,
+    discrete_epsilon,
+    discreteness,
+    fine_rho,
     gaussian_epsilon,
     gaussian_noise_multiplier,
-    zcdp_epsilon,
     zcdp_rho,
 )
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter, proved_distance
 
+_ROOM = 1e-3  # relative, of an ε
 _MAX_NOISE = 100  # the largest noise of a coordinate, in scales of the noise
 _MAX_ROWS = 2**32  # more than a table with a private number of rows may have
 _MAX_EXACT = 2.0**50  # larger integers may be off by one after division of their rounded multiples by the grid
@@ -65,7 +68,8 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     source_is_known = kind.is_source(m.noise_source) if m.secure else m.noise_source == Mechanism.noise_source
     require(source_is_known, "the source of the noise is not known")
     require(m.rho is not None or m.mu is not None or m.delta == 0, "the noise has no ρ, and δ is not 0")
-    kind.check(m, PrivacyBudget(budget.epsilon, m.delta - m.failure_probability), share)
+    require(m.discreteness is None or 0 < m.discreteness < 1, "the discreteness of the noise is out of range")
+    kind.check(m, dataclasses.replace(budget, delta=m.delta - m.failure_probability), share)
 
 
 def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
@@ -92,6 +96,8 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
     failure = integers.failure_probability if delta < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
+    if m.discreteness is not None:
+        check_follows("the discreteness", m.discreteness, discreteness(m.scale / m.grid, feature_map.num_features))
 
 
 def check_coordinates(noisy: NoisyEmbedding) -> None:
@@ -130,9 +136,9 @@ def check_embedding(noisy: NoisyEmbedding, budget: PrivacyBudget, share: float =
 
 def _share(mechanism: Mechanism, budget: PrivacyBudget) -> float:
     """The share of a budget that a mechanism with Gaussian noise spends."""
-    calibrated = PrivacyBudget(budget.epsilon, mechanism.delta - mechanism.failure_probability)
+    calibrated = dataclasses.replace(budget, delta=mechanism.delta - mechanism.failure_probability)
     if mechanism.rho is not None:
-        share = mechanism.rho / zcdp_rho(calibrated)
+        share = mechanism.rho / (zcdp_rho if mechanism.discreteness is None else fine_rho)(calibrated)
     else:
         multiplier = gaussian_noise_multiplier(calibrated, cast(Calibration, mechanism.calibration))
         share = (mechanism.sensitivity / mechanism.scale * multiplier) ** 2
@@ -165,13 +171,21 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     expected = Composition.of(mechanisms, with_room(PrivacyBudget(c.epsilon, c.delta)))
     for name in ("rho", "mu"):
         check_follows(name, getattr(c, name), getattr(expected, name))
+    known = c.discreteness is not None and expected.discreteness is not None  # it depends on ε more than others do
+    same = c.discreteness == expected.discreteness or (
+        known and math.isclose(c.discreteness, expected.discreteness, rel_tol=_ROOM)
+    )
+    require(same, "the discreteness does not follow from the mechanisms")
     for name in ("relation", "secure", "failure_probability"):
         equal = getattr(c, name) == getattr(expected, name)
         require(equal, "the composition does not follow from the mechanisms")
     delta = c.delta - c.failure_probability
     # Classical calibration has more noise than ε needs, so ε does not follow from its noise.
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):
-        check_follows("ε", c.epsilon, zcdp_epsilon(c.rho, delta) if c.mu is None else gaussian_epsilon(1 / c.mu, delta))
+        least = gaussian_epsilon(1 / c.mu, delta) if c.mu else discrete_epsilon(c.rho, delta, c.discreteness)
+        fine = c.discreteness is not None  # fine noise has a little more than ε needs, which covers rounding
+        require(least <= c.epsilon * (1 + TOLERANCE), "ε does not follow from the noise")
+        require(least >= c.epsilon * (1 - (_ROOM if fine else TOLERANCE)), "ε does not follow from the noise")
 
 
 def check_described(measurements: Any, mechanisms: Sequence[Mechanism]) -> None:
@@ -228,7 +242,8 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         epsilon, delta, rho = (statement[name] for name in ("epsilon", "delta", "rho"))
-        check_total(statement["total"], epsilon, delta, rho, failure, statements.relation_of(statement))
+        relation, closeness = statements.relation_of(statement), statement.get("discreteness")
+        check_total(statement["total"], epsilon, delta, rho, failure, relation, closeness)
 
 
 # Proofs were in other modules in earlier versions.

@@ -31,7 +31,8 @@ from jaxtyping import Bool, Float, Int, Int64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.table import Binning, Block, Moment, TableMap
+from kme_jax.feature_maps.base import MAX_SUM_BITS
+from kme_jax.feature_maps.table import COUNT_WEIGHT, Binning, Block, Moment, TableMap
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth, standing_out
@@ -51,11 +52,13 @@ _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
-# Largest and smallest weight of a block of one cell in a measurement with moments. Scores are rounded to about this
-# part of their range.
-_WEIGHT_UNIT, _LEAST_UNIT = 1 << 16, 1 << 12
-_UNIT_BITS = 42  # of the product of the unit and N, so that sums have room in 64 bits
-_PLAIN_UNIT = 64  # of measurements without moments: of tables with more rows, and by earlier versions
+# Largest and smallest weight of a block of one cell. It is the number of units of integer noise in one row. So noise is
+# fine, and scores are rounded to this part of their range.
+_WEIGHT_UNIT, _LEAST_UNIT = 1 << 20, 1 << 12
+_PLAIN_UNIT = 64  # of measurements without moments: by earlier versions, and where others would not fit 64 bits
+_UNITS = (*(_WEIGHT_UNIT >> i for i in range(_WEIGHT_UNIT.bit_length() - _LEAST_UNIT.bit_length() + 1)), _PLAIN_UNIT)
+_MOST_NOISE = 2.0**54  # σ, in units
+_MOST_MOMENT_WEIGHT = (1 << 31) - 1  # so that the square of a rounded score fits 64 bits
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
 # there are none, and of the product of a pair.
@@ -125,18 +128,35 @@ class Layout:
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
         is_split = 1 < num_codes <= most
-        unit = _unit(_most_rows(num_rows, relation))
-        return cls(tuple(binnings), target if is_split else -1, target, unit, is_split, is_split)
+        layout = cls(tuple(binnings), target if is_split else -1, target, _WEIGHT_UNIT, is_split, is_split)
+        return layout._with_room(_most_rows(num_rows, relation), rho)
 
     @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
         """The layout that a plan and its first measurement were created for."""
-        least = min(block.weight for block in map_of(singles).blocks[: len(plan.bins)])
-        most_rows = _most_rows(singles.mechanism.num_rows, singles.mechanism.relation)
-        unit = _PLAIN_UNIT if least < _LEAST_UNIT else _unit(most_rows)
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
-        return cls(tuple(binnings), split, target, unit, num_blocks > num_columns, num_blocks > 2 * num_columns)
+        has_totals, has_classes = num_blocks > num_columns, num_blocks > 2 * num_columns
+        layout, block = cls(tuple(binnings), split, target, 1, has_totals, has_classes), map_of(singles).blocks[0]
+        for unit in _UNITS:
+            of_unit = dataclasses.replace(layout, unit=unit)
+            if of_unit.weight(block.size) == block.weight:
+                return of_unit
+        raise ValueError("the weight of the first marginal is unknown")
+
+    def _with_room(self, num_rows: int, rho: float) -> Layout:
+        """The layout with the largest unit for which sums over N rows, and noise, fit 64 bits under every plan."""
+
+        def fits(layout: Layout) -> bool:
+            return all(
+                num_rows * largest.weight < 2**MAX_SUM_BITS
+                and math.sqrt(largest.sum_of_squares / (share * rho)) < _MOST_NOISE
+                for largest, share in zip(largest_maps(layout), shares(layout), strict=True)
+                if share
+            )
+
+        layouts = [dataclasses.replace(self, unit=unit) for unit in _UNITS]
+        return next(filter(fits, layouts), layouts[-1])
 
     @property
     def columns(self) -> list[int]:
@@ -210,9 +230,14 @@ def shares_of_all(layout: Layout, relation: Relation) -> tuple[float, float, flo
     return part * first, part * second, part * third
 
 
-def count_map(binnings: Sequence[Binning]) -> TableMap:
-    """The measurement of a private number of rows: a marginal with a single cell."""
-    return TableMap(tuple(binnings), (Block((0,), (np.zeros(binnings[0].num_cells, np.int64),)),))
+def count_map(binnings: Sequence[Binning], weight: int = COUNT_WEIGHT) -> TableMap:
+    """The measurement of a private number of rows: a marginal with a single cell.
+
+    Args:
+      binnings: one for each column.
+      weight: ω, in whose units noise is an integer. Earlier versions measured with 1.
+    """
+    return TableMap(tuple(binnings), (Block((0,), (np.zeros(binnings[0].num_cells, np.int64),), weight=weight),))
 
 
 def noisy_count(noisy: NoisyEmbedding) -> int:
@@ -224,12 +249,6 @@ def noisy_count(noisy: NoisyEmbedding) -> int:
 def _most_rows(num_rows: int, relation: Relation) -> int:
     """The number of rows for which sums of integers have room: N, or the limit of a private N."""
     return num_rows if relation == REPLACE_ONE else MOST_PRIVATE_ROWS
-
-
-def _unit(num_rows: int) -> int:
-    """The weight of a block of one cell for N rows."""
-    unit = min(_WEIGHT_UNIT, 1 << max(0, _UNIT_BITS - num_rows.bit_length()))
-    return unit if unit >= _LEAST_UNIT else _PLAIN_UNIT
 
 
 def _fine_noise(num_pairs: int, rho: float) -> float:
@@ -263,7 +282,8 @@ def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
 
     A block adds 2 ω² to the squared diameter, and a moment 4 ω².
     """
-    return max(1, round(math.sqrt(cost / 2 * np.mean([float(block.weight) ** 2 for block in blocks]))))
+    weight = round(math.sqrt(cost / 2 * np.mean([float(block.weight) ** 2 for block in blocks])))
+    return min(max(1, weight), _MOST_MOMENT_WEIGHT)
 
 
 def singles_map(layout: Layout) -> TableMap:
@@ -847,7 +867,7 @@ class Largest:
     failure_probability = 0.0
     is_of_rows: ClassVar[bool] = True
     units = 1.0
-    num_features = 2**62  # more than any map has; Gaussian noise, which tables have, does not depend on it
+    num_features = 2**36  # more than any map has that fits into memory
 
     @property
     def diameter(self) -> float:

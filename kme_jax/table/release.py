@@ -227,7 +227,8 @@ def _checked_statement(
     complete = {NAMES[0], *counted} <= set(measured) <= {*NAMES, *counted}
     require(complete, "a measurement is missing, or has an unknown name")
     for name in counted:
-        require(plans.map_of(measured[name]).equals(plans.count_map(binnings)), "the number of rows is not measured")
+        of_rows = plans.count_map(binnings), plans.count_map(binnings, 1)
+        require(any(map(plans.map_of(measured[name]).equals, of_rows)), "the number of rows is not measured")
         check_embedding(measured[name], budget, plans.COUNT_SHARE)
         follows = measured[name].mechanism.num_rows == 1 and plans.noisy_count(measured[name]) == statement["num_rows"]
         require(follows, "the number of rows does not follow from its measurement")
