@@ -92,8 +92,8 @@ def _floating(*points: AnyArray) -> list[Array]:
 
 def _no_spectral_measure(kernel: Kernel) -> ValueError:
     return ValueError(
-        f"{type(kernel).__name__} is not shift-invariant, so it has no spectral measure: use a SubspaceMap instead of "
-        "Fourier features"
+        f"{type(kernel).__name__} is not shift-invariant, or does not state it (is_shift_invariant, spectral_sample). "
+        "So it has no spectral measure: use public points, and a SubspaceMap"
     )
 
 

@@ -49,6 +49,7 @@ QUICK = (
     "kme_jax.nonprivate.Reference",
     "kme_jax.perturb",
     "kme_jax.perturb_securely",
+    "kme_jax.privacy.discrete_epsilon",
     "kme_jax.privacy.gaussian_noise_multiplier",
     "kme_jax.privacy.zcdp_epsilon",
     "kme_jax.spectral_map",

@@ -467,3 +467,38 @@ def test_folders_without_a_later_field_still_load(folder, tmp_path, monkeypatch)
     artifacts.seal(tmp_path / "copy")
     with pytest.raises(ReleaseError, match=r"privacy\.json"):
         kme_jax.load(tmp_path / "copy")
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Claims(Kernel):
+    """A kernel that states facts which may be false."""
+
+    factor: float
+    shift: float
+    is_nonnegative: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    diagonal_bound = 1.0
+
+    def __call__(self, x, y):
+        return self.pairwise(x[None], y[None])[0, 0]
+
+    def pairwise(self, x, y, *, expand=False):
+        squares = jnp.sum(jnp.square(x[:, None] - y[None]), axis=2)
+        near = jnp.where(squares < 0.3, 1.0, 0.0)
+        return self.factor * jnp.cos(jnp.sqrt(squares + 1e-30) * 3) * (1 - self.shift) + self.shift * near
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (_Claims(4.0, 0.0, False), "k.z, z. is 4 at a point, above diagonal_bound = 1"),
+        (_Claims(1.0, 0.0), "k is -.* at two points, but is_nonnegative is True"),
+        (_Claims(1.0, 1.0), "it is not a kernel: its values"),
+    ],
+    ids=["diagonal", "sign", "indefinite"],
+)
+def test_facts_of_a_kernel_that_its_values_contradict_are_refused(kernel, message):
+    points = np.random.default_rng(0).uniform(size=(60, 2))
+    with pytest.raises(ValueError, match=message):
+        SubspaceMap.from_points(kernel, points)

@@ -380,7 +380,7 @@ class _Linear(kernels.Kernel):
     "kernel", [_Linear(), _Linear() + UNIT[0], UNIT[0] * _Linear()], ids=lambda k: type(k).__name__
 )
 def test_a_kernel_without_spectral_measure_is_refused_in_one_line(kernel, orthogonal):
-    with pytest.raises(ValueError, match=rf"^{type(kernel).__name__} is not shift-invariant, so .*") as error:
+    with pytest.raises(ValueError, match=rf"^{type(kernel).__name__} is not shift-invariant, or .*") as error:
         FourierMap.from_kernel(jax.random.key(0), kernel, 4, 2, orthogonal=orthogonal)
     assert "\n" not in str(error.value)
 

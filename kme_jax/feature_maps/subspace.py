@@ -47,6 +47,7 @@ _TILE = 512  # B consists of square tiles of this size, so that one program serv
 # Spectral norms are bounded by products with random vectors (see _norm_bound).
 _NUM_PROBES = 10
 _PROBE_FACTOR = 10.0  # the failure probability is _PROBE_FACTOR ** -_NUM_PROBES = 1e-10
+_NUM_LOOKED_AT, _ROUNDING = 128, 1e-10  # points at which the facts of a kernel are checked
 _PROBE_SEED = 20180610
 _NUM_CHECKS = 4  # random vectors that a map read from a file is checked with
 _MAX_DEVIATION = 0.01  # a basis B is refused if the bound of ‖B K_SS Bᵀ − I‖ is larger
@@ -268,6 +269,28 @@ def _norm_bound(power: int, products: np.ndarray) -> float:
     return (_PROBE_FACTOR * math.sqrt(2 / math.pi) * largest) ** (1 / power)
 
 
+def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
+    """Refuses a kernel whose values at some of the points contradict its facts, on which the noise rests.
+
+    This is no proof that they are true.
+
+    Raises:
+      ValueError: k(z, z) is above ``diagonal_bound``, a value is negative though ``is_nonnegative``, or the Gram matrix
+        has a negative eigenvalue or is not symmetric.
+    """
+    looked_at = points[np.linspace(0, len(points) - 1, _NUM_LOOKED_AT).astype(int)]  # always so many: one program
+    values, most = np.asarray(gram.gram(kernel, looked_at)), kernel.diagonal_bound
+    name, rounding = type(kernel).__name__, _ROUNDING * max(1.0, float(np.abs(values).max()))
+    largest = float(np.diag(values).max())
+    if not largest <= most + rounding:
+        raise ValueError(f"{name}: k(z, z) is {largest:.4g} at a point, above diagonal_bound = {most:.4g}")
+    if kernel.is_nonnegative and not float(values.min()) >= -rounding:
+        raise ValueError(f"{name}: k is {values.min():.4g} at two points, but is_nonnegative is True")
+    symmetric = float(np.abs(values - values.T).max()) <= rounding
+    if not symmetric or float(np.linalg.eigvalsh(values)[0]) < -rounding * _NUM_LOOKED_AT:
+        raise ValueError(f"{name}: it is not a kernel: its values at the points are not a positive semidefinite matrix")
+
+
 @reproducible_jit
 def _features(kernel, points, pivot_points, basis):
     return gram.gram(kernel, points, pivot_points) @ basis.T
@@ -330,12 +353,14 @@ class SubspaceMap(FeatureMap):
 
         Raises:
           ValueError: if points are not a finite [M, d] array, or the tolerance is not positive, or not below any
-            k(z, z), or too small for an orthonormal basis in float64.
+            k(z, z), or too small for an orthonormal basis in float64; or values of the kernel at the points contradict
+            what it states.
         """
         points = check_points(points, "points").astype(np.float64)
         if not tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {tolerance}")
         num_points, dim = points.shape
+        _check_facts(kernel, points)
         builder, pivots = _Builder(kernel, dim), []
         for start in range(0, num_points, _BLOCK):
             block = points[start : start + _BLOCK]

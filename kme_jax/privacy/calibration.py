@@ -233,7 +233,7 @@ def discrete_epsilon(rho: float, delta: float, discreteness: float | None) -> fl
       >>> from kme_jax.privacy import discrete_epsilon, fine_rho, zcdp_epsilon
       >>> rho = fine_rho(PrivacyBudget(1.0, 1e-6))
       >>> print(f"{discrete_epsilon(rho, 1e-6, 1e-12):.3f} instead of {zcdp_epsilon(rho, 1e-6):.3f}")
-      1.000 instead of 1.079
+      1.000 instead of 1.078
     """
     least = zcdp_epsilon(rho, delta)
     if discreteness is None or rho == 0:

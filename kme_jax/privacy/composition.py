@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from kme_jax._numerics.registry import storable
-from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, Relation
+from kme_jax.privacy.budget import MAX_EPSILON, REPLACE_ONE, PrivacyBudget, Relation
 from kme_jax.privacy.calibration import (
     fine_delta,
     fine_rho,
@@ -78,7 +78,7 @@ class Composition:
         )
 
     @classmethod
-    def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget) -> Composition:
+    def of(cls, mechanisms: Sequence[Mechanism], budget: PrivacyBudget, *, tolerance: float = 0.0) -> Composition:
         """The composition of measurements that were made.
 
         Formal guarantee: it is (ε, δ)-differentially private for the given budget. For discrete noise, Σ ρ is at most
@@ -89,6 +89,8 @@ class Composition:
         Args:
           mechanisms: of the measurements.
           budget: (ε, δ).
+          tolerance: by how much they may spend more, relative to ε. It is for measurements that were read from a file:
+            other versions of the libraries round otherwise.
 
         Raises:
           ValueError: if the measurements spend more than the budget, or their noise is not Gaussian, or is of both
@@ -97,25 +99,27 @@ class Composition:
         if any(mechanism.relation != budget.relation for mechanism in mechanisms):
             raise ValueError("the measurements are for another relation than the budget")
         rho = mu = closeness = None
+        allowed = dataclasses.replace(budget, epsilon=min(budget.epsilon * (1 + tolerance), MAX_EPSILON))
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
         rhos = [mechanism.rho for mechanism in mechanisms if mechanism.rho is not None]
         if len(rhos) == len(mechanisms):
-            rho, left = math.fsum(rhos), _within(budget, failure)
+            rho, left = math.fsum(rhos), _within(allowed, failure)
             parts = [mechanism.discreteness for mechanism in mechanisms if mechanism.discreteness is not None]
             if len(parts) == len(mechanisms):
                 # Maps that depend on earlier results may have other τ than they happen to have here.
-                closeness = max(math.fsum(parts), largest_discreteness(left))
-                most = fine_rho(left) if closeness <= largest_discreteness(left) * (1 + _SUM_ROUNDING) else 0.0
-                delta = fine_delta(rho, budget.epsilon, closeness)
+                reserved = largest_discreteness(_within(budget, failure))
+                closeness = max(math.fsum(parts), reserved)
+                most = fine_rho(left) if closeness <= reserved * (1 + _SUM_ROUNDING) else 0.0
+                delta = fine_delta(rho, allowed.epsilon, closeness)
             else:
-                most, delta = zcdp_rho(left), zcdp_delta(rho, budget.epsilon)
+                most, delta = zcdp_rho(left), zcdp_delta(rho, allowed.epsilon)
             delta = 0.0 if rho <= most * (1 + _SUM_ROUNDING) else delta
         else:
             mus = [mechanism.mu for mechanism in mechanisms if mechanism.mu is not None]
             if len(mus) < len(mechanisms):
                 raise ValueError("a composition needs measurements with Gaussian noise, all continuous or all discrete")
             mu = math.sqrt(math.fsum(value**2 for value in mus))
-            delta = gaussian_delta(1 / mu, budget.epsilon)
+            delta = gaussian_delta(1 / mu, allowed.epsilon)
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than (ε, δ) = ({budget.epsilon:g}, {budget.delta:g})")
         secure = all(m.secure for m in mechanisms)

@@ -251,7 +251,7 @@ def perturb_securely(
       >>> total = integer_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
       >>> noisy = perturb_securely(total, PrivacyBudget(1.0, 1e-5))
       >>> print(f"σ = {noisy.mechanism.scale:.4f}, secure: {noisy.mechanism.secure}")
-      σ = 0.0057, secure: True
+      σ = 0.0053, secure: True
     """
     _check_integers(embedding, budget)
     integers = embedding.integer_map

@@ -21,13 +21,13 @@ from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
-from kme_jax._numerics.validation import require
+from kme_jax._numerics.validation import TOLERANCE, require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, relation_of
-from kme_jax.privacy.verification import check_embedding, check_statement, with_room
+from kme_jax.privacy.verification import check_embedding, check_statement
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
     Kind,
@@ -199,9 +199,11 @@ def table_statement(
     measured: dict[str, NoisyEmbedding],
     budget: PrivacyBudget,
     total: dict[str, Any] | None,
+    *,
+    tolerance: float = 0.0,
 ) -> dict[str, Any]:
-    """The privacy statement of measurements that spend no more than a budget."""
-    composition = Composition.of([noisy.mechanism for noisy in measured.values()], budget)
+    """The privacy statement of measurements that spend no more than a budget, see ``Composition.of``."""
+    composition = Composition.of([noisy.mechanism for noisy in measured.values()], budget, tolerance=tolerance)
     return privacy_statement(
         measured, composition=composition, public_inputs=public_inputs(schema, target), total=total
     )
@@ -243,11 +245,7 @@ def _checked_statement(
         singles = plans.Singles.read(layout, measured[NAMES[0]])
         require(not plans.zoom_blocks(layout, singles), "the measurement of what stands out is missing")
     in_order = {name: measured[name] for name in (COUNT, *NAMES) if name in measured}
-    expected = table_statement(schema, target, in_order, with_room(budget), total)
-    return expected | {
-        "epsilon": budget.epsilon,
-        "groups": [{"rows": 1, "epsilon": budget.epsilon}, *expected["groups"][1:]],
-    }
+    return table_statement(schema, target, in_order, budget, total, tolerance=TOLERANCE)
 
 
 @short_repr
