@@ -182,7 +182,7 @@ class DoubledLaplace(Noise):
     def calibrate(self, sensitivity, budget, calibration, share):
         return Calibrated(2 * sensitivity / budget.epsilon, "doubled", budget.epsilon)
 
-    def calibrate_securely(self, sensitivity, budget, share, num_features):
+    def calibrate_securely(self, sensitivity, budget, share, num_features, fine=None):
         return Calibrated(2 * sensitivity / budget.epsilon, "doubled", budget.epsilon)
 
     def add_securely(self, values, scale):

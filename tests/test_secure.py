@@ -34,6 +34,7 @@ from kme_jax.privacy import (
     zcdp_epsilon,
     zcdp_rho,
 )
+from kme_jax.privacy.calibration import takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.perturb import perturb_integers
 from kme_jax.synthesis import joint_reduced_set
@@ -219,11 +220,15 @@ def test_a_share_is_a_part_of_the_budget(embedding, rows, share):
 def test_shares_that_add_up_to_one_spend_the_budget_and_never_more(epsilon, delta):
     """A refusal would come when the budget is spent."""
     integers, budget = TableMap.of_codes(7).integers(100), PrivacyBudget(epsilon, delta)
+    fine = takes_fine_noise(budget)
     for shares in [(0.5, 0.15, 0.35), (0.9, 0.1), (1.0,), (0.1,) * 10, (1 / 3,) * 3]:
-        whole = Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in shares], budget)
+        parts = [secure_mechanism(integers, 100, budget, share=share, fine=fine) for share in shares]
+        whole = Composition.of(parts, budget)
         assert whole.rho == pytest.approx(Composition.planned(budget).rho, rel=1e-6)
     with pytest.raises(ValueError, match=r"spend more than \(ε, δ\)"):
-        Composition.of([secure_mechanism(integers, 100, budget, share=share) for share in (0.5, 0.6)], budget)
+        Composition.of(
+            [secure_mechanism(integers, 100, budget, share=share, fine=fine) for share in (0.5, 0.6)], budget
+        )
 
 
 def test_without_opendp_the_extra_is_named():

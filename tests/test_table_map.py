@@ -144,7 +144,7 @@ def test_shares_of_a_budget_compose(rng):
     blocks = [dataclasses.replace(block, weight=block.weight << 16) for block in MAP.blocks]
     fine = dataclasses.replace(MAP, blocks=tuple(blocks))
     embedding = integer_embedding(fine, _rows(rng).astype(float))
-    parts = [perturb_securely(embedding, budget, share=share).mechanism for share in (0.5, 0.15, 0.35)]
+    parts = [perturb_securely(embedding, budget, share=share, fine=True).mechanism for share in (0.5, 0.15, 0.35)]
     whole = perturb_securely(embedding, budget).mechanism
     assert sum(part.rho for part in parts) <= Composition.planned(budget).rho
     assert sum(part.rho for part in parts) == pytest.approx(whole.rho, rel=1e-6)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import jax
 import numpy as np
@@ -14,16 +15,17 @@ from jaxtyping import PRNGKeyArray, Shaped
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.shapes import AnyArray
+from kme_jax._numerics.validation import are_close
 from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.privacy import perturb
 from kme_jax.privacy.budget import PrivacyBudget, check_num_rows, check_number
-from kme_jax.privacy.calibration import Calibration
+from kme_jax.privacy.calibration import Calibration, fine_rho, takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import Diameter, NoisyEmbedding
+from kme_jax.privacy.mechanisms import Diameter, Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.storage.folders import (
     ROOM,
@@ -139,10 +141,9 @@ def measure_generator(
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
     # All checks that can fail come before anything is spent.
-    mechanisms = [secure_mechanism(features.integers(len(rows)), len(rows), budget, share=share)]
+    shares_of_maps = [(features, share)] if labels is None else [(features, share), (labels, count_share)]
+    mechanisms, fine = _mechanisms(shares_of_maps, len(rows), budget)
     remaining = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)
-    if labels is not None:
-        mechanisms.append(secure_mechanism(labels.integers(len(rows)), len(rows), remaining, share=count_share))
     composition = Composition.of(mechanisms, budget)
     measured_maps: list[FeatureMap] = [features] if labels is None else [features, labels]
     without_noise = [
@@ -158,17 +159,42 @@ def measure_generator(
         spending.check()
     sums = integer_embedding(features, rows, progress=progress)
     counts = None if labels is None else integer_embedding(labels, class_labels(features, rows))
-    planned = Composition.planned(budget, composition.failure_probability)
-    total = None if spending is None else spending.spend(planned)
+    total = None if spending is None else spending.spend(composition)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        noisy = perturb_securely(sums, budget, share=share)
-        shares = None if counts is None else perturb_securely(counts, remaining, share=count_share)
+        noisy = perturb_securely(sums, budget, share=share, fine=fine)
+        shares = None if counts is None else perturb_securely(counts, remaining, share=count_share, fine=fine)
         measured = GeneratorMeasurement(noisy, shares, composition, total)
         if folder is not None:
             measured.save(folder)
     if shares is not None:
         warn_of_uncounted_rows(shares)
     return measured
+
+
+def _mechanisms(
+    shares: list[tuple[FeatureMap, float]], num_rows: int, budget: PrivacyBudget
+) -> tuple[list[Mechanism], bool]:
+    """The mechanisms of maps with these shares of a budget, and whether their noise is fine.
+
+    It is fine if no noise has to be larger for that. This is decided from the maps, N and the budget alone.
+    """
+
+    def calibrated(fine: bool) -> list[Mechanism]:
+        mechanisms, left = [], budget
+        for feature_map, share in shares:
+            integers = feature_map.integers(num_rows)
+            mechanisms.append(secure_mechanism(integers, num_rows, left, share=share, fine=fine))
+            left = dataclasses.replace(left, delta=left.delta - mechanisms[-1].failure_probability)
+        return mechanisms
+
+    mechanisms = calibrated(False)
+    left = dataclasses.replace(budget, delta=budget.delta - mechanisms[0].failure_probability)
+    if not takes_fine_noise(left):
+        return mechanisms, False
+    with_fine = calibrated(True)
+    whole = [cast(float, mechanism.rho) / share for mechanism, (_, share) in zip(with_fine, shares, strict=True)]
+    fine = all(are_close(rho, fine_rho(left)) for rho in whole)
+    return (with_fine, True) if fine else (mechanisms, False)
 
 
 def warn_of_uncounted_rows(counts: NoisyEmbedding) -> None:

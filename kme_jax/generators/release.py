@@ -32,6 +32,7 @@ from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statemen
 from kme_jax.privacy.verification import (
     check_coordinates,
     check_described,
+    check_discreteness,
     check_parts,
     check_sensitivity,
     check_statement,
@@ -317,6 +318,8 @@ class GeneratorRelease:
             composition = decode(tree["composition"], arrays, Composition)
             check_parts(generator.mechanisms, composition)
             check_described(tree["measurements"], generator.mechanisms)
+            for described, mechanism in zip(tree["measurements"], generator.mechanisms, strict=True):
+                check_discreteness(mechanism, described["feature_map"]["num_features"])
             if len(generator.mechanisms) == 2:
                 if generator.shares is None:
                     raise ValueError("counts of classes belong to shares")

@@ -38,7 +38,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if gaussian_delta(noise_multiplier, middle) > delta else (low, middle)
-    return high * (1 + _ENLARGEMENT)
+    return high * (1 + max(_ENLARGEMENT, _CANCELLATION * noise_multiplier))
 
 
 def _analytic_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -193,8 +193,9 @@ def fine_rho(budget: PrivacyBudget) -> float:
     Formal guarantee: let M be a sequence of measurements with discrete Gaussian noise, and R the same with rounded
     continuous noise. Integers plus a rounded number are the rounded sum. So R is post-processing of continuous noise,
     and (ε, δ′)-differentially private for δ′ = ``gaussian_delta(1/√(2ρ), ε)``, because Σ ρ = Σ μ²/2, and μ² adds up
-    (Dong, Roth & Su 2022, corollary 3.3). Let τ be the sum of the ``discreteness`` of all measurements. Results of M
-    and R on the same rows have a total variation of at most τ: replace the noise of one measurement after the other.
+    (Dong, Roth & Su 2022, corollary 3.3). Let τ be the sum of upper bounds of the ``discreteness`` of all measurements,
+    which hold whatever the results of earlier ones are. Results of M and R on the same rows have a total variation of
+    at most τ: replace the noise of one measurement after the other.
     So for any event and neighbours, M(D) ≤ R(D) + τ ≤ e^ε R(D′) + δ′ + τ ≤ e^ε M(D′) + δ′ + (1 + e^ε) τ.
 
     Raises:

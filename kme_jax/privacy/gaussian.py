@@ -52,17 +52,14 @@ class GaussianNoise(Noise):
         epsilon = budget.epsilon if share == 1 else gaussian_epsilon(multiplier, budget.delta)
         return Calibrated(sensitivity * multiplier, calibration, epsilon)
 
-    def calibrate_securely(self, sensitivity, budget, share, num_features):
-        """Calibrates noise on integers. All measurements of a sequence have one calibration, because it depends on the
-        budget alone for shares below 1. Noise of integers that are too coarse for it is then larger than it has to be.
-        """
-        if not takes_fine_noise(budget):
-            return _calibrated(sensitivity, budget, share, zcdp_rho(budget))
-        fine = _calibrated(sensitivity, budget, share, fine_rho(budget), num_features)
-        if share < 1:
-            return fine
-        coarse = _calibrated(sensitivity, budget, share, zcdp_rho(budget))
-        return fine if fine.scale <= coarse.scale else coarse
+    def calibrate_securely(self, sensitivity, budget, share, num_features, fine=None):
+        if fine is None and share == 1 and takes_fine_noise(budget):
+            noise = _calibrated(sensitivity, budget, share, fine_rho(budget), num_features)
+            if are_close(noise.rho, fine_rho(budget)):  # the integers are fine enough
+                return noise
+        if fine:
+            return _calibrated(sensitivity, budget, share, fine_rho(budget), num_features)
+        return _calibrated(sensitivity, budget, share, zcdp_rho(budget))
 
     def add_securely(self, values, scale):
         return secure.add_gaussian(values, scale)

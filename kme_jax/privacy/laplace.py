@@ -38,7 +38,7 @@ class LaplaceNoise(Noise):
             raise ValueError(f"share must be 1 for Laplace noise, got {share}")
         return Calibrated(sensitivity / budget.epsilon, "exact", budget.epsilon)
 
-    def calibrate_securely(self, sensitivity, budget, share, num_features):
+    def calibrate_securely(self, sensitivity, budget, share, num_features, fine=None):
         if budget.delta != 0:
             raise ValueError(f"Laplace noise gives delta = 0, got {budget.delta}: use delta = 0 or Gaussian noise")
         if share != 1:
@@ -54,7 +54,7 @@ class LaplaceNoise(Noise):
 
     def check(self, mechanism, budget, share):
         m = mechanism
-        exact = m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None
+        exact = m.calibration == "exact" and m.delta == 0 and share == 1 and m.rho is None and m.discreteness is None
         require(exact, "the mechanism is not that of Laplace noise")
         check_follows("scale", m.scale, m.sensitivity / m.epsilon)
         check_follows("ε", m.epsilon, budget.epsilon)

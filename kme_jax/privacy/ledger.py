@@ -269,8 +269,8 @@ def check_total(
 
     closeness = total.get("discreteness")
     if closeness is not None:
-        if discreteness is None:
-            raise ValueError("total: discreteness must be absent, as the last release has none")
+        if discreteness is None or pure:
+            raise ValueError("total: discreteness must be absent, as a release has none")
         at_least("discreteness", discreteness)
     last_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
     pure_rho = math.fsum(value**2 / 2 for value in pure)
@@ -526,6 +526,7 @@ def _entry(line: bytes) -> Entry | None:
                 entry = Entry(**record)
                 closeness = 0.5 if entry.discreteness is None else entry.discreteness
                 valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < closeness < 1
+                valid = valid and (entry.delta > 0 or entry.discreteness is None)
                 return entry if valid else None
     return None
 

@@ -88,7 +88,7 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def calibrate_securely(
-        self, sensitivity: float, budget: PrivacyBudget, share: float, num_features: int
+        self, sensitivity: float, budget: PrivacyBudget, share: float, num_features: int, fine: bool | None = None
     ) -> Calibrated:
         """Calibrates secure noise, which is discrete, for integers.
 
@@ -101,6 +101,7 @@ class Noise(abc.ABC):
           budget: (ε, δ), with the failure probability subtracted from δ.
           share: the share of the budget.
           num_features: F, the number of integers.
+          fine: see ``secure_mechanism``. Noise that knows of no such choice ignores it.
 
         Raises:
           ValueError: if this noise does not allow the budget or the share, or the noise does not fit 64-bit integers.

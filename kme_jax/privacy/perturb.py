@@ -169,7 +169,13 @@ def perturb(
 
 
 def secure_mechanism(
-    integer_map: HasIntegers, num_rows: int, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
+    integer_map: HasIntegers,
+    num_rows: int,
+    budget: PrivacyBudget,
+    *,
+    share: float = 1.0,
+    noise: str | None = None,
+    fine: bool | None = None,
 ) -> Mechanism:
     """The mechanism of :func:`perturb_securely`, in the units of ψ. It does not need the rows.
 
@@ -181,6 +187,9 @@ def secure_mechanism(
       budget: (ε, δ), for all measurements of a sequence together.
       share: the share of the budget's ρ for this measurement. Its own ε is then smaller.
       noise: a kind of noise. If None, discrete Gaussian noise, or discrete Laplace noise for δ = 0.
+      fine: whether Gaussian noise is calibrated by ``fine_rho``, and made larger if it would be too coarse for it. It
+        has to be the same for all measurements of a sequence. If None, it is calibrated by ``fine_rho`` if the share is
+        1 and the integers are fine enough, and by ``zcdp_rho`` otherwise.
 
     Raises:
       ValueError: if N < 1, or the noise does not fit 64-bit integers, or the share is not in (0, 1] (for Laplace noise:
@@ -191,7 +200,7 @@ def secure_mechanism(
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
     sensitivity = kind.sensitivity(largest, integer_map.num_features, integers=True)
     size = integer_map.num_features
-    calibrated = kind.calibrate_securely(sensitivity, dataclasses.replace(budget, delta=delta), share, size)
+    calibrated = kind.calibrate_securely(sensitivity, dataclasses.replace(budget, delta=delta), share, size, fine)
     if calibrated.rho is None and budget.delta > 0:
         raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")
     grid = 1 / (integer_map.units * num_rows)
@@ -214,7 +223,12 @@ def secure_mechanism(
 
 
 def perturb_securely(
-    embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0, noise: str | None = None
+    embedding: IntegerEmbedding,
+    budget: PrivacyBudget,
+    *,
+    share: float = 1.0,
+    noise: str | None = None,
+    fine: bool | None = None,
 ) -> NoisyEmbedding:
     """μ̃ = (Σ_n q(x_n) + noise) / (s N), with secure noise. The result may be published.
 
@@ -255,14 +269,19 @@ def perturb_securely(
     """
     _check_integers(embedding, budget)
     integers = embedding.integer_map
-    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise)
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise, fine=fine)
     add, grid = noise_of(mechanism.noise).add_securely, cast(float, mechanism.grid)
     noisy = add(integers.released(embedding.total), mechanism.scale / grid)
     return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * grid, mechanism)
 
 
 def perturb_integers(
-    key: PRNGKeyArray, embedding: IntegerEmbedding, budget: PrivacyBudget, *, share: float = 1.0
+    key: PRNGKeyArray,
+    embedding: IntegerEmbedding,
+    budget: PrivacyBudget,
+    *,
+    share: float = 1.0,
+    fine: bool | None = None,
 ) -> NoisyEmbedding:
     """:func:`perturb_securely` with simulated Gaussian noise of the same size. NOT PRIVATE.
 
@@ -273,6 +292,7 @@ def perturb_integers(
       embedding: Σ_n q(x_n).
       budget: (ε, δ), δ > 0.
       share: see :func:`secure_mechanism`.
+      fine: see :func:`secure_mechanism`.
 
     Raises:
       TypeError: if the embedding is not an ``IntegerEmbedding``.
@@ -281,7 +301,7 @@ def perturb_integers(
     _check_integers(embedding, budget)
     zcdp_rho(budget)
     integers = embedding.integer_map
-    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share)
+    mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, fine=fine)
     mechanism = dataclasses.replace(mechanism, secure=False, noise_source=Mechanism.noise_source)
     released = integers.released(embedding.total)
     grid = cast(float, mechanism.grid)

@@ -91,8 +91,23 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
     failure = integers.failure_probability if delta < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
-    if m.discreteness is not None:
-        check_follows("the discreteness", m.discreteness, discreteness(m.scale / m.grid, feature_map.num_features))
+    check_discreteness(m, feature_map.num_features)
+
+
+def check_discreteness(mechanism: Mechanism, num_features: int) -> None:
+    """Checks that τ of a mechanism, if it has one, is that of its noise.
+
+    Args:
+      mechanism: a mechanism that was read from a file.
+      num_features: F.
+
+    Raises:
+      ValueError: if τ does not follow from the noise, or there is no grid.
+    """
+    if mechanism.discreteness is not None:
+        require(mechanism.grid is not None, "noise without a grid has a discreteness")
+        expected = discreteness(mechanism.scale / cast(float, mechanism.grid), num_features)
+        check_follows("the discreteness", mechanism.discreteness, expected)
 
 
 def check_coordinates(noisy: NoisyEmbedding) -> None:
@@ -173,7 +188,7 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     # Classical calibration has more noise than ε needs, so ε does not follow from its noise.
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):
         least = gaussian_epsilon(1 / c.mu, delta) if c.mu else discrete_epsilon(c.rho, delta, c.discreteness)
-        fine = c.discreteness is not None  # fine noise has a little more than ε needs, which covers rounding
+        fine = c.discreteness is not None  # a part of δ is reserved for it
         require(least <= c.epsilon * (1 + TOLERANCE), "ε does not follow from the noise")
         require(least >= c.epsilon * (1 - (_ROOM if fine else TOLERANCE)), "ε does not follow from the noise")
 

@@ -20,8 +20,9 @@ from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
-from kme_jax.feature_maps.table import TableMap
+from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
 from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.calibration import takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import NoisyEmbedding
@@ -66,6 +67,11 @@ class _Session:
     def rows_are_public(self) -> bool:
         return self.budget.relation == REPLACE_ONE
 
+    @property
+    def fine(self) -> bool:
+        """Whether all noise is calibrated by ``fine_rho``. It depends on the budget alone."""
+        return takes_fine_noise(self.budget)
+
     def sum(self, number: int, feature_map: TableMap, count: int = 1) -> IntegerEmbedding:
         """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE.
 
@@ -94,9 +100,9 @@ class _Session:
     def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
         """Step 2 for the measurement of this number."""
         if self.simulation is None:
-            return perturb_securely(embedding, self.budget, share=share)
+            return perturb_securely(embedding, self.budget, share=share, fine=self.fine)
         key = jax.random.fold_in(self.simulation, number)
-        return perturb_integers(key, embedding, self.budget, share=share)
+        return perturb_integers(key, embedding, self.budget, share=share, fine=self.fine)
 
     def measure(self, number: int, feature_map: TableMap, share: float, count: int) -> NoisyEmbedding:
         """Steps 1 and 2, see :meth:`sum`."""
@@ -214,12 +220,13 @@ def _check_room(layout: plans.Layout, shares: Sequence[float], num_rows: int, bu
       ValueError: a sum of weights over N rows, or the noise, may not fit 64-bit integers.
     """
     if budget.relation != REPLACE_ONE:
-        secure_mechanism(plans.Largest(1, 1), 1, budget, share=plans.COUNT_SHARE)
+        of_rows = plans.Largest(COUNT_WEIGHT**2, COUNT_WEIGHT)
+        secure_mechanism(of_rows, 1, budget, share=plans.COUNT_SHARE, fine=takes_fine_noise(budget))
     for largest, share in zip(plans.largest_maps(layout), shares, strict=True):
         if share:
             if num_rows * largest.weight >= 2**MAX_SUM_BITS:
                 raise ValueError(f"num_rows: {num_rows} rows are more than can be summed exactly; release fewer")
-            secure_mechanism(largest, num_rows, budget, share=share)
+            secure_mechanism(largest, num_rows, budget, share=share, fine=takes_fine_noise(budget))
 
 
 def _draft(
@@ -232,7 +239,8 @@ def _draft(
     target: str | None,
 ) -> TableMeasurement:
     """A measurement without rows or noise. If its statement or its folder cannot be written, nothing is spent yet."""
-    mechanism = secure_mechanism(singles_map.integers(num_rows), num_rows, budget, share=share)
+    integers, fine = singles_map.integers(num_rows), takes_fine_noise(budget)
+    mechanism = secure_mechanism(integers, num_rows, budget, share=share, fine=fine)
     nothing = NoisyEmbedding(singles_map, np.zeros(singles_map.num_features), mechanism)
     statement = privacy_statement({NAMES[0]: nothing}, composition=planned, public_inputs=public_inputs(schema, target))
     return TableMeasurement(

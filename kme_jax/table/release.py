@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
-from kme_jax._numerics.validation import TOLERANCE, require
+from kme_jax._numerics.validation import TOLERANCE, are_close, require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
@@ -204,6 +204,10 @@ def table_statement(
 ) -> dict[str, Any]:
     """The privacy statement of measurements that spend no more than a budget, see ``Composition.of``."""
     composition = Composition.of([noisy.mechanism for noisy in measured.values()], budget, tolerance=tolerance)
+    planned = Composition.planned(budget)
+    if composition.discreteness is not None and not are_close(cast(float, composition.rho), cast(float, planned.rho)):
+        # Noisy counts decided that a measurement was left out. With others it would have been made.
+        composition = dataclasses.replace(composition, rho=planned.rho)
     return privacy_statement(
         measured, composition=composition, public_inputs=public_inputs(schema, target), total=total
     )
