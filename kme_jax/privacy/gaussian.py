@@ -55,7 +55,7 @@ class GaussianNoise(Noise):
     def calibrate_securely(self, sensitivity, budget, share, num_features, fine=None):
         if fine is None and share == 1 and takes_fine_noise(budget):
             noise = _calibrated(sensitivity, budget, share, fine_rho(budget), num_features)
-            if are_close(noise.rho, fine_rho(budget)):  # the integers are fine enough
+            if are_close(cast(float, noise.rho), fine_rho(budget)):  # the integers are fine enough
                 return noise
         if fine:
             return _calibrated(sensitivity, budget, share, fine_rho(budget), num_features)
@@ -77,7 +77,7 @@ class GaussianNoise(Noise):
             if m.rho is None or not (fine or (m.calibration == "zcdp" and m.discreteness is None)):
                 raise ValueError("the mechanism is not that of discrete Gaussian noise")
             most = share * (fine_rho(budget) if fine else zcdp_rho(budget))
-            if fine:
+            if m.discreteness is not None:
                 within = m.discreteness <= share * largest_discreteness(budget) * (1 + TOLERANCE)
                 require(within and m.rho <= most * (1 + TOLERANCE), "the noise is too small, or too coarse")
                 finest = m.discreteness >= share * largest_discreteness(budget) * (1 - _ROOM)

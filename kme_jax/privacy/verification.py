@@ -187,7 +187,9 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     delta = c.delta - c.failure_probability
     # Classical calibration has more noise than ε needs, so ε does not follow from its noise.
     if all(mechanism.calibration != "classical" for mechanism in mechanisms):
-        least = gaussian_epsilon(1 / c.mu, delta) if c.mu else discrete_epsilon(c.rho, delta, c.discreteness)
+        least = (
+            gaussian_epsilon(1 / c.mu, delta) if c.mu else discrete_epsilon(cast(float, c.rho), delta, c.discreteness)
+        )
         fine = c.discreteness is not None  # a part of δ is reserved for it
         require(least <= c.epsilon * (1 + TOLERANCE), "ε does not follow from the noise")
         require(least >= c.epsilon * (1 - (_ROOM if fine else TOLERANCE)), "ε does not follow from the noise")
