@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax.table import relaxed
+from kme_jax.table import balance, relaxed
 from kme_jax.table.conditional import ConditionalRows, conditioned
 from kme_jax.table.dependence import without_negative_eigenvalues
 from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
@@ -179,10 +179,9 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows = 10_000
     table, noise, observed = _behind_noise(rng, num_classes, 60.0)
-    calls = []
-    weights, probabilities = relaxed.fit(
-        jax.random.key(0), observed, num_relaxed=20, num_steps=150, progress=lambda *work: calls.append(work)
-    )
+    calls, sizes = [], {"num_fits": 4, "num_relaxed": 20, "num_steps": 150}
+    key = jax.random.key(0)
+    weights, probabilities = relaxed.fit(key, observed, **sizes, progress=lambda *work: calls.append(work))
     assert weights.sum() == pytest.approx(1)
     np.testing.assert_allclose(probabilities[..., :8].sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(probabilities[..., 8:].sum(-1), 1, atol=1e-5)
@@ -191,10 +190,76 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     assert calls[-1][0] == calls[-1][1]
     calls.clear()
     one_after_another = {"max_entries": 1, "progress": lambda *work: calls.append(work)}
-    apart = relaxed.fit(jax.random.key(0), observed, num_relaxed=20, num_steps=150, **one_after_another)
+    apart = relaxed.fit(jax.random.key(0), observed, **sizes, **one_after_another)
     np.testing.assert_allclose(apart[0], weights, atol=1e-4)
     np.testing.assert_allclose(apart[1], probabilities, atol=1e-3)
     assert [done for done, _ in calls] == list(range(30, 601, 30))
+
+
+def _observed_of(num_classes, num_bins, noise):
+    zeros, precision = np.zeros(num_bins), np.full((num_bins, num_bins), 1 / noise)
+    pairs, counts = np.zeros((num_classes, num_bins, num_bins)), np.ones((num_classes, num_bins))
+    return Observed(
+        (0, num_bins), 10_000, counts, counts, zeros + 1, zeros, zeros, pairs, precision, pairs, precision,
+        np.eye(num_bins), None, np.zeros((num_bins, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((num_bins, 2)),
+        np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "noise", "max_entries", "num_fits"),
+    [(1, 60.0, 1 << 26, 16), (2, 60.0, 1 << 26, 16), (2, 4.0, 1 << 26, 8), (5, 60.0, 1 << 26, 6),
+     (16, 60.0, 1 << 26, 4), (5, 4.0, 1 << 26, 4), (2, 60.0, 1300, 6), (2, 60.0, 1, 4)],
+)  # fmt: skip
+def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
+    """Few large fits for many classes, for little noise, and where many do not fit into memory."""
+    assert relaxed.choose_num_fits(_observed_of(num_classes, 10, noise), max_entries) == num_fits
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 5000])
+def test_balanced_samples_have_the_same_columns_and_closer_pairs(num_rows, rng):
+    """Two relaxed rows, three columns of 12, 5 and 40 values, of which the last has wide leaves."""
+    sizes, offsets = (12, 5, 40), (0, 12, 17, 57)
+    probabilities = np.concatenate([rng.dirichlet(np.full(size, 0.5), (2, 3)) for size in sizes], axis=-1)
+    leaves = [Leaves(w * np.arange(b), w * np.arange(b) + w, np.arange(b), np.ones((2, b))) for w, b in
+              zip((1, 1, 7), sizes, strict=True)]  # fmt: skip
+    rows = RelaxedRows(rng.dirichlet(np.ones(6)).reshape(2, 3), probabilities.astype(np.float32), offsets,
+                       tuple(leaves), 1)  # fmt: skip
+    drawn, balanced = rows.sample(num_rows, 0), balance.sample(rows, num_rows, 0)
+    np.testing.assert_array_equal(np.sort(drawn, axis=0), np.sort(balanced, axis=0))
+    np.testing.assert_array_equal(balanced, balance.sample(rows, num_rows, 0))
+    np.testing.assert_array_equal(drawn[:, 1], balanced[:, 1])  # the classes
+    expected = np.einsum("tk,tka,tkb->tab", rows.weights, probabilities[..., :12], probabilities[..., 12:17])
+    apart = []
+    for codes in (drawn, balanced):
+        counts = np.zeros((2, 12, 5))
+        np.add.at(counts, (codes[:, 1], codes[:, 0], codes[:, 2]), 1)
+        apart.append(np.abs(counts - num_rows * expected).sum())
+    assert apart[1] < 0.8 * apart[0] or num_rows < 3
+
+
+def test_balanced_samples_keep_coupled_columns_and_conditions(rng):
+    dependence = np.asarray([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    leaves = tuple(Leaves(np.arange(20), np.arange(20) + 1, np.arange(20), np.ones((1, 20))) for _ in range(3))
+    probabilities = rng.dirichlet(np.ones(20), (1, 2, 3)).reshape(1, 2, 60).astype(np.float32)
+    rows = RelaxedRows(np.full((1, 2), 0.5), probabilities, (0, 20, 40, 60), leaves, -1, dependence)
+    drawn, balanced = rows.sample(2000, 0), balance.sample(rows, 2000, 0)
+    np.testing.assert_array_equal(drawn[:, :2], balanced[:, :2])
+    assert not np.array_equal(drawn[:, 2], balanced[:, 2])
+    given = conditioned(rows, {0: [(3, 6)]})
+    np.testing.assert_array_equal(balance.sample(given, 100, 0), given.sample(100, 0))
+
+
+@pytest.mark.parametrize("size", [(10**8, 4), (300_000, 60)])
+def test_very_large_samples_are_only_drawn(size, monkeypatch):
+    num_rows, num_columns = size
+    leaves = (Leaves(np.arange(2), np.arange(2) + 1, np.arange(2), np.ones((1, 2))),) * num_columns
+    rows = RelaxedRows(np.ones((1, 1)), np.full((1, 1, 2 * num_columns), 0.5, np.float32),
+                       tuple(range(0, 2 * num_columns + 1, 2)), leaves, -1)  # fmt: skip
+    nothing = np.zeros((0, num_columns), np.int64), np.zeros(0, np.int64)
+    monkeypatch.setattr(RelaxedRows, "sample_with_source", lambda *_: nothing)
+    monkeypatch.setattr(balance.Exchange, "create", lambda *_: pytest.fail("values are exchanged"))
+    assert len(balance.sample(rows, num_rows, 0)) == 0
 
 
 @pytest.mark.parametrize("classes", [None, np.asarray([900.0, 100.0])])
@@ -210,7 +275,7 @@ def test_a_counted_class_survives_noise(classes):
         classes, np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64),
         np.zeros(0), np.zeros(0),
     )  # fmt: skip
-    weights, _ = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=150)
+    weights, _ = relaxed.fit(jax.random.key(0), observed, num_fits=4, num_relaxed=4, num_steps=150)
     assert weights.sum() == pytest.approx(1)
     if classes is None:
         assert weights[1].sum() < 0.01
@@ -227,6 +292,7 @@ def test_a_fit_stops_when_its_errors_are_those_of_noise(rng):
         weights, probabilities = relaxed.fit(
             jax.random.key(0),
             observed,
+            num_fits=4,
             num_relaxed=20,
             num_steps=900,
             good_enough=level,

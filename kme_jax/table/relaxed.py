@@ -25,8 +25,10 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 
-NUM_RELAXED = 400
-_NUM_FITS = 4
+NUM_RELAXED = 1600  # of all fits together
+_LEAST_FITS, _MOST_FITS = 4, 16
+# Relaxed rows of a class in each fit; twice as many if the noise of counts of pairs is below this part of N.
+_EACH_CLASS, _LITTLE_NOISE = 50, 1 / 2000
 MOST_STEPS = 3000
 _STEPS_AT_ONCE = 30
 _STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another one follows
@@ -157,11 +159,29 @@ def _steps(state, data, first, num_steps, *, offsets):
     return state, misfits[-1]
 
 
+def choose_num_fits(observed: Observed, max_entries: int) -> int:
+    """The number of fits: as many as leave 50 relaxed rows for a class in each, from 4 to 16.
+
+    Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
+    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory.
+
+    Args:
+      observed: the noisy counts.
+      max_entries: see :func:`fit`.
+    """
+    num_classes, num_bins = observed.singles.shape
+    precisions = observed.pairs_precision[observed.pairs_precision > 0]
+    little_noise = len(precisions) > 0 and 1 / np.median(precisions) < _LITTLE_NOISE * observed.num_rows
+    wanted = NUM_RELAXED // (num_classes * _EACH_CLASS * (2 if little_noise else 1))
+    return int(max(_LEAST_FITS, min(wanted, max_entries // (num_classes * num_bins**2), _MOST_FITS)))
+
+
 def fit(
     key: PRNGKeyArray,
     observed: Observed,
     *,
-    num_relaxed: int = NUM_RELAXED,
+    num_fits: int | None = None,
+    num_relaxed: int | None = None,
     num_steps: int = MOST_STEPS,
     good_enough: float = GOOD_ENOUGH,
     max_entries: int = 1 << 26,
@@ -170,9 +190,10 @@ def fit(
     """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
 
     The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
-    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. Four fits from
-    different starts are combined into one mixture. Noise leaves many tables possible, and the mean of four fits is
-    closer to the private table than a single fit.
+    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. Fits from
+    different starts are combined into one mixture. Noise leaves many tables possible, and the mean of several fits is
+    closer to the private table than a single fit. There are many small fits, or fewer large ones if there is little
+    noise or there are many classes, see :func:`choose_num_fits`.
 
     A fit goes on in rounds until its mean squared error is what noise alone would have (Morozov's discrepancy
     principle), or until it falls no more. Beyond this a fit would follow the noise. So little noise needs more rounds.
@@ -181,7 +202,8 @@ def fit(
     Args:
       key: a JAX random key.
       observed: the noisy counts.
-      num_relaxed: number of relaxed rows in each fit.
+      num_fits: number of fits; if None, see :func:`choose_num_fits`.
+      num_relaxed: number of relaxed rows in each fit; if None, all fits together have 1600.
       num_steps: the largest number of steps of Adam, a multiple of 30.
       good_enough: the mean squared error of an observation, in units of σ, at which a fit stops.
       max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
@@ -191,7 +213,8 @@ def fit(
       Weights [T, K], which sum to 1, and probabilities of the bins of every column [T, K, D].
     """
     num_classes, num_bins = observed.singles.shape
-    each = -(-num_relaxed // num_classes)
+    num_fits = num_fits or choose_num_fits(observed, max_entries)
+    each = -(-(num_relaxed or NUM_RELAXED // num_fits) // num_classes)
     base = np.log(np.maximum(observed.prior, 1))
     totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
     # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.
@@ -217,16 +240,16 @@ def fit(
     for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
         data[name] = data[name][None]
     spread = single(_START_SPREAD) * np.asarray(
-        random.normal(key, (_NUM_FITS, num_classes, each, num_bins), jnp.float32)
+        random.normal(key, (num_fits, num_classes, each, num_bins), jnp.float32)
     )
     start = single(np.log(totals / totals.sum()))[:, None]
     parameters = {
         "logits": data["base"][None] + spread,
-        "weights": np.broadcast_to(start[None], (_NUM_FITS, num_classes, each)),
+        "weights": np.broadcast_to(start[None], (num_fits, num_classes, each)),
     }
-    side_by_side = _NUM_FITS if _NUM_FITS * num_classes * num_bins**2 <= max_entries else 1
-    fitted, all_work = [], _NUM_FITS * num_steps
-    for i in range(0, _NUM_FITS, side_by_side):
+    side_by_side = num_fits if num_fits * num_classes * num_bins**2 <= max_entries else 1
+    fitted, all_work = [], num_fits * num_steps
+    for i in range(0, num_fits, side_by_side):
         start_of_fits = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
         moments = jax.eval_shape(jax.vmap(optax.scale_by_adam().init), start_of_fits)  # all are zero at first
         state = start_of_fits, jax.tree.map(lambda moment: np.zeros(moment.shape, moment.dtype), moments)
@@ -250,7 +273,7 @@ def fit(
     logits = np.asarray(parameters["weights"], np.float64)
     axes = (1, 2) if observed.classes is None else 2
     weights = np.exp(logits - logits.max(axis=axes, keepdims=True))
-    weights /= _NUM_FITS * weights.sum(axis=axes, keepdims=True)
+    weights /= num_fits * weights.sum(axis=axes, keepdims=True)
     if observed.classes is not None:
         weights *= (observed.classes / observed.classes.sum())[:, None]
     return np.concatenate(list(weights), axis=1), np.concatenate(list(probabilities), axis=1)
@@ -415,7 +438,11 @@ class RelaxedRows:
         of each value of a column is in proportion to its probability. Numbers are rounded at random. The values of
         different columns are combined at random, or by ranks of correlated normal variables.
         """
-        return self._sample(num_rows, self.weights.reshape(-1), seed)[0]
+        return self.sample_with_source(num_rows, seed)[0]
+
+    def sample_with_source(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Int64[np.ndarray, "n"]]:
+        """:meth:`sample`, and the index of the relaxed row of each row among all classes, [num_rows]."""
+        return self._sample(num_rows, self.weights.reshape(-1), seed)
 
     def weighted_sample(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
         """Category codes of rows, int64 [num_rows, d], and weights of the rows, [num_rows], with Σ = 1.

@@ -38,6 +38,7 @@ from kme_jax.storage.folders import (
     register_kind,
     save_folder,
 )
+from kme_jax.table import balance
 from kme_jax.table import plan as plans
 from kme_jax.table.columns import MISSING, Column
 from kme_jax.table.conditional import conditioned
@@ -127,7 +128,7 @@ class TableMeasurement:
         layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan, singles)
         measured = [self.measured.get(name) for name in NAMES]
         rows = synthesise(layout, self.plan, measured, seed=seed, progress=progress)
-        return TableRelease(self, rows, self.schema.decode(rows.sample(num_rows, seed)), seed)
+        return TableRelease(self, rows, self.schema.decode(balance.sample(rows, num_rows, seed)), seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.
@@ -319,7 +320,7 @@ class TableRelease:
         conditions = [where] if isinstance(where, str) else where
         rows = conditioned(self.rows, _ranges(self.schema, conditions)) if conditions else self.rows
         if not weighted:
-            return self.schema.decode(rows.sample(num_rows, seed))
+            return self.schema.decode(balance.sample(rows, num_rows, seed))
         if "weight" in self.schema.names:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         codes, weights = rows.weighted_sample(num_rows, seed)

@@ -1,0 +1,169 @@
+"""Samples of relaxed rows whose pairs of columns agree with the distribution.
+
+Rows are drawn at random. So pairs of values occur more or less often than the distribution says, and a statistic of the
+rows has an error of drawing beside the error of the noise. Exchanging the values of a column between two rows of the
+same relaxed row changes no column, and no probability of the distribution. So values are exchanged as long as the
+counts of pairs come closer to those of the distribution. This is post-processing: it spends nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.table.conditional import ConditionalRows
+from kme_jax.table.relaxed import RelaxedRows
+
+_MOST_GROUPS, _LEAST_GROUPS = 128, 8  # of a column
+_MOST_CELLS = 1 << 23  # of all pairs of groups, of all classes
+_MOST_SWEEPS, _MOST_WORK = 8, 4e8  # sweeps over all columns, and rows times pairs of columns in all sweeps
+_BATCHES, _LEAST_BATCH = 64, 128  # of exchanges that are decided at the same time
+
+
+def sample(rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
+    """Category codes of rows, int64 [num_rows, d], in random order, see ``RelaxedRows.sample``.
+
+    Rows without conditions on coupled columns are balanced: values are exchanged within relaxed rows. Columns that are
+    coupled within relaxed rows keep their values. If there are very many rows or columns, nothing is exchanged: the
+    errors of drawing are small then, or there is too much work.
+
+    Args:
+      rows: the distribution.
+      num_rows: number of rows.
+      seed: of the sampling.
+    """
+    if isinstance(rows, ConditionalRows):
+        return rows.sample(num_rows, seed)
+    codes, source = rows.sample_with_source(num_rows, seed)
+    sweeps = int(min(_MOST_SWEEPS, _MOST_WORK // max(1, num_rows * len(rows.leaves) ** 2)))
+    if len(rows.leaves) > 1 and sweeps:
+        Exchange.create(rows, codes, source).sweep(sweeps, np.random.default_rng([seed, 1]))
+    return codes
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exchange:
+    """The state of an exchange.
+
+    Groups are neighbouring ranges of codes of a column. They are numbered through all columns, D in all.
+
+    Attributes:
+      codes: of the rows, changed in place, [n, d].
+      columns: index among all columns of each of the C columns except ``split``.
+      source: the relaxed row of each row, [n].
+      classes: the class of each row, [n]; 0 if classes are not told apart.
+      groups: the group of every row and column, changed in place, [n, C].
+      excess: counts of every class and pair of groups, less those that the distribution says, changed in place,
+        [T, D, D].
+      free: positions of the columns whose values may be exchanged.
+    """
+
+    codes: Int64[np.ndarray, "n d"]
+    columns: list[int]
+    source: Int64[np.ndarray, "n"]
+    classes: Int64[np.ndarray, "n"]
+    groups: Int64[np.ndarray, "n columns"]
+    excess: Float64[np.ndarray, "classes D D"]
+    free: list[int]
+
+    @classmethod
+    def create(cls, rows: RelaxedRows, codes: Int64[np.ndarray, "n d"], source: Int64[np.ndarray, "n"]) -> Exchange:
+        """The state for rows that were drawn."""
+        num_classes, each = rows.weights.shape
+        tells_apart = num_classes * (2 * _LEAST_GROUPS * len(rows.leaves)) ** 2 <= _MOST_CELLS
+        classes = source // each if tells_apart else np.zeros_like(source)
+        room = (_MOST_CELLS / (num_classes if tells_apart else 1)) ** 0.5 / len(rows.leaves)
+        groups, probabilities, offset = [], [], 0
+        for a, j in enumerate(rows.others):
+            of_codes, of_rows = _groups(rows, a, codes[:, j], int(max(_LEAST_GROUPS, min(_MOST_GROUPS, room))))
+            groups.append(of_codes + offset)
+            probabilities.append(of_rows)
+            offset += of_rows.shape[-1]
+        by_row = np.concatenate(probabilities, axis=-1)  # [T, K, D]
+        expected = np.stack([(p * w[:, None]).T @ p for p, w in zip(by_row, rows.weights, strict=True)])
+        excess = -len(codes) * (expected if tells_apart else expected.sum(0, keepdims=True))
+        cells = np.stack(groups, axis=1)
+        for a in range(cells.shape[1]):
+            for b in range(cells.shape[1]):
+                if a != b:
+                    index = (classes * offset + cells[:, a]) * offset + cells[:, b]
+                    excess += np.bincount(index, minlength=excess.size).reshape(excess.shape)
+        free = sorted(set(range(len(rows.leaves))) - set(rows.coupled()))
+        return cls(codes, rows.others, source, classes, cells, excess, free)
+
+    def sweep(self, sweeps: int, random: np.random.Generator) -> None:
+        """Exchanges values of every column in turn, so many times."""
+        for _ in range(sweeps):
+            for place in self.free:
+                first, second = self._partners(place, random)
+                parts = max(1, min(_BATCHES, len(first) // _LEAST_BATCH))
+                for i in range(parts):
+                    self._exchange(place, first[i::parts], second[i::parts])
+
+    def _partners(
+        self, place: int, random: np.random.Generator
+    ) -> tuple[Int64[np.ndarray, "pairs"], Int64[np.ndarray, "pairs"]]:
+        """Pairs of rows of the same relaxed row that have different values of a column. Each row is in one pair."""
+        order = random.permutation(len(self.source))
+        order = order[np.argsort(self.source[order], kind="stable")]
+        start = int(random.integers(2))
+        size = (len(order) - start) // 2
+        first, second = order[start : start + 2 * size : 2], order[start + 1 : start + 2 * size : 2]
+        same_row = self.source[first] == self.source[second]
+        useful = same_row & (self.groups[first, place] != self.groups[second, place])
+        shuffled = random.permutation(np.flatnonzero(useful))
+        return first[shuffled], second[shuffled]
+
+    def _exchange(self, place: int, first: Int64[np.ndarray, "pairs"], second: Int64[np.ndarray, "pairs"]) -> None:
+        """Exchanges the values of pairs of rows where this lowers the sum of the squared excess counts."""
+        others = [a for a in range(self.groups.shape[1]) if a != place]
+        size = self.excess.shape[-1]
+        flat = self.excess.reshape(-1)
+        base = (self.classes[first] * size)[:, None]
+        ours, theirs = self.groups[first][:, others], self.groups[second][:, others]
+        old, new = self.groups[first, place][:, None], self.groups[second, place][:, None]
+        ours_old, ours_new = (base + ours) * size + old, (base + ours) * size + new
+        theirs_old, theirs_new = (base + theirs) * size + old, (base + theirs) * size + new
+        change = flat[ours_new] - flat[ours_old] + flat[theirs_old] - flat[theirs_new] + 2
+        better = np.where(ours == theirs, 0, change).sum(1) < 0
+        if not better.any():
+            return
+        for index, step in ((ours_old, -1), (ours_new, 1), (theirs_old, 1), (theirs_new, -1)):
+            chosen = index[better].reshape(-1)
+            classes, rest = np.divmod(chosen, size * size)
+            a, b = np.divmod(rest, size)
+            np.add.at(flat, chosen, step)
+            np.add.at(flat, (classes * size + b) * size + a, step)
+        first, second, column = first[better], second[better], self.columns[place]
+        for values, j in ((self.groups, place), (self.codes, column)):
+            values[first, j], values[second, j] = values[second, j], values[first, j]
+
+
+def _groups(
+    rows: RelaxedRows, a: int, codes: Int64[np.ndarray, "n"], most: int
+) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "classes K groups"]]:
+    """The group of each code of a column, [n], and the probability of each group in each relaxed row, [T, K, G].
+
+    Leaves are merged to groups of about equal shares.
+
+    Args:
+      rows: the distribution.
+      a: place of the column among all except ``split``.
+      codes: of the column.
+      most: the largest number of groups.
+    """
+    leaves, parts = rows.leaves[a], np.asarray(rows.probabilities[..., slice(*rows.offsets[a : a + 2])], np.float64)
+    densities = parts[..., leaves.bins] * leaves.shares[:, None]
+    densities /= np.maximum(densities.sum(-1, keepdims=True), np.finfo(float).tiny)
+    of_leaves = np.arange(len(leaves.first))
+    if len(of_leaves) > most:
+        shares = np.einsum("tk,tkl->l", rows.weights, densities)
+        before = np.cumsum(shares) - shares
+        _, of_leaves = np.unique(np.floor(before / max(shares.sum(), 1e-300) * most), return_inverse=True)
+    starts = np.flatnonzero(np.diff(of_leaves, prepend=-1))
+    place = np.searchsorted(leaves.first, codes, side="right") - 1
+    return of_leaves[place], np.add.reduceat(densities, starts, axis=-1)
