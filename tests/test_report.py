@@ -329,6 +329,35 @@ def test_cramer(rng):
     assert np.mean(independent) < 0.04
 
 
+def test_noise_makes_no_association(rng):
+    """Counts of independent columns with noise, one value of which is rare; and counts of dependent columns."""
+    shares = np.outer([0.5, 0.3, 0.19, 0.01], [0.85, 0.15])
+    dependent = 10_000 * (shares + np.outer([0.05, -0.05, 0, 0], [1, -1]))
+    seen = []
+    for _ in range(50):
+        noise = rng.normal(0, 100, (2, 4, 2))
+        noisy = np.maximum(np.stack([10_000 * shares, dependent]) + noise, 1).round()
+        seen.append([cramers_v(noisy[0]), cramers_v(noisy[0], 100.0), cramers_v(noisy[1]), cramers_v(noisy[1], 100.0)])
+    plain, corrected, _, found = np.mean(seen, axis=0)
+    assert corrected < 0.03 < plain
+    assert found == pytest.approx(cramers_v(dependent[:3].round()), abs=0.03)
+    assert cramers_v(np.array([[5, 5], [5, 5]]), 100.0) == 0  # all rows are few
+
+
+def test_groups_of_few_rows_have_no_share(rng):
+    group = np.array(["a"] * 1500 + ["b"] * 450 + ["c"] * 50)
+    rich = np.where(rng.random(2000) < 0.3, "yes", "no")
+    columns = Categorical("group", ("a", "b", "c")), Categorical("rich", ("no", "yes"))
+    text = report(_release(columns, (group, rich), "rich"))
+    cells = _Page(text).texts["td"]
+    shares = [cell for cell in cells if "±" in cell]
+    assert [cell.split("± ")[1] for cell in shares] == ["2", "7"]  # 32 of 1500 rows, and of 450
+    assert cells.count("few rows") == 1
+    exact = _release(columns, (group, rich), "rich", measurements=[])
+    cells = _Page(report(exact)).texts["td"]
+    assert not any("±" in cell or cell == "few rows" for cell in cells)
+
+
 def test_associations_are_ranked(release):
     page = _Page(report(release))
     assert page.texts["h4"][:2] == ["education ", " index"]

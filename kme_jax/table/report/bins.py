@@ -16,6 +16,7 @@ from kme_jax.table.report.words import label_of, range_of
 
 MAX_BINS = 10  # bins of a column in a pair, plus one for missing values
 WEAK = 0.05  # associations below it are not written as numbers
+FEW = 4.0  # rows, in units of the noise of a count: shares of a bin with fewer are mostly noise
 
 
 @short_repr
@@ -101,20 +102,30 @@ def joint_counts(one: Bins, other: Bins) -> Int[np.ndarray, "n m"]:
     return np.bincount(one.ids * shape[1] + other.ids, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def cramers_v(counts: Real[np.ndarray, "n m"]) -> float:
-    """Cramér's V of counts [r, c], in [0, 1], with Bergsma's (2013) correction for bias; 0 if a column is constant."""
+def cramers_v(counts: Real[np.ndarray, "n m"], noise: float = 0.0) -> float:
+    """Cramér's V of counts [r, c], in [0, 1], with Bergsma's (2013) correction for bias; 0 if a column is constant.
+
+    Bins with few rows beside the noise are left out. What noise of this size adds to the mean square contingency is
+    subtracted.
+
+    Args:
+      counts: of the pairs of bins.
+      noise: approximate standard deviation of the noise of a count.
+    """
+    many = [counts.sum(axis) >= FEW * noise for axis in (1, 0)]
+    counts = counts[np.ix_(*many)]
     n, (r, c) = counts.sum(), counts.shape
     if min(r, c) < 2 or n < 2:
         return 0.0
     expected = np.outer(counts.sum(1), counts.sum(0)) / n
     phi2 = ((counts - expected) ** 2 / expected).sum() / n
-    phi2 = max(phi2 - (r - 1) * (c - 1) / (n - 1), 0)
+    phi2 = max(phi2 - (r - 1) * (c - 1) / (n - 1) - noise**2 * (1 - 1 / r) * (1 - 1 / c) * (1 / expected).sum() / n, 0)
     return min(math.sqrt(phi2 / max(min(r - (r - 1) ** 2 / (n - 1), c - (c - 1) ** 2 / (n - 1)) - 1, 1e-9)), 1.0)
 
 
-def associations(bins: Sequence[Bins]) -> Float[np.ndarray, "d d"]:
-    """Cramér's V of all pairs of d columns, symmetric, [d, d], with ones on the diagonal."""
+def associations(bins: Sequence[Bins], noise: float = 0.0) -> Float[np.ndarray, "d d"]:
+    """Cramér's V of all pairs of d columns, symmetric, [d, d], with ones on the diagonal, see :func:`cramers_v`."""
     strength = np.eye(len(bins))
     for i, j in itertools.combinations(range(len(bins)), 2):
-        strength[i, j] = strength[j, i] = cramers_v(joint_counts(bins[i], bins[j]))
+        strength[i, j] = strength[j, i] = cramers_v(joint_counts(bins[i], bins[j]), noise)
     return strength

@@ -76,4 +76,15 @@ class ReportData:
     @functools.cached_property
     def strength(self) -> Float[np.ndarray, "d d"]:
         """Cramér's V of all pairs of columns, [d, d]."""
-        return associations(self.bins)
+        return associations(self.bins, self.noise)
+
+    @functools.cached_property
+    def noise(self) -> float:
+        """Approximate standard deviation of the noise of a count, among the rows that are used: 0 if none is known.
+
+        It is the middle between the smallest and the largest noise of the first measurement of several counts. The
+        noise of a bin that consists of many cells is larger, and what other counts say makes it smaller.
+        """
+        several = (m["cell_noise"] for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1)
+        noise = next((cells for cells in several if cells), [0.0])
+        return sum(noise) / len(noise) * len(self.codes) / max(1, self.statement["num_rows"])
