@@ -11,7 +11,7 @@ from jaxtyping import Float, PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics.precision import Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
-from kme_jax.domain import NormalProposal
+from kme_jax.domain import Bounds, NormalProposal
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
@@ -310,11 +310,14 @@ def check_shapes(rows: Shaped[AnyArray, "N d"], public: Real[AnyArray, "M d"] | 
       public: points [M, d], or a proposal.
 
     Raises:
-      ValueError: if the shapes mismatch.
+      ValueError: if the shapes mismatch, or there are bounds in the place of a proposal.
     """
+    if isinstance(public, Bounds):
+        raise ValueError("public: expected points or a NormalProposal, got Bounds; write NormalProposal.from_bounds")
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
     row_shape, point_shape = np.shape(rows), np.shape(points)
     if len(row_shape) != 2 or not row_shape[0]:
         raise ValueError(f"rows: expected shape [rows, columns] with at least one row, got {list(row_shape)}")
     if len(point_shape) == 2 and row_shape[1] != point_shape[1]:
-        raise ValueError(f"rows: expected {point_shape[1]} columns, as the points have, got {row_shape[1]}")
+        source = "the proposal has" if isinstance(public, NormalProposal) else "the points have"
+        raise ValueError(f"rows: expected {point_shape[1]} columns, as {source}, got {row_shape[1]}")

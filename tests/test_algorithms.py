@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, algorithm1, algorithm2, improved
+from kme_jax import Bounds, Gaussian, NormalProposal, algorithm1, algorithm2, improved
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from kme_jax.privacy.budget import PrivacyBudget
@@ -113,6 +113,8 @@ def test_bad_arguments(rng):
         (r"rows: expected shape \[rows, columns\]", {"rows": np.ones(4)}),
         ('diameter must be "proved"', {"diameter": "small"}),
         ("points: row 0 is NaN", {"points": np.full((2, 2), np.nan)}),
+        ("write NormalProposal.from_bounds", {"points": Bounds.create([0, 0], [1, 1])}),
+        ("rows: expected 3 columns, as the proposal has", {"points": NormalProposal.from_bounds([0] * 3, [1] * 3)}),
     ]:
         with pytest.raises(ValueError, match=message):
             call(**options)
