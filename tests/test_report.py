@@ -341,6 +341,8 @@ def test_noise_makes_no_association(rng):
     plain, corrected, _, found = np.mean(seen, axis=0)
     assert corrected < 0.03 < plain
     assert found == pytest.approx(cramers_v(dependent[:3].round()), abs=0.03)
+    rare = np.array([[9000, 1000], [150, 150], [140, 160], [160, 140], [150, 150]])  # together they are many
+    assert cramers_v(rare, 100.0) == pytest.approx(cramers_v(np.stack([rare[0], rare[1:].sum(0)])), abs=0.05)
     assert cramers_v(np.array([[5, 5], [5, 5]]), 100.0) == 0  # all rows are few
 
 

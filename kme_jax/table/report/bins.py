@@ -105,22 +105,41 @@ def joint_counts(one: Bins, other: Bins) -> Int[np.ndarray, "n m"]:
 def cramers_v(counts: Real[np.ndarray, "n m"], noise: float = 0.0) -> float:
     """Cramér's V of counts [r, c], in [0, 1], with Bergsma's (2013) correction for bias; 0 if a column is constant.
 
-    Bins with few rows beside the noise are left out. What noise of this size adds to the mean square contingency is
-    subtracted.
+    Bins with few rows beside the noise are merged with those after them. What noise of this size adds to the mean
+    square contingency is subtracted.
 
     Args:
       counts: of the pairs of bins.
       noise: approximate standard deviation of the noise of a count.
     """
-    many = [counts.sum(axis) >= FEW * noise for axis in (1, 0)]
-    counts = counts[np.ix_(*many)]
+    groups = [_merged(counts.sum(axis), FEW * noise) for axis in (1, 0)]
+    sizes = np.outer(*map(np.bincount, groups))  # how many counts each sum has
+    sums = np.zeros(sizes.shape)
+    np.add.at(sums, (groups[0][:, None], groups[1][None]), counts)
+    counts = sums
     n, (r, c) = counts.sum(), counts.shape
     if min(r, c) < 2 or n < 2:
         return 0.0
     expected = np.outer(counts.sum(1), counts.sum(0)) / n
     phi2 = ((counts - expected) ** 2 / expected).sum() / n
-    phi2 = max(phi2 - (r - 1) * (c - 1) / (n - 1) - noise**2 * (1 - 1 / r) * (1 - 1 / c) * (1 / expected).sum() / n, 0)
+    of_noise = noise**2 * (1 - 1 / r) * (1 - 1 / c) * (sizes / expected).sum() / n
+    phi2 = max(phi2 - (r - 1) * (c - 1) / (n - 1) - of_noise, 0)
     return min(math.sqrt(phi2 / max(min(r - (r - 1) ** 2 / (n - 1), c - (c - 1) ** 2 / (n - 1)) - 1, 1e-9)), 1.0)
+
+
+def _merged(counts: Real[np.ndarray, "n"], least: float) -> Int[np.ndarray, "n"]:
+    """The group of each bin, numbered from 0, [n]: neighbours are merged until a group has ``least`` rows.
+
+    What is left at the end is merged with the group before, if there is one.
+    """
+    groups, current, rows = np.zeros(len(counts), int), 0, 0.0
+    for i, count in enumerate(counts):
+        if i and rows >= least:
+            current, rows = current + 1, 0.0
+        groups[i], rows = current, rows + count
+    if current and rows < least:
+        groups[groups == current] = current - 1
+    return groups
 
 
 def associations(bins: Sequence[Bins], noise: float = 0.0) -> Float[np.ndarray, "d d"]:
