@@ -353,7 +353,7 @@ def test_groups_of_few_rows_have_no_share(rng):
     text = report(_release(columns, (group, rich), "rich"))
     cells = _Page(text).texts["td"]
     shares = [cell for cell in cells if "±" in cell]
-    assert [cell.split("± ")[1] for cell in shares] == ["2", "7"]  # 32 of 1500 rows, and of 450
+    assert [cell.split("± ")[1] for cell in shares] == ["1", "4"]  # 0.6 · 32 of 1500 rows, and of 450
     assert cells.count("few rows") == 1
     exact = _release(columns, (group, rich), "rich", measurements=[])
     cells = _Page(report(exact)).texts["td"]

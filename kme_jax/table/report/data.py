@@ -16,6 +16,7 @@ from kme_jax.table.report.bins import MAX_BINS, Bins, associations, bins_of
 from kme_jax.table.schema import Schema
 
 _MAX_ROWS = 40_000  # rows from which the report is computed
+_REMAINING = 0.6  # approximate part of the noise of a count that remains after the fit
 
 
 @short_repr
@@ -82,9 +83,11 @@ class ReportData:
     def noise(self) -> float:
         """Approximate standard deviation of the noise of a count, among the rows that are used: 0 if none is known.
 
-        It is the middle between the smallest and the largest noise of the first measurement of several counts. The
-        noise of a bin that consists of many cells is larger, and what other counts say makes it smaller.
+        It is 0.6 times the middle between the smallest and the largest noise of the first measurement of several
+        counts. What other counts say makes the noise smaller by about this factor. The noise of a bin that consists of
+        many cells is larger.
         """
         several = (m["cell_noise"] for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1)
         noise = next((cells for cells in several if cells), [0.0])
-        return sum(noise) / len(noise) * len(self.codes) / max(1, self.statement["num_rows"])
+        middle = sum(noise) / len(noise)
+        return _REMAINING * middle * len(self.codes) / max(1, self.statement["num_rows"])
