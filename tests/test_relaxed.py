@@ -213,7 +213,9 @@ def _observed_of(num_classes, num_bins, noise):
 )  # fmt: skip
 def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     """Few large fits for many classes, for little noise, and where many do not fit into memory."""
-    assert relaxed.choose_num_fits(_observed_of(num_classes, 10, noise), max_entries) == num_fits
+    observed = _observed_of(num_classes, 10, noise)
+    assert relaxed.choose_num_fits(observed, max_entries) == num_fits
+    assert relaxed.choose_num_fits(dataclasses.replace(observed, parities_precision=np.ones(8)), max_entries) == 4
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5000])

@@ -163,12 +163,15 @@ def choose_num_fits(observed: Observed, max_entries: int) -> int:
     """The number of fits: as many as leave 50 relaxed rows for a class in each, from 4 to 16.
 
     Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
-    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory.
+    to fit, and where a parity of three columns is fitted. Fits that do not run side by side take longer, so there are
+    no more than fit into memory.
 
     Args:
       observed: the noisy counts.
       max_entries: see :func:`fit`.
     """
+    if observed.parities_precision.any():
+        return _LEAST_FITS
     num_classes, num_bins = observed.singles.shape
     precisions = observed.pairs_precision[observed.pairs_precision > 0]
     little_noise = len(precisions) > 0 and 1 / np.median(precisions) < _LITTLE_NOISE * observed.num_rows
