@@ -215,7 +215,8 @@ def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     """Few large fits for many classes, for little noise, and where many do not fit into memory."""
     observed = _observed_of(num_classes, 10, noise)
     assert relaxed.choose_num_fits(observed, max_entries) == num_fits
-    assert relaxed.choose_num_fits(dataclasses.replace(observed, parities_precision=np.ones(8)), max_entries) == 4
+    parities = {"triples": np.zeros((8, 3), np.int64), "parities": np.zeros(8), "parities_precision": np.ones(8)}
+    assert relaxed.choose_num_fits(dataclasses.replace(observed, **parities), max_entries) == 4
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5000])
