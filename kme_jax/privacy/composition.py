@@ -66,7 +66,7 @@ class Composition:
         """
         within = _within(budget, failure_probability)
         fine = takes_fine_noise(within)
-        rho, closeness = (fine_rho(within), largest_discreteness(within)) if fine else (zcdp_rho(within), None)
+        rho, tau = (fine_rho(within), largest_discreteness(within)) if fine else (zcdp_rho(within), None)
         return cls(
             budget.epsilon,
             budget.delta,
@@ -74,7 +74,7 @@ class Composition:
             failure_probability,
             True,
             relation=budget.relation,
-            discreteness=closeness,
+            discreteness=tau,
         )
 
     @classmethod
@@ -98,7 +98,7 @@ class Composition:
         """
         if any(mechanism.relation != budget.relation for mechanism in mechanisms):
             raise ValueError("the measurements are for another relation than the budget")
-        rho = mu = closeness = None
+        rho = mu = tau = None
         allowed = dataclasses.replace(budget, epsilon=min(budget.epsilon * (1 + tolerance), MAX_EPSILON))
         failure = math.fsum(mechanism.failure_probability for mechanism in mechanisms)
         rhos = [mechanism.rho for mechanism in mechanisms if mechanism.rho is not None]
@@ -108,9 +108,9 @@ class Composition:
             if len(parts) == len(mechanisms):
                 # Maps that depend on earlier results may have other τ than they happen to have here.
                 reserved = largest_discreteness(_within(budget, failure))
-                closeness = max(math.fsum(parts), reserved)
-                most = fine_rho(left) if closeness <= reserved * (1 + _SUM_ROUNDING) else 0.0
-                delta = fine_delta(rho, allowed.epsilon, closeness)
+                tau = max(math.fsum(parts), reserved)
+                most = fine_rho(left) if tau <= reserved * (1 + _SUM_ROUNDING) else 0.0
+                delta = fine_delta(rho, allowed.epsilon, tau)
             else:
                 most, delta = zcdp_rho(left), zcdp_delta(rho, allowed.epsilon)
             delta = 0.0 if rho <= most * (1 + _SUM_ROUNDING) else delta
@@ -123,7 +123,7 @@ class Composition:
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than (ε, δ) = ({budget.epsilon:g}, {budget.delta:g})")
         secure = all(m.secure for m in mechanisms)
-        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation, closeness)
+        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation, tau)
 
 
 def _within(budget: PrivacyBudget, failure_probability: float) -> PrivacyBudget:

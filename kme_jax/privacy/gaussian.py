@@ -115,9 +115,9 @@ def _calibrated(
     while rho > most:  # because of rounding
         scale *= 1 + 1e-9
         rho = secure.gaussian_rho(scale, sensitivity)
-    closeness = None if num_features is None else discreteness(scale, num_features)
-    epsilon = budget.epsilon if share == 1 else discrete_epsilon(rho, budget.delta, closeness)
-    return Calibrated(scale, "zcdp" if num_features is None else "analytic", epsilon, rho, closeness)
+    tau = None if num_features is None else discreteness(scale, num_features)
+    epsilon = budget.epsilon if share == 1 else discrete_epsilon(rho, budget.delta, tau)
+    return Calibrated(scale, "zcdp" if num_features is None else "analytic", epsilon, rho, tau)
 
 
 register_noise(GaussianNoise())

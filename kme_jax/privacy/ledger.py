@@ -267,8 +267,8 @@ def check_total(
         if not numbers[name] >= least * (1 - _TOLERANCE):
             raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than the {least:.9g} of the last release")
 
-    closeness = total.get("discreteness")
-    if closeness is not None:
+    tau = total.get("discreteness")
+    if tau is not None:
         if discreteness is None or pure:
             raise ValueError("total: discreteness must be absent, as a release has none")
         at_least("discreteness", discreteness)
@@ -294,13 +294,13 @@ def check_total(
         follows("epsilon", numbers["epsilon"], epsilon)
         follows("delta", numbers["delta"], delta)
         spent = 1, numbers["rho"], pure, numbers["failure_probability"]
-        expected, least = epsilon, composed_epsilon(*spent, delta, closeness)
+        expected, least = epsilon, composed_epsilon(*spent, delta, tau)
         if not least <= epsilon * (1 + _TOLERANCE):
             raise ValueError(f"total: rho is {numbers['rho']:.9g}, which is more than epsilon and delta allow")
     else:
         spent = releases, numbers["rho"], pure, numbers["failure_probability"]
-        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"], closeness))
-        expected = composed_epsilon(*spent, delta, closeness)
+        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"], tau))
+        expected = composed_epsilon(*spent, delta, tau)
     if (at_delta is None) != math.isinf(expected):
         raise ValueError("total: at_delta must be null if and only if no ε is finite at the δ of the last release")
     if at_delta is not None:
@@ -524,8 +524,8 @@ def _entry(line: bytes) -> Entry | None:
             types_match &= isinstance(record.get("discreteness", 1.0), float)
             if types_match and all(0 <= number < _LARGEST for number in numbers):
                 entry = Entry(**record)
-                closeness = 0.5 if entry.discreteness is None else entry.discreteness
-                valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < closeness < 1
+                tau = 0.5 if entry.discreteness is None else entry.discreteness
+                valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < tau < 1
                 valid = valid and (entry.delta > 0 or entry.discreteness is None)
                 return entry if valid else None
     return None

@@ -249,8 +249,8 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
     if total is not None:
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         epsilon, delta, rho = (statement[name] for name in ("epsilon", "delta", "rho"))
-        relation, closeness = statements.relation_of(statement), statement.get("discreteness")
-        check_total(statement["total"], epsilon, delta, rho, failure, relation, closeness)
+        relation, tau = statements.relation_of(statement), statement.get("discreteness")
+        check_total(statement["total"], epsilon, delta, rho, failure, relation, tau)
 
 
 # Proofs were in other modules in earlier versions.

@@ -87,7 +87,7 @@ class ReportData:
         counts. What other counts say makes the noise smaller by about this factor. The noise of a bin that consists of
         many cells is larger.
         """
-        several = (m["cell_noise"] for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1)
-        noise = next((cells for cells in several if cells), [0.0])
+        measurements = (m for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1)
+        noise = next((m["cell_noise"] for m in measurements if m["cell_noise"]), [0.0])
         middle = sum(noise) / len(noise)
         return _REMAINING * middle * len(self.codes) / max(1, self.statement["num_rows"])
