@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from kme_jax.table.histogram import project_to_simplex, smooth, threshold
+from kme_jax.table.histogram import peaks, project_to_simplex, smooth, smooth_counts, threshold
 
 
 def test_projection_is_the_nearest_point(rng):
@@ -60,3 +60,38 @@ def test_thresholds_keep_what_stands_out(rng):
     assert _error(threshold(noisy, sigma), truth) < 0.4 * sigma
     dense = truth + 50
     assert _error(threshold(dense + sigma * rng.normal(size=300), sigma), dense) < 1.2 * sigma
+
+
+def test_peaks_are_posterior_means(rng):
+    """Against sums over a fine grid of counts, with the prior that the peaks were drawn from."""
+    sigma, share, mean = 5.0, 0.1, 40.0
+    truth = np.where(rng.random(20_000) < share, rng.exponential(mean, 20_000), 0)
+    noisy = truth + sigma * rng.normal(size=20_000)
+    grid = np.linspace(0, 600, 12_001)
+    prior = share * np.exp(-grid / mean) / mean * (grid[1] - grid[0])
+    for value, found in zip(noisy[:40], peaks(noisy, sigma)[:40], strict=True):
+        of_grid = prior * np.exp(-np.square(value - grid) / (2 * sigma**2))
+        of_zero = (1 - share) * np.exp(-(value**2) / (2 * sigma**2))
+        assert found == pytest.approx(np.sum(of_grid * grid) / (np.sum(of_grid) + of_zero), rel=0.15, abs=0.1 * sigma)
+
+
+def test_there_are_no_peaks_in_noise(rng):
+    sigma = 5.0
+    assert np.abs(peaks(sigma * rng.normal(size=(20, 1000)), sigma)).mean() < 0.02 * sigma
+
+
+def test_peaks_without_noise_are_the_counts():
+    np.testing.assert_array_equal(peaks(np.asarray([3.0, 0, -1, 7]), 0.0), [3, 0, 0, 7])
+
+
+def test_small_peaks_of_counts_are_kept(rng):
+    truth, sigma = np.zeros(1000), 10.0
+    truth[::60] = 40.0
+    noisy = truth + sigma * rng.normal(size=(20, 1000))
+    assert _error(smooth_counts(noisy, sigma), truth) < 0.8 * _error(smooth(noisy, sigma), truth)
+
+
+def test_counts_without_peaks_are_as_smooth(rng):
+    truth, sigma = 100 * np.exp(-(((np.arange(1000) - 400) / 150) ** 2)), 10.0
+    noisy = truth + sigma * rng.normal(size=(20, 1000))
+    assert _error(smooth_counts(noisy, sigma), truth) < 1.05 * _error(smooth(noisy, sigma), truth)

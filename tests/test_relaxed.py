@@ -8,7 +8,7 @@ import pytest
 from kme_jax.table import balance, relaxed
 from kme_jax.table.conditional import ConditionalRows, conditioned
 from kme_jax.table.dependence import without_negative_eigenvalues
-from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
+from kme_jax.table.relaxed import Leaves, Observed, Parities, RelaxedRows
 
 # Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
 _FIRST = Leaves(np.asarray([0, 2, 3]), np.asarray([2, 3, 6]), np.asarray([0, 0, 1]), np.asarray([[0.5, 0.5, 1.0]] * 2))
@@ -215,8 +215,6 @@ def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     """Few large fits for many classes, for little noise, and where many do not fit into memory."""
     observed = _observed_of(num_classes, 10, noise)
     assert relaxed.choose_num_fits(observed, max_entries) == num_fits
-    parities = {"triples": np.zeros((8, 3), np.int64), "parities": np.zeros(8), "parities_precision": np.ones(8)}
-    assert relaxed.choose_num_fits(dataclasses.replace(observed, **parities), max_entries) == 4
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5000])
@@ -251,6 +249,42 @@ def test_balanced_samples_keep_coupled_columns_and_conditions(rng):
     assert not np.array_equal(drawn[:, 2], balanced[:, 2])
     given = conditioned(rows, {0: [(3, 6)]})
     np.testing.assert_array_equal(balance.sample(given, 100, 0), given.sample(100, 0))
+
+
+@pytest.mark.parametrize("mean", [0.9, -0.5])
+@pytest.mark.parametrize("num_rows", [3, 4000])
+def test_balanced_samples_have_the_parities(mean, num_rows, rng):
+    """Of three columns of 2, 2 and 6 values. The fourth is far from the uniform distribution, and has no parity."""
+    sizes, offsets = (2, 2, 6, 3), (0, 2, 4, 10, 13)
+    probabilities = [np.full((1, 4, 2), 0.5), np.full((1, 4, 2), 0.5), np.full((1, 4, 6), 1 / 6),
+                     rng.dirichlet(np.ones(3), (1, 4))]  # fmt: skip
+    leaves = tuple(Leaves(np.arange(b), np.arange(b) + 1, np.arange(b), np.ones((1, b))) for b in sizes)
+    signs = np.asarray([-1, 1, -1, 1, -1, -1, -1, 1, 1, 1, -1, 1, 1.0])
+    parities = Parities(np.asarray([[0, 1, 2]]), signs, np.asarray([mean]))
+    rows = RelaxedRows(np.full((1, 4), 0.25), np.concatenate(probabilities, -1).astype(np.float32), offsets, leaves,
+                       -1, parities=parities)  # fmt: skip
+    rows.validate()
+    codes = balance.sample(rows, num_rows, 0)
+    product = (2 * codes[:, 0] - 1) * (2 * codes[:, 1] - 1) * np.where(codes[:, 2] < 3, -1, 1)
+    assert np.mean(product) == pytest.approx(mean, abs=0.04 if num_rows > 3 else 2)
+    np.testing.assert_array_equal(np.sort(codes, axis=0), np.sort(rows.sample(num_rows, 0), axis=0))
+    if num_rows > 3:
+        assert np.abs(np.corrcoef(codes[:, :3], rowvar=False)[np.triu_indices(3, 1)]).max() < 0.02
+    assert conditioned(rows, {3: [(0, 1)]}).parities is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"triples": np.asarray([[0, 1, 1]])}, {"triples": np.asarray([[0, 1, 3]])}, {"signs": np.zeros(3)},
+     {"signs": np.ones(2)}, {"means": np.asarray([1.5])}],
+)  # fmt: skip
+def test_invalid_parities_are_refused(change):
+    leaves = (Leaves(np.arange(1), np.arange(1) + 1, np.arange(1), np.ones((1, 1))),) * 3
+    parities = Parities(np.asarray([[0, 1, 2]]), np.ones(3), np.zeros(1))
+    valid = RelaxedRows(np.ones((1, 1)), np.ones((1, 1, 3), np.float32), (0, 1, 2, 3), leaves, -1, parities=parities)
+    valid.validate()
+    with pytest.raises(ValueError, match=r"triples|signs|means|sign or a mean"):
+        dataclasses.replace(valid, parities=dataclasses.replace(parities, **change)).validate()
 
 
 @pytest.mark.parametrize("size", [(10**8, 4), (300_000, 60)])

@@ -3,7 +3,9 @@
 Rows are drawn at random. So pairs of values occur more or less often than the distribution says, and a statistic of the
 rows has an error of drawing beside the error of the noise. Exchanging the values of a column between two rows of the
 same relaxed row changes no column, and no probability of the distribution. So values are exchanged as long as the
-counts of pairs come closer to those of the distribution. This is post-processing: it spends nothing.
+counts of pairs come closer to those of the distribution. If three columns depend on each other in a way that pairs do
+not show, values are exchanged until they have the parity that was measured, too. This is post-processing: it spends
+nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ _MOST_GROUPS, _LEAST_GROUPS = 128, 8  # of a column
 _MOST_CELLS = 1 << 23  # of all pairs of groups, of all classes
 _MOST_SWEEPS, _MOST_WORK = 8, 4e8  # sweeps over all columns, and rows times pairs of columns in all sweeps
 _BATCHES, _LEAST_BATCH = 64, 128  # of exchanges that are decided at the same time
+_LEAST_STEP = 4  # of a parity, in one exchange
 
 
 def sample(rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
@@ -60,6 +63,9 @@ class Exchange:
       excess: counts of every class and pair of groups, less those that the distribution says, changed in place,
         [T, D, D].
       free: positions of the columns whose values may be exchanged.
+      triples: positions of three columns each, whose parity is known, [P, 3].
+      signs: −1 or 1 for every row and column, the halves of the columns, changed in place, int64 [n, C].
+      missing: the known sums of the products of three signs, less those of the rows, changed in place, [P].
     """
 
     codes: Int64[np.ndarray, "n d"]
@@ -69,6 +75,9 @@ class Exchange:
     groups: Int64[np.ndarray, "n columns"]
     excess: Float64[np.ndarray, "classes D D"]
     free: list[int]
+    triples: Int64[np.ndarray, "P 3"]
+    signs: Int64[np.ndarray, "n columns"]
+    missing: Float64[np.ndarray, "P"]
 
     @classmethod
     def create(cls, rows: RelaxedRows, codes: Int64[np.ndarray, "n d"], source: Int64[np.ndarray, "n"]) -> Exchange:
@@ -93,7 +102,7 @@ class Exchange:
                     index = (classes * offset + cells[:, a]) * offset + cells[:, b]
                     excess += np.bincount(index, minlength=excess.size).reshape(excess.shape)
         free = sorted(set(range(len(rows.leaves))) - set(rows.coupled()))
-        return cls(codes, rows.others, source, classes, cells, excess, free)
+        return cls(codes, rows.others, source, classes, cells, excess, free, *_parities(rows, codes))
 
     def sweep(self, sweeps: int, random: np.random.Generator) -> None:
         """Exchanges values of every column in turn, so many times."""
@@ -129,7 +138,14 @@ class Exchange:
         ours_old, ours_new = (base + ours) * size + old, (base + ours) * size + new
         theirs_old, theirs_new = (base + theirs) * size + old, (base + theirs) * size + new
         change = flat[ours_new] - flat[ours_old] + flat[theirs_old] - flat[theirs_new] + 2
-        better = np.where(ours == theirs, 0, change).sum(1) < 0
+        change = np.where(ours == theirs, 0, change).sum(1)
+        steps = self._parity_steps(place, first, second)  # [P, pairs]
+        # A parity is a table of eight cells, each of which has an eighth of what is missing.
+        better = change + (np.square(steps) - 2 * self.missing[:, None] * steps).sum(0) / 16 < 0
+        for step, missing in zip(steps, self.missing, strict=True):
+            # Exchanges at the same time must not add up to more than is missing.
+            taken = np.cumsum(np.where(better, step, 0)) * np.sign(missing)
+            better &= (taken <= max(abs(missing), _LEAST_STEP)) | (change < 0) | (step * missing <= 0)
         if not better.any():
             return
         for index, step in ((ours_old, -1), (ours_new, 1), (theirs_old, 1), (theirs_new, -1)):
@@ -138,9 +154,36 @@ class Exchange:
             a, b = np.divmod(rest, size)
             np.add.at(flat, chosen, step)
             np.add.at(flat, (classes * size + b) * size + a, step)
+        self.missing[:] -= steps[:, better].sum(1)
         first, second, column = first[better], second[better], self.columns[place]
-        for values, j in ((self.groups, place), (self.codes, column)):
+        for values, j in ((self.groups, place), (self.signs, place), (self.codes, column)):
             values[first, j], values[second, j] = values[second, j], values[first, j]
+
+    def _parity_steps(
+        self, place: int, first: Int64[np.ndarray, "pairs"], second: Int64[np.ndarray, "pairs"]
+    ) -> Int64[np.ndarray, "P pairs"]:
+        """How much the sums of the products of three signs grow if two rows exchange the value of a column."""
+        steps = np.zeros((len(self.triples), len(first)), np.int64)
+        for step, triple in zip(steps, self.triples.tolist(), strict=True):
+            if place in triple:
+                others = [a for a in triple if a != place]
+                product = self.signs[first][:, others].prod(1) - self.signs[second][:, others].prod(1)
+                step[:] = (self.signs[second, place] - self.signs[first, place]) * product
+        return steps
+
+
+def _parities(
+    rows: RelaxedRows, codes: Int64[np.ndarray, "n d"]
+) -> tuple[Int64[np.ndarray, "P 3"], Int64[np.ndarray, "n columns"], Float64[np.ndarray, "P"]]:
+    """The fields ``triples``, ``signs`` and ``missing`` of an exchange."""
+    signs = np.ones((len(codes), len(rows.leaves)), np.int64)
+    if rows.parities is None:
+        return np.zeros((0, 3), np.int64), signs, np.zeros(0)
+    for a, j in enumerate(rows.others):
+        leaf = np.searchsorted(rows.leaves[a].first, codes[:, j], side="right") - 1
+        signs[:, a] = rows.parities.signs[rows.offsets[a] + rows.leaves[a].bins[leaf]]
+    triples = rows.parities.triples
+    return triples, signs, len(codes) * rows.parities.means - signs[:, triples].prod(2).sum(0)
 
 
 def _groups(

@@ -43,7 +43,7 @@ def conditioned(rows: RelaxedRows, ranges: Ranges) -> RelaxedRows | ConditionalR
             leaves[a] = inside
     if not weights.sum() > 0:
         raise ValueError(_NO_ROWS)
-    result = dataclasses.replace(rows, weights=weights / weights.sum(), leaves=tuple(leaves))
+    result = dataclasses.replace(rows, weights=weights / weights.sum(), leaves=tuple(leaves), parities=None)
     coupled_ranges = {rows.others.index(j): allowed for j, allowed in ranges.items() if j in coupled}
     return ConditionalRows(result, coupled_ranges) if coupled_ranges else result
 

@@ -15,7 +15,7 @@ from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.dependence import dependent
-from kme_jax.table.histogram import project_to_simplex, smooth, threshold
+from kme_jax.table.histogram import project_to_simplex, smooth, smooth_counts, threshold
 from kme_jax.table.plan import (
     Layout,
     Plan,
@@ -25,9 +25,10 @@ from kme_jax.table.plan import (
     sigma,
     triple_counts,
 )
-from kme_jax.table.relaxed import Leaves, Observed, RelaxedRows
+from kme_jax.table.relaxed import Leaves, Observed, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
+_KNOWN = 4.0  # the count of a cell of all classes, in units of σ, from which on it is divided by its own noisy counts
 _MULTIPLE = 8  # of triples in a fit
 
 
@@ -157,6 +158,15 @@ def _parities(
     return signs, places, sums, np.append(np.full(number, 1 / max(noise * 8**0.5, 1e-300)), np.zeros(added))
 
 
+def _of_samples(observed: Observed) -> Parities | None:
+    """The measured parities as means, which balanced samples have; None if there are none."""
+    measured = observed.parities_precision > 0
+    if not measured.any():
+        return None
+    means = np.clip(observed.parities[measured] / observed.num_rows, -1, 1)
+    return Parities(observed.triples[measured], observed.signs.sum(axis=1), means)
+
+
 def _products(
     layout: Layout, plan: Plan, singles: Singles, offsets: list[int], noisy: NoisyEmbedding | None
 ) -> tuple[Float[np.ndarray, "bins scored"], Float[np.ndarray, "scored scored"], Float[np.ndarray, "scored scored"]]:
@@ -194,12 +204,14 @@ def _by_class(
     """Estimates of the counts of every class and cell, [T, cells].
 
     Within a bin every class has the shape of all classes together, except for differences that stand out from the
-    noise. Otherwise a classifier would take the different noise of the classes for a rule. Arguments as in ``_leaves``.
+    noise. Otherwise a classifier would take the different noise of the classes for a rule. A cell with a large count is
+    divided between the classes as its own noisy counts say: all rows of a frequent value may be of one class. Arguments
+    as in ``_leaves``.
     """
     values = slice(0, binning.num_values)
     common = np.array(sums)
     if binning.ordered:
-        common[values] = smooth(common[values], sums_noise)
+        common[values] = smooth_counts(common[values], sums_noise)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
     if binning.ordered:
@@ -207,7 +219,13 @@ def _by_class(
         differences[:, binning.num_values :] = 0
     else:
         differences = threshold(differences, noise)
-    return expected + differences
+    estimate = expected + differences
+    is_known = (np.minimum(sums, common) > _KNOWN * sums_noise) & (np.bincount(bins)[bins] > 1)
+    is_known[binning.num_values :] = False
+    for cell in np.flatnonzero(is_known):
+        rest = common[cell] - counts[:, cell].sum()
+        estimate[:, cell] = project_to_simplex(counts[:, cell] + rest / len(counts), common[cell])
+    return estimate
 
 
 def _leaves(
@@ -255,7 +273,7 @@ def _leaves(
         starts = leaves.first[cell] + -(-np.arange(num_parts + 1) * binning.width // num_parts)
         kept = starts[:-1] < leaves.last[cell]
         total = max(float(estimate[:, cell].sum()), inner_noise)
-        inside = project_to_simplex(smooth(row[kept], inner_noise), total) / total
+        inside = project_to_simplex(smooth_counts(row[kept], inner_noise), total) / total
         new_first.append(starts[:-1][kept])
         new_last.append(np.minimum(starts[1:][kept], leaves.last[cell]))
         new_bins.append(np.full(int(kept.sum()), bins[cell]))
@@ -308,7 +326,8 @@ def synthesise(
             ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a])
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
-    rows = RelaxedRows(weights, probabilities.astype(np.float32), observed.offsets, tuple(leaves), layout.split)
+    parities, single = _of_samples(observed), probabilities.astype(np.float32)
+    rows = RelaxedRows(weights, single, observed.offsets, tuple(leaves), layout.split, parities=parities)
     rows = rows.raked(shares_of_bins) if layout.numbers else rows
     return rows if pairs is None else dependent(rows, layout, pairs, seed)
 

@@ -35,7 +35,7 @@ from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, Binning, Block, Moment, TableMap
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.table.histogram import project_to_simplex, smooth, standing_out
+from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
 from kme_jax.table.tilt import Moments, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
@@ -59,6 +59,9 @@ _PLAIN_UNIT = 64  # of measurements without moments: by earlier versions, and wh
 _UNITS = (*(_WEIGHT_UNIT >> i for i in range(_WEIGHT_UNIT.bit_length() - _LEAST_UNIT.bit_length() + 1)), _PLAIN_UNIT)
 _MOST_NOISE = 2.0**54  # σ, in units
 _MOST_MOMENT_WEIGHT = (1 << 31) - 1  # so that the square of a rounded score fits 64 bits
+# Cells of an ordered column, of each class, that count for the weight of its marginal. The noise of more cells is
+# smoothed away, and would take the budget of other columns.
+_COUNTED_CELLS = 64
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
 # there are none, and of the product of a pair.
@@ -98,6 +101,8 @@ class Layout:
       unit: the weight of a block of one cell. It is 64 for measurements without moments.
       has_totals: whether single columns are also measured without classes, because the noise of the classes adds up.
       has_classes: whether the column ``split`` is also measured by itself.
+      counted_cells: the number of cells of an ordered column, of each class, that count for the weight of its marginal;
+        None for all cells: of measurements by earlier versions.
     """
 
     binnings: tuple[Binning, ...]
@@ -106,6 +111,7 @@ class Layout:
     unit: int = _WEIGHT_UNIT
     has_totals: bool = False
     has_classes: bool = False
+    counted_cells: int | None = _COUNTED_CELLS
 
     @classmethod
     def create(
@@ -137,12 +143,13 @@ class Layout:
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
         has_totals, has_classes = num_blocks > num_columns, num_blocks > 2 * num_columns
-        layout, block = cls(tuple(binnings), split, target, 1, has_totals, has_classes), map_of(singles).blocks[0]
-        for unit in _UNITS:
-            of_unit = dataclasses.replace(layout, unit=unit)
-            if of_unit.weight(block.size) == block.weight:
-                return of_unit
-        raise ValueError("the weight of the first marginal is unknown")
+        layout = cls(tuple(binnings), split, target, 1, has_totals, has_classes)
+        weights = [block.weight for block in map_of(singles).blocks[:num_columns]]
+        for unit, counted_cells in itertools.product(_UNITS, (_COUNTED_CELLS, None)):
+            candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells)
+            if [block.weight for block in candidate.single_blocks()] == weights:
+                return candidate
+        raise ValueError("the weights of the first measurement are unknown")
 
     def _with_room(self, num_rows: int, rho: float) -> Layout:
         """The layout with the largest unit for which sums over N rows, and noise, fit 64 bits under every plan."""
@@ -191,6 +198,17 @@ class Layout:
     def triples(self) -> list[tuple[int, int, int]]:
         """All triples of columns, as positions in :attr:`columns`."""
         return list(itertools.combinations(range(len(self.columns)), 3))
+
+    def single_blocks(self) -> list[Block]:
+        """Blocks for the marginal of each column, split by the classes."""
+        blocks = self.blocks([[(j, np.arange(self.binnings[j].num_cells))] for j in self.columns])
+        if self.counted_cells is None:
+            return blocks
+        most = [self.num_classes * self.counted_cells if self.binnings[j].ordered else None for j in self.columns]
+        return [
+            block if size is None else dataclasses.replace(block, weight=self.weight(min(size, block.size)))
+            for block, size in zip(blocks, most, strict=True)
+        ]
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -289,8 +307,7 @@ def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
 def singles_map(layout: Layout) -> TableMap:
     """The first measurement: the marginal of every column with classes and without, that of the classes themselves, and
     the moments of columns of many values over their public bounds."""
-    marginals = [[(j, np.arange(layout.binnings[j].num_cells))] for j in layout.columns]
-    blocks = layout.blocks(marginals)
+    blocks = layout.single_blocks()
     if layout.has_totals:
         factor = 1.0 if layout.num_classes > _FEW_CLASSES else _TOTALS_OF_FEW
         blocks += [Block(b.columns[1:], b.bins[1:], weight=round(factor * b.weight)) for b in blocks]
@@ -418,7 +435,7 @@ def _along_values(
     if not binning.ordered:
         return counts
     return np.concatenate(
-        [smooth(counts[..., : binning.num_values], noise), counts[..., binning.num_values :]], axis=-1
+        [smooth_counts(counts[..., : binning.num_values], noise), counts[..., binning.num_values :]], axis=-1
     )
 
 
@@ -889,8 +906,8 @@ class Largest:
 def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     """Bounds of the maps of the three measurements, known before any noise is drawn. They hold for all noisy counts.
 
-    Formal guarantee: the weight of a marginal is round(unit · size^(1/3)), which increases with its size. Bins of a
-    column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there are
+    Formal guarantee: the weight of a marginal is at most round(unit · size^(1/3)), which increases with its size. Bins
+    of a column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there are
     no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
     classes. The first measurement has one marginal for each column, with classes, at most one more without, of at most
     the same weight, and at most one of the classes alone, of at most the largest of these weights (``singles_map``).

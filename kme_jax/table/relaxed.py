@@ -163,15 +163,12 @@ def choose_num_fits(observed: Observed, max_entries: int) -> int:
     """The number of fits: as many as leave 50 relaxed rows for a class in each, from 4 to 16.
 
     Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
-    to fit, and where a parity of three columns is fitted. Fits that do not run side by side take longer, so there are
-    no more than fit into memory.
+    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory.
 
     Args:
       observed: the noisy counts.
       max_entries: see :func:`fit`.
     """
-    if observed.parities_precision.any():
-        return _LEAST_FITS
     num_classes, num_bins = observed.singles.shape
     precisions = observed.pairs_precision[observed.pairs_precision > 0]
     little_noise = len(precisions) > 0 and 1 / np.median(precisions) < _LITTLE_NOISE * observed.num_rows
@@ -329,7 +326,39 @@ class Leaves:
         return np.stack([np.bincount(self.bins, shares, num_bins) for shares in self.shares])
 
 
-@storable(added_fields=("dependence",))
+@storable()
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parities:
+    """Mean products of the signs of three columns, which balanced samples have, see ``kme_jax.table.balance``.
+
+    Attributes:
+      triples: the places of three columns each among all columns except the one of the classes, int64 [n, 3].
+      signs: −1 or 1 for each bin, [D].
+      means: the mean product of the three signs, [n].
+    """
+
+    triples: Int64[np.ndarray, "triples 3"]
+    signs: Float[np.ndarray, "bins"]
+    means: Float[np.ndarray, "triples"]
+
+    def check(self, num_bins: int, num_columns: int) -> None:
+        """Refuses parities that were read from a file.
+
+        Raises:
+          ValueError: shapes or values are invalid.
+        """
+        check_array(self.triples, "triples", "i", (None, 3))
+        check_array(self.signs, "signs", "f", (num_bins,))
+        check_array(self.means, "means", "f", (len(self.triples),))
+        distinct = all(len(set(triple)) == 3 for triple in self.triples.tolist())
+        valid = bool(((self.triples >= 0) & (self.triples < num_columns)).all())
+        require(valid and distinct, "triples: there are no such columns")
+        of_signs = bool((np.abs(self.signs) == 1).all() and (np.abs(self.means) <= 1).all())
+        require(of_signs, "a sign or a mean is invalid")
+
+
+@storable(added_fields=("dependence", "parities"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelaxedRows:
@@ -345,6 +374,7 @@ class RelaxedRows:
       split: index of the column whose values are the classes, or −1 for a single class.
       dependence: correlations of the normal variables whose ranks decide the values of the columns except ``split``
         within each relaxed row, [C, C]; None if columns are independent there.
+      parities: what balanced samples have beside the pairs of the distribution; None if there is nothing.
     """
 
     weights: Float[np.ndarray, "classes K"]
@@ -353,6 +383,7 @@ class RelaxedRows:
     leaves: tuple[Leaves, ...]
     split: int = dataclasses.field(metadata={"static": True})
     dependence: Float[np.ndarray, "columns columns"] | None = None
+    parities: Parities | None = None
 
     def validate(self) -> None:
         """Refuses invalid fields of relaxed rows that were read from a file.
@@ -377,6 +408,8 @@ class RelaxedRows:
             check_array(self.dependence, "dependence", "f", (len(self.leaves),) * 2)
             symmetric = np.allclose(self.dependence, self.dependence.T) and np.allclose(np.diag(self.dependence), 1)
             require(symmetric and bool((np.linalg.eigvalsh(self.dependence) > -1e-6).all()), "dependence is invalid")
+        if self.parities is not None:
+            self.parities.check(ends, len(self.leaves))
 
     def check_codes(self, num_codes: Sequence[int]) -> None:
         """Refuses relaxed rows that do not fit columns with these numbers of codes.
