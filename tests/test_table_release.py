@@ -14,6 +14,8 @@ from kme_jax.privacy import statement
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_delta
 from kme_jax.privacy.ledger import Spending
+from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table import relaxed
@@ -655,7 +657,47 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 
 
-@pytest.mark.parametrize(("width", "expected"), [(1000, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])
+def test_few_rows_have_few_cells():
+    """The larger N beside the noise is, the more cells have ordered columns of many values."""
+    binnings = [Binning.create(5000, ordered=True, missing=False)] * 30 + [
+        Binning.create(2000, ordered=False, missing=False)
+    ]
+    found = []
+    for num_rows in (100, 2000, 8000, 10**6):
+        layout = plans.Layout.create(binnings, -1, num_rows, 0.04)
+        assert layout.binnings[-1] == binnings[-1]
+        found.append(layout.binnings[0].num_cells)
+    assert found == [250, 250, 500, 1000]
+
+
+def test_wide_columns_do_not_take_the_budget_of_others():
+    """The weight of a marginal grows with its cells, but those of an ordered column count up to a limit."""
+    binnings = [Binning.create(size, ordered=ordered, missing=False) for size, ordered in
+                ((30, True), (64, True), (1000, True), (1000, False), (64, False))]  # fmt: skip
+    weights = [b.weight for b in plans.singles_map(plans.Layout.create(binnings, -1, 10**6, 0.04)).blocks]
+    assert weights[0] < weights[1] == weights[2] == weights[4] < weights[3]
+
+
+def test_measurements_of_earlier_versions_have_other_weights():
+    """All cells counted for the weights, and the layout of such a measurement is found again."""
+    binnings = [Binning.create(size, ordered=True, missing=False) for size in (30, 1000)]
+    layout = dataclasses.replace(plans.Layout.create(binnings, -1, 10**6, 0.04), counted_cells=None)
+    first = plans.singles_map(layout)
+    assert [round((b.weight / first.blocks[0].weight) ** 3, 3) for b in first.blocks] == [1, 33.333]
+    integers = first.integers(10**6)
+    mechanism = secure_mechanism(integers, 10**6, PrivacyBudget(1.0, 1e-7), share=0.5)
+    noisy = NoisyEmbedding(first, np.zeros(first.num_features), mechanism)
+    plan = plans.Plan([np.zeros(30, int), np.zeros(1000, int)], [np.zeros(1, int)] * 2, np.zeros((0, 2), int))
+    found = plans.Layout.of_plan(binnings, -1, plan, noisy)
+    assert (found.counted_cells, found.unit) == (None, layout.unit)
+    other = NoisyEmbedding(
+        dataclasses.replace(first, binnings=(binnings[0], binnings[0])), noisy.coordinates, mechanism
+    )
+    with pytest.raises(ValueError, match="cells of the first measurement are unknown"):
+        plans.Layout.of_plan(binnings, -1, plan, other)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(250, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])
 def test_a_table_of_one_column_spends_all(width, expected):
     schema = Schema((Numeric("a", 0, width - 1, integer=True),))
     made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)

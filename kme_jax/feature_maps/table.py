@@ -61,10 +61,14 @@ class Binning:
         )
 
     @classmethod
-    def create(cls, num_codes: int, *, ordered: bool, missing: bool) -> Binning:
-        """At most 1024 cells of equal width for an ordered column; one cell for each code of any other column."""
-        width = -(-(num_codes - missing) // MAX_CELLS) if ordered else 1
+    def create(cls, num_codes: int, *, ordered: bool, missing: bool, max_cells: int = MAX_CELLS) -> Binning:
+        """At most ``max_cells`` of equal width for an ordered column; one cell for each code of any other column."""
+        width = -(-(num_codes - missing) // max_cells) if ordered else 1
         return cls(num_codes, ordered, missing, width)
+
+    def with_cells(self, max_cells: int) -> Binning:
+        """The binning of the same column with at most so many cells for values, if it is ordered."""
+        return Binning.create(self.num_codes, ordered=self.ordered, missing=self.missing, max_cells=max_cells)
 
     @property
     def num_values(self) -> int:

@@ -2,9 +2,9 @@
 
 There are three measurements. Each one is planned from the noisy counts of those before it.
 
-1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand. It is split by the
-   classes of the target, and it is measured without classes, too. So are the mean and the mean square of an ordered
-   column of many values, because the noise of a thousand cells adds up in them.
+1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand, and fewer if there
+   are few rows. It is split by the classes of the target, and it is measured without classes, too. So are the mean and
+   the mean square of an ordered column of many values, because the noise of a thousand cells adds up in them.
 2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts. All triples are measured in halves,
    if N and the budget leave little noise.
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int, Int64, Real
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS
-from kme_jax.feature_maps.table import COUNT_WEIGHT, Binning, Block, Moment, TableMap
+from kme_jax.feature_maps.table import COUNT_WEIGHT, MAX_CELLS, Binning, Block, Moment, TableMap
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
@@ -62,6 +62,9 @@ _MOST_MOMENT_WEIGHT = (1 << 31) - 1  # so that the square of a rounded score fit
 # Cells of an ordered column, of each class, that count for the weight of its marginal. The noise of more cells is
 # smoothed away, and would take the budget of other columns.
 _COUNTED_CELLS = 64
+# The numbers of cells of ordered columns. With fewer rows there are fewer cells: the sum of the cells that make up a
+# part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
+_CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
 # there are none, and of the product of a pair.
@@ -95,7 +98,7 @@ class Layout:
     """The columns of a table, and the column by which all marginals are split, if there is one.
 
     Attributes:
-      binnings: one for each column.
+      binnings: one for each column, with the cells of this layout.
       split: index of the target column if all marginals are split by it, otherwise −1.
       target: index of the target column, or −1 if there is none.
       unit: the weight of a block of one cell. It is 64 for measurements without moments.
@@ -119,6 +122,8 @@ class Layout:
     ) -> Layout:
         """The layout for a target column, or for none (−1).
 
+        Ordered columns have fewer cells if there are few rows, see ``_num_cells``.
+
         Marginals are split by a target of at most three codes. They are also split by a target of up to sixteen codes,
         if it has no more codes than an ordered column has bins. What a classifier learns about rare classes is worth
         more than the noise of the additional cells costs.
@@ -130,6 +135,7 @@ class Layout:
           rho: ρ of all measurements, see :func:`comparable_rho`.
           relation: which databases are neighbours.
         """
+        binnings = [binning.with_cells(_num_cells(len(binnings), num_rows, rho)) for binning in binnings]
         num_codes = binnings[target].num_codes if target >= 0 and len(binnings) > 1 else math.inf
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
@@ -139,7 +145,15 @@ class Layout:
 
     @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
-        """The layout that a plan and its first measurement were created for."""
+        """The layout that a plan and its first measurement were created for.
+
+        Raises:
+          ValueError: the cells or the weights of the first measurement are none that :meth:`create` chooses.
+        """
+        by_cells = [tuple(binning.with_cells(most) for binning in binnings) for most in _CELLS]
+        if map_of(singles).binnings not in by_cells:
+            raise ValueError("the cells of the first measurement are unknown")
+        binnings = map_of(singles).binnings
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
         has_totals, has_classes = num_blocks > num_columns, num_blocks > 2 * num_columns
@@ -272,6 +286,13 @@ def _most_rows(num_rows: int, relation: Relation) -> int:
 def _fine_noise(num_pairs: int, rho: float) -> float:
     """σ of the counts of pairs in the third measurement, if it has half of all pairs with equal weights."""
     return math.sqrt(max(1, num_pairs) / 2 / (SHARES[2] * rho))
+
+
+def _num_cells(num_columns: int, num_rows: int, rho: float) -> int:
+    """The largest number of cells of an ordered column. It depends on public or noisy numbers alone."""
+    noise = math.sqrt(num_columns / (SHARES[0] * rho))
+    wanted = _NUM_PARTS * (num_rows / (_NUM_PARTS * noise)) ** 2
+    return next((cells for cells in _CELLS if cells <= wanted), _CELLS[-1])
 
 
 def _num_bins(factor: float, num_rows: int, noise: float) -> float:
@@ -907,8 +928,8 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     """Bounds of the maps of the three measurements, known before any noise is drawn. They hold for all noisy counts.
 
     Formal guarantee: the weight of a marginal is at most round(unit · size^(1/3)), which increases with its size. Bins
-    of a column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there are
-    no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
+    of a column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there
+    are no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
     classes. The first measurement has one marginal for each column, with classes, at most one more without, of at most
     the same weight, and at most one of the classes alone, of at most the largest of these weights (``singles_map``).
     The second has one for each pair (``coarse_map``). The third has at most one for each column and each pair, and, for
