@@ -15,7 +15,7 @@ import threadpoolctl
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
-from experiments.tables import classifiers, datasets, numbers, plot, releases, scale
+from experiments.tables import classifiers, datasets, live_peers, numbers, peers, plot, releases, scale
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.composition import Composition
@@ -224,12 +224,88 @@ def test_an_interrupted_run_goes_on(tiny):
         ({"epsilons": (1.0, 1.0)}, "--epsilons"),
         ({"epsilons": (-1.0,)}, "epsilon"),
         ({"num_seeds": 0}, "--num_seeds"),
+        ({"peers": ("mst",)}, "--relation=add_remove alone"),
+        ({"peers": ("mist",), "relation": "add_remove"}, "no 'mist'"),
+        ({"peers": ("mst",), "relation": "add_remove"}, "--peer_python"),
+        ({"peers": ("mst",), "relation": "add_remove", "peer_python": sys.executable, "peer_minutes": 0}, "above 0"),
     ],
 )
 def test_what_cannot_be_run_is_refused(tiny, change, text):
     tiny.validate()
     with pytest.raises(InputError, match=text):
         dataclasses.replace(tiny, **change).validate()
+
+
+# --- other systems ---------------------------------------------------------------------------------------------------
+
+
+def _fake_python(folder, code):
+    """A program in place of the Python of another environment. Its words are those of ``peer_program``."""
+    path = folder / "python"
+    path.write_text(f"#!{sys.executable}\nimport sys, time, numpy as np\ngiven, made = sys.argv[-2:]\n{code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_another_system_in_another_environment(rng, tmp_path):
+    """Its rows are the private ones in another order. Values are drawn within their cells."""
+    code = (
+        "assert sys.argv[1:-2] == ['-I', sys.argv[2], 'aim', '1.0', '1e-05', '3']\n"
+        "with np.load(given) as arrays: np.savez(made, cells=arrays['cells'][::-1], version='7')"
+    )
+    schema, codes = SCHEMA, _codes(rng)
+    made = live_peers.run_peer("aim", schema, codes, 1.0, 1e-5, 3, _fake_python(tmp_path, code), 1.0)
+    assert made["version"] == "7"
+    assert made["seconds"] > 0
+    np.testing.assert_array_equal(made["codes"][::-1][:, [0, 1, 3]], codes[:, [0, 1, 3]])
+    width = -(-1000 // 32)
+    np.testing.assert_array_equal(made["codes"][::-1, 2] // width, codes[:, 2] // width)
+    assert np.any(made["codes"][::-1, 2] != codes[:, 2])
+    schema.check(schema.decode(made["codes"]))
+
+
+def test_a_missing_value_of_a_wide_column_stays_missing(tmp_path):
+    schema = Schema((Numeric("wide", 0, 999, integer=True, nullable=True), Categorical("a", ("x", "y"))))
+    codes = np.asarray([[1000, 0], [999, 1], [0, 0]])
+    code = (
+        "with np.load(given) as a: assert a['sizes'].tolist() == [33, 2]; np.savez(made, cells=a['cells'], version='7')"
+    )
+    made = live_peers.run_peer("mst", schema, codes, 1.0, 1e-5, 0, _fake_python(tmp_path, code), 1.0)
+    assert made["codes"][0, 0] == 1000
+    assert made["codes"][1, 0] >= 992
+    assert made["codes"][2, 0] < 32
+
+
+@pytest.mark.parametrize(
+    ("code", "minutes", "text"),
+    [("time.sleep(60)", 0.005, "more than 0.005 minutes"), ("raise MemoryError('all of it')", 1.0, "all of it")],
+)
+def test_another_system_that_fails(code, minutes, text, rng, tmp_path):
+    python = _fake_python(tmp_path, code)
+    assert text in live_peers.run_peer("mst", SCHEMA, _codes(rng), 1.0, 1e-5, 0, python, minutes)["failed"]
+
+
+def test_other_systems_beside_releases(tiny, tmp_path):
+    def run_peer(peer, schema, codes, epsilon, delta, seed, python, minutes):
+        assert (schema, delta, python, minutes) == (SCHEMA, 1e-5, "python", 15.0)
+        if peer == "aim":
+            return {"failed": "it took more than 15 minutes"}
+        return {"codes": np.roll(codes, 1 + seed, axis=0), "version": "7", "seconds": 9.0}
+
+    config = dataclasses.replace(
+        tiny, peers=("mst", "aim"), relation="add_remove", peer_python="python", epsilons=(1.0,)
+    )
+    result = releases.run(config, dataclasses.replace(TOOLS, run_peer=run_peer))["adult_pgm"]
+    (ours,) = (line for line in result["summary"] if line["source"] == "MST (dpmm)")
+    assert (ours["mean"]["1-way"], ours["mean"]["seconds"], ours["num_seeds"]) == (0, 9, 2)
+    assert "AIM (dpmm), ε = 1: it took more than 15 minutes (2 of 2)" in releases.markdown(result)
+    assert not {"peers", "peer_python", "peer_minutes"} & set(result["config"])
+    assert {cell.get("version") for cell in result["cells"]} == {None, "7"}
+    path = releases.result_path(config, "adult_pgm")
+    assert plot.draw([path], tmp_path / "tables.png").stat().st_size > 20_000
+    table = peers.markdown([result])
+    assert "| MST (dpmm 7), this machine, 2 seeds | 0.000 |" in table
+    assert "AIM (dpmm" not in table
 
 
 def test_a_process_of_its_own_has_its_own_peak():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.tables.datasets import NAMES
-from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE
+from experiments.tables.live_peers import PEERS
+from kme_jax.privacy.budget import ADD_REMOVE, RELATIONS, REPLACE_ONE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,11 @@ class TablesConfig(Config):
     relation: str = flag(REPLACE_ONE, "Which databases are neighbours.", choices=RELATIONS)
     num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.", quick=1)
     secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
+    peers: tuple[str, ...] = flag(
+        (), f"Other systems on the same splits, of {', '.join(PEERS)}. They are private under add_remove alone."
+    )
+    peer_python: str = flag("", "The Python of an environment with dpmm. It needs other versions of NumPy than JAX.")
+    peer_minutes: float = flag(15.0, "Time limit for each release of another system.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
     def validate(self) -> None:
@@ -38,4 +45,12 @@ class TablesConfig(Config):
         if self.relation not in RELATIONS:
             raise InputError(f"--relation must be {' or '.join(RELATIONS)}, got {self.relation}")
         at_least(self, 1, "num_seeds")
+        if unknown := set(self.peers) - set(PEERS):
+            raise InputError(f"--peers: no {min(unknown)!r}; there are {', '.join(PEERS)}")
+        if self.peers and self.relation != ADD_REMOVE:
+            raise InputError("--peers: the other systems are private under --relation=add_remove alone")
+        if self.peers and shutil.which(self.peer_python) is None:
+            raise InputError("--peer_python: give the Python of an environment with dpmm; pip install dpmm makes one")
+        if not self.peer_minutes > 0:
+            raise InputError(f"--peer_minutes must be above 0, got {self.peer_minutes}")
         valid_budgets(self.epsilons, self.delta)

@@ -7,12 +7,16 @@ import pathlib
 from collections.abc import Sequence
 
 from experiments.common.plots import COLOURS, pyplot, save
+from experiments.tables.live_peers import PEERS
 from experiments.tables.releases import data_title
+
+_MARKERS = dict(zip(PEERS.values(), ("s", "^"), strict=True))  # of other systems
 
 
 def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
     """Draws results of experiments.tables against ε: errors of marginals, and areas under the curve. Controls are
-    horizontal lines. Lines that say nothing, an error of 0 and an area of about 0.5, are left out.
+    horizontal lines, and other systems are marks. Lines that say nothing, an error of 0 and an area of about 0.5, are
+    left out.
 
     Args:
       inputs: JSON results, one for each data set.
@@ -35,8 +39,9 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
     )
     for row, result in zip(all_axes, results, strict=True):
         releases = sorted(
-            (line for line in result["summary"] if line["epsilon"] is not None), key=lambda line: line["epsilon"]
+            (line for line in result["summary"] if line["source"] == "release"), key=lambda line: line["epsilon"]
         )
+        peers = [line for line in result["summary"] if line["epsilon"] is not None and line["source"] != "release"]
         for axes, (title, metrics, controls) in zip(row, panels, strict=True):
             for colour, (metric, label) in zip(COLOURS, metrics.items(), strict=False):
                 axes.errorbar(
@@ -49,6 +54,9 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
                     capsize=2,
                     label=label,
                 )
+                for line in peers:
+                    marker = _MARKERS[line["source"]]
+                    axes.plot(line["epsilon"], line["mean"][metric], marker, color=colour, fillstyle="none")
                 for line in result["summary"]:
                     if line["source"] in controls and line["mean"][metric] > 0:
                         axes.axhline(line["mean"][metric], color=colour, linestyle=styles[line["source"]], linewidth=1)
@@ -60,6 +68,12 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
         row[0].set_yscale("log")
     handles = [handle for axes in all_axes[0] for handle in axes.get_legend_handles_labels()[0]]
     handles += [pyplot().Line2D([], [], color="grey", linestyle=style, label=name) for name, style in styles.items()]
+    drawn = {line["source"] for result in results for line in result["summary"]}
+    handles += [
+        pyplot().Line2D([], [], color="grey", linestyle="", marker=marker, fillstyle="none", label=name)
+        for name, marker in _MARKERS.items()
+        if name in drawn
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     config = results[0]["config"]
     noise = "secure" if config["secure"] else "simulated"

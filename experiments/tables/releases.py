@@ -17,6 +17,7 @@ from experiments.common.results import Cells, check_output_dir, write_json
 from experiments.tables import datasets, numbers
 from experiments.tables.classifiers import CLASSIFIERS, utility
 from experiments.tables.config import TablesConfig
+from experiments.tables.live_peers import PEERS, run_peer
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.table import marginals
@@ -53,11 +54,13 @@ class Tools:
       load: (name, data_dir, seed) -> data set.
       release: see :func:`release`.
       measured: (function, arguments) -> the call's value, time and memory.
+      run_peer: see :func:`experiments.tables.live_peers.run_peer`.
     """
 
     load: Callable[[str, str, int], datasets.Dataset] = datasets.load
     release: Callable[..., pa.Table] = release
     measured: Callable[..., Measured] = in_fresh_process
+    run_peer: Callable[..., dict[str, Any]] = run_peer
 
 
 DEFAULT_TOOLS = Tools()
@@ -79,9 +82,10 @@ def run(config: TablesConfig, tools: Tools = DEFAULT_TOOLS) -> dict[str, dict[st
 
 def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
     stages, path = Stages(f"tables, {name}"), result_path(config, name)
-    settings = config.settings("data_dir", "datasets") | {"dataset": name}
+    settings = config.settings("data_dir", "datasets", "peers", "peer_python", "peer_minutes") | {"dataset": name}
     cells = Cells(path, "tables", settings, ("source", "epsilon", "seed"))
     sources = [(control, None) for control in _CONTROLS] + [(_RELEASE, float(epsilon)) for epsilon in config.epsilons]
+    sources += [(PEERS[peer], float(epsilon)) for epsilon in config.epsilons for peer in config.peers]
     for seed in range(config.num_seeds):
         missing = [source for source in sources if (*source, seed) not in cells]
         if not missing:
@@ -90,25 +94,46 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
             dataset = tools.load(name, config.data_dir, seed)
             private, test = (dataset.schema.encode(rows) for rows in (dataset.private, dataset.test))
             for done, (source, epsilon) in enumerate(missing):
-                cell = {"source": source, "epsilon": epsilon, "seed": seed}
-                if source == _RELEASE:
-                    delta = protective_delta(config.delta, dataset.private.num_rows)
-                    budget = PrivacyBudget(epsilon, delta, cast(Relation, config.relation))
-                    arguments = dataset.private, dataset.schema, dataset.target, budget, seed, config.secure
-                    synthetic = tools.measured(tools.release, *arguments)
-                    cell |= {"delta": delta, "seconds": synthetic.seconds, "peak_bytes": synthetic.peak_bytes}
-                    dataset.schema.check(synthetic.value)
-                    codes = dataset.schema.encode(synthetic.value)
-                    cell["numbers"] = numbers.number_errors(dataset.schema, private, codes, budget)
-                else:
-                    codes = _CONTROLS[source](np.random.default_rng(seed), private)
-                cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
-                cell["utility"] = utility(dataset.schema, dataset.target, codes, test, seed)
+                facts, codes = _made(config, tools, dataset, private, source, epsilon, seed)
+                cell = {"source": source, "epsilon": epsilon, "seed": seed} | facts
+                if codes is not None:
+                    cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
+                    cell["utility"] = utility(dataset.schema, dataset.target, codes, test, seed)
                 cells.add(cell)
                 progress(done + 1, len(missing))
     cells.result["summary"] = summary(cells.result)
     write_json(path, cells.result)
     return cells.result
+
+
+def _made(
+    config: TablesConfig,
+    tools: Tools,
+    dataset: datasets.Dataset,
+    private: np.ndarray,
+    source: str,
+    epsilon: float | None,
+    seed: int,
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Facts about the rows of a source, and their codes, or None if another system has made none."""
+    if epsilon is None:
+        return {}, _CONTROLS[source](np.random.default_rng(seed), private)
+    delta = protective_delta(config.delta, dataset.private.num_rows)
+    budget = PrivacyBudget(epsilon, delta, cast(Relation, config.relation))
+    if source == _RELEASE:
+        arguments = dataset.private, dataset.schema, dataset.target, budget, seed, config.secure
+        synthetic = tools.measured(tools.release, *arguments)
+        dataset.schema.check(synthetic.value)
+        codes = dataset.schema.encode(synthetic.value)
+        facts = {"delta": delta, "seconds": synthetic.seconds, "peak_bytes": synthetic.peak_bytes}
+    else:
+        peer = next(name for name, title in PEERS.items() if title == source)
+        limits = config.peer_python, config.peer_minutes
+        facts = {"delta": delta} | tools.run_peer(peer, dataset.schema, private, epsilon, delta, seed, *limits)
+        if "failed" in facts:
+            return facts, None
+        codes = facts.pop("codes")
+    return facts | {"numbers": numbers.number_errors(dataset.schema, private, codes, budget)}, codes
 
 
 def protective_delta(delta: float, num_rows: int) -> float:
@@ -125,10 +150,13 @@ def _metrics(cell: dict[str, Any]) -> dict[str, float]:
 def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Means over seeds and their standard errors for each control and each ε.
 
-    "mean" and "error" are {metric: value}. The error of a single seed is None.
+    "mean" and "error" are {metric: value}. The error of a single seed is None. Releases of other systems that failed
+    are not among them.
     """
     groups: dict[tuple, list[dict[str, float]]] = {}
     for cell in result["cells"]:
+        if "failed" in cell:
+            continue
         groups.setdefault((cell["source"], cell["epsilon"]), []).append(_metrics(cell))
     lines = []
     deltas = {(cell["source"], cell["epsilon"]): cell.get("delta") for cell in result["cells"]}
@@ -153,6 +181,18 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
             | ({"numbers": numbers.summary(of_numbers)} if of_numbers else {})
         )
     return lines
+
+
+def _failures(result: dict[str, Any]) -> list[str]:
+    """Which releases of other systems failed, and why, with the number of seeds."""
+    reasons = [
+        f"{cell['source']}, ε = {cell['epsilon']:g}: {cell['failed']}" for cell in result["cells"] if "failed" in cell
+    ]
+    return [f"{reason} ({reasons.count(reason)} of {_num_seeds(result)})" for reason in dict.fromkeys(reasons)]
+
+
+def _num_seeds(result: dict[str, Any]) -> int:
+    return len({cell["seed"] for cell in result["cells"]})
 
 
 def data_title(result: dict[str, Any]) -> str:
@@ -182,4 +222,5 @@ def markdown(result: dict[str, Any]) -> str:
     for row in result["summary"]:
         title = row["source"] if row["epsilon"] is None else f"{row['source']}, ε = {row['epsilon']:g}"
         lines.append(line(title, row["mean"], row["error"]))
+    lines += [line(title, {}, {}) for title in _failures(result)]
     return "\n".join(lines)
