@@ -31,6 +31,8 @@ COLUMNS = [
     Ordinal("grade", ("low", "high")),
     DAY,
     *(Datetime(unit, "1969-12-31T22:00", "1970-01-02", unit, nullable=True) for unit in ("hour", "minute", "second")),
+    Numeric("fortune", -5, 1e9, scale="log", nullable=True),
+    Numeric("weight", 0, 6000, integer=True, knots=(2000, 4500)),
 ]
 SCHEMA = Schema(tuple(COLUMNS))
 
@@ -51,6 +53,18 @@ def test_codes_survive_decoding(column, data):
     if column.kind in ("numeric", "datetime"):
         ordered = column.decode(np.unique(codes)).drop_null().to_pylist()
         assert ordered == sorted(set(ordered))
+
+
+def test_knots_and_scales_are_codes():
+    """A binary logarithm has knots at powers of two steps from the lower bound."""
+    assert Numeric("a", 10, 30, integer=True, scale="log").codes_of_knots == (1, 2, 4, 8, 16)
+    assert Numeric("a", 10, 30, integer=True, knots=(11, 20)).codes_of_knots == (1, 10)
+    assert Numeric("a", 10, 30, knots=(20,)).num_values == 2**30
+    assert Numeric("a", 10, 30).codes_of_knots == AGE.codes_of_knots == JOB.codes_of_knots == ()
+    assert max(Numeric("a", 0, 1e12, scale="log").codes_of_knots) < 2**30
+    column = Numeric("a", 0, 9, knots=[3, 5.5])
+    assert Schema.from_json(Schema((column,)).to_json()).columns == (column,)
+    assert not {"scale", "knots"} & AGE.to_json().keys()
 
 
 @given(
@@ -456,6 +470,16 @@ def test_tables_are_encoded_by_name():
 
 
 BAD_COLUMNS = [
+    ({"kind": "numeric", "lower": 0, "upper": 9, "scale": "cubic"}, 'scale must be "linear" or "log"'),
+    ({"kind": "numeric", "lower": 0, "upper": 9, "scale": "log", "knots": [3]}, "either knots or the scale"),
+    ({"kind": "numeric", "lower": 0, "upper": 9, "knots": 3}, "knots must be a list of numbers, got 3"),
+    *(
+        ({"kind": "numeric", "lower": 0, "upper": 9, "knots": [x]}, "between the bounds")
+        for x in (0, 9, True, "3", None)
+    ),
+    ({"kind": "numeric", "lower": 0, "upper": 9, "integer": True, "knots": [3, 3]}, "knots must increase"),
+    ({"kind": "numeric", "lower": 0, "upper": 9, "integer": True, "knots": [5, 3]}, "knots must increase"),
+    ({"kind": "numeric", "lower": 0, "upper": 9, "knots": [1 + i / 99 for i in range(61)]}, "at most 60 knots"),
     ({"kind": "numeric", "lower": 5, "upper": 5}, "lower must be below upper, got 5.0 and 5.0"),
     ({"kind": "numeric", "lower": 5, "upper": 1}, "lower must be below upper"),
     ({"kind": "numeric", "lower": None, "upper": 1}, "lower is null: fill in a bound from public knowledge"),

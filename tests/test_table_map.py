@@ -55,8 +55,15 @@ def _places(row):
     return found
 
 
+_WITH_KNOTS = (
+    Binning.create(5001, ordered=True, missing=True, knots=(1, 2, 4, 8, 3000)),
+    Binning.create(5000, ordered=True, missing=False, max_cells=256, knots=tuple(1 << i for i in range(13))),
+    Binning.create(3, ordered=True, missing=False, knots=(1,)),
+)
+
+
 def test_cells_cover_all_codes():
-    for binning in BINNINGS:
+    for binning in (*BINNINGS, *_WITH_KNOTS):
         first = binning.first_codes()
         assert first[0] == 0
         assert first[-1] == binning.num_codes
@@ -66,6 +73,46 @@ def test_cells_cover_all_codes():
     assert BINNINGS[0].num_cells <= 1025
     assert BINNINGS[0].cells(np.asarray([4999, 5000])).tolist() == [BINNINGS[0].num_values - 1, BINNINGS[0].num_values]
     assert Binning.create(4096, ordered=False, missing=False).num_cells == 4096
+
+
+def test_cells_between_knots():
+    """Each interval has as many cells, up to rounding. What short ones leave is for the others."""
+    many = [np.diff(np.searchsorted(b.first_codes(), [0, *b.knots, b.num_codes - b.missing])) for b in _WITH_KNOTS]
+    np.testing.assert_array_equal(many[0], [1, 1, 2, 4, 124, 124])
+    np.testing.assert_array_equal(many[1], [1, 1, 2, 4, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6])
+    np.testing.assert_array_equal(many[2], [1, 2])
+    for binning in _WITH_KNOTS:
+        binning.validate()
+        codes = np.arange(binning.num_codes)
+        np.testing.assert_array_equal(jax.jit(binning.cells)(jnp.asarray(codes)), binning.cells(codes))
+        assert binning.with_cells(512).with_cells(256).knots == binning.knots
+    assert _WITH_KNOTS[0].with_cells(512).num_values == 128
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"knots": (0, 5)}, {"knots": (5, 5)}, {"knots": (99,)}, {"width": 2}, {"max_cells": 1}, {"max_cells": 2000},
+     {"knots": ()}, {"ordered": False}],
+)  # fmt: skip
+def test_invalid_knots_are_refused(fields):
+    valid = Binning.create(100, ordered=True, missing=True, knots=(5, 50))
+    valid.validate()
+    with pytest.raises(ValueError, match="knots"):
+        dataclasses.replace(valid, **fields).validate()
+
+
+def test_integer_sums_with_knots(rng):
+    """Sums of integers and features agree, with cells of different widths."""
+    binnings = (_WITH_KNOTS[0], BINNINGS[1])
+    cells = np.arange(binnings[0].num_cells)
+    feature_map = TableMap(binnings, (Block((0,), (cells,), weight=3), Block((0, 1), (cells // 100, np.arange(4)))))
+    rows = np.stack([rng.integers(0, binning.num_codes, 300) for binning in binnings], axis=1)
+    counts = feature_map.weighted_counts(rows)
+    found = np.bincount(binnings[0].cells(rows[:, 0]), minlength=len(cells))
+    np.testing.assert_array_equal(counts[: len(cells)], found)
+    features = np.asarray(jax.jit(lambda x: feature_map(x))(rows.astype(np.float32)))
+    expected = features.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(mean_embedding(feature_map, rows).coordinates, expected, atol=1e-6)
 
 
 def test_features_and_counts_are_those_of_the_definition(rng):

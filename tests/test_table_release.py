@@ -657,6 +657,23 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 
 
+def test_skewed_numbers_on_a_logarithmic_scale(tmp_path, rng):
+    """Quantiles of small numbers are good though the bounds are wide, and the mean stays where it is."""
+    amounts = np.exp(6 + rng.normal(size=6000))
+    rows = pa.table({"amount": amounts, "large": np.where(amounts > 500, "yes", "no")})
+    schema = Schema((Numeric("amount", 0, 1e7, scale="log"), Categorical("large", ("no", "yes"))))
+    released = release_table(rows, schema, budget=PrivacyBudget(2.0, 1e-6), target="large", secure=False)
+    found = released.table["amount"].to_numpy()
+    for quantile in (0.1, 0.25, 0.5, 0.75, 0.9):
+        assert np.quantile(found, quantile) == pytest.approx(np.quantile(amounts, quantile), rel=0.1)
+    assert found.mean() == pytest.approx(amounts.mean(), rel=0.25)
+    assert np.mean((found > 500) == (np.asarray(released.table["large"]) == "yes")) > 0.95
+    again = load(released.save(tmp_path / "published"))
+    assert again.schema == schema
+    assert again.table == released.table
+    assert min(again.sample(50, where="amount>=1000.5")["amount"].to_pylist()) >= 1000.5
+
+
 def test_few_rows_have_few_cells():
     """The larger N beside the noise is, the more cells have ordered columns of many values."""
     binnings = [Binning.create(5000, ordered=True, missing=False)] * 30 + [

@@ -215,6 +215,9 @@ def test_an_interrupted_run_goes_on(tiny):
     assert [row["num_seeds"] for row in again["summary"]] == [1] * 5
 
 
+_WITH_PEERS = {"peers": ("mst",), "relation": "add_remove", "peer_python": sys.executable}
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -227,7 +230,9 @@ def test_an_interrupted_run_goes_on(tiny):
         ({"peers": ("mst",)}, "--relation=add_remove alone"),
         ({"peers": ("mist",), "relation": "add_remove"}, "no 'mist'"),
         ({"peers": ("mst",), "relation": "add_remove"}, "--peer_python"),
-        ({"peers": ("mst",), "relation": "add_remove", "peer_python": sys.executable, "peer_minutes": 0}, "above 0"),
+        (_WITH_PEERS | {"peer_minutes": 0}, "above 0"),
+        (_WITH_PEERS | {"peer_seeds": 0}, "--peer_seeds"),
+        (_WITH_PEERS | {"peer_epsilons": (3.0,)}, "3 is not one of --epsilons"),
     ],
 )
 def test_what_cannot_be_run_is_refused(tiny, change, text):
@@ -292,14 +297,12 @@ def test_other_systems_beside_releases(tiny, tmp_path):
             return {"failed": "it took more than 15 minutes"}
         return {"codes": np.roll(codes, 1 + seed, axis=0), "version": "7", "seconds": 9.0}
 
-    config = dataclasses.replace(
-        tiny, peers=("mst", "aim"), relation="add_remove", peer_python="python", epsilons=(1.0,)
-    )
+    config = dataclasses.replace(tiny, peers=("mst", "aim"), relation="add_remove", peer_python="python", peer_seeds=2)
     result = releases.run(config, dataclasses.replace(TOOLS, run_peer=run_peer))["adult_pgm"]
     (ours,) = (line for line in result["summary"] if line["source"] == "MST (dpmm)")
     assert (ours["mean"]["1-way"], ours["mean"]["seconds"], ours["num_seeds"]) == (0, 9, 2)
     assert "AIM (dpmm), ε = 1: it took more than 15 minutes (2 of 2)" in releases.markdown(result)
-    assert not {"peers", "peer_python", "peer_minutes"} & set(result["config"])
+    assert not [name for name in result["config"] if name.startswith("peer")]
     assert {cell.get("version") for cell in result["cells"]} == {None, "7"}
     path = releases.result_path(config, "adult_pgm")
     assert plot.draw([path], tmp_path / "tables.png").stat().st_size > 20_000

@@ -23,10 +23,10 @@ from experiments.audit.containers import CONTAINERS, Container, columns_of
 from experiments.audit.encoders import Encoder, new_encoder
 from kme_jax import Bounds, LatticeMap, integer_embedding
 from kme_jax.embedding import integer_embedding_of_batches
-from kme_jax.feature_maps.table import Binning
 from kme_jax.kernels import Gaussian
 from kme_jax.table import Schema
 from kme_jax.table import plan as plans
+from kme_jax.table.release import binnings_and_target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _built(container: Container, rows: list[list[Any]], schema: Schema, folder: 
 
 def _totals(codes: np.ndarray, schema: Schema) -> np.ndarray:
     """Σ q(x_n) of the first measurement of a release of such a table."""
-    binnings = [Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    binnings, _ = binnings_and_target(schema, None)
     feature_map = plans.singles_map(plans.Layout(tuple(binnings), -1, -1))
     half = len(codes) // 2
     batches = (part.astype(np.float64) for part in (codes[:half], codes[half:]) if len(part))

@@ -29,6 +29,8 @@ class TablesConfig(Config):
         (), f"Other systems on the same splits, of {', '.join(PEERS)}. They are private under add_remove alone."
     )
     peer_python: str = flag("", "The Python of an environment with dpmm. It needs other versions of NumPy than JAX.")
+    peer_epsilons: tuple[float, ...] = flag((1.0,), "Those of the privacy levels at which other systems run.")
+    peer_seeds: int = flag(1, "Seeds with which other systems run: the first ones.")
     peer_minutes: float = flag(15.0, "Time limit for each release of another system.")
     output_dir: str = flag("results", "Folder for the JSON results and the picture.")
 
@@ -51,6 +53,9 @@ class TablesConfig(Config):
             raise InputError("--peers: the other systems are private under --relation=add_remove alone")
         if self.peers and shutil.which(self.peer_python) is None:
             raise InputError("--peer_python: give the Python of an environment with dpmm; pip install dpmm makes one")
+        if unknown := set(self.peer_epsilons) - set(self.epsilons):
+            raise InputError(f"--peer_epsilons: {min(unknown):g} is not one of --epsilons")
+        at_least(self, 1, "peer_seeds")
         if not self.peer_minutes > 0:
             raise InputError(f"--peer_minutes must be above 0, got {self.peer_minutes}")
         valid_budgets(self.epsilons, self.delta)

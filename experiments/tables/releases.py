@@ -82,12 +82,14 @@ def run(config: TablesConfig, tools: Tools = DEFAULT_TOOLS) -> dict[str, dict[st
 
 def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
     stages, path = Stages(f"tables, {name}"), result_path(config, name)
-    settings = config.settings("data_dir", "datasets", "peers", "peer_python", "peer_minutes") | {"dataset": name}
+    flags = [field.name for field in dataclasses.fields(config) if field.name.startswith("peer")]
+    settings = config.settings("data_dir", "datasets", *flags) | {"dataset": name}
     cells = Cells(path, "tables", settings, ("source", "epsilon", "seed"))
     sources = [(control, None) for control in _CONTROLS] + [(_RELEASE, float(epsilon)) for epsilon in config.epsilons]
-    sources += [(PEERS[peer], float(epsilon)) for epsilon in config.epsilons for peer in config.peers]
+    of_peers = [(PEERS[peer], float(epsilon)) for epsilon in config.peer_epsilons for peer in config.peers]
     for seed in range(config.num_seeds):
-        missing = [source for source in sources if (*source, seed) not in cells]
+        wanted = sources + of_peers if seed < config.peer_seeds else sources
+        missing = [source for source in wanted if (*source, seed) not in cells]
         if not missing:
             continue
         with stages.stage(f"seed {seed}") as progress:
@@ -184,15 +186,15 @@ def summary(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _failures(result: dict[str, Any]) -> list[str]:
-    """Which releases of other systems failed, and why, with the number of seeds."""
+    """Which releases of other systems failed, and why, with the number of releases and of all that were tried."""
     reasons = [
         f"{cell['source']}, ε = {cell['epsilon']:g}: {cell['failed']}" for cell in result["cells"] if "failed" in cell
     ]
-    return [f"{reason} ({reasons.count(reason)} of {_num_seeds(result)})" for reason in dict.fromkeys(reasons)]
-
-
-def _num_seeds(result: dict[str, Any]) -> int:
-    return len({cell["seed"] for cell in result["cells"]})
+    tried = [f"{cell['source']}, ε = {cell['epsilon'] or 0:g}" for cell in result["cells"]]
+    return [
+        f"{reason} ({reasons.count(reason)} of {tried.count(reason.split(':')[0])})"
+        for reason in dict.fromkeys(reasons)
+    ]
 
 
 def data_title(result: dict[str, Any]) -> str:

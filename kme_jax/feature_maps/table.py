@@ -8,6 +8,8 @@ grouped into cells.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from typing import Any, ClassVar
 
@@ -24,30 +26,36 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.kernels import Kernel
 
-MAX_CELLS = 1024
+MAX_CELLS, MAX_KNOTS = 1024, 60
+_KNOT_CELLS = 4  # With knots there are so many times fewer cells. They are where they are needed.
 COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
 
 
-@storable(former_name="Grid")
+@storable(former_name="Grid", added_fields=("knots", "max_cells"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Binning:
     """How a column is cut: the cells in which its category codes 0, ..., num_codes − 1 are counted.
 
-    Each cell has ``width`` neighbouring codes. If the last code stands for a missing value, it has a cell of its own.
+    Each cell has ``width`` neighbouring codes. With knots, cells have different widths: about the same number of cells
+    lies between each knot and the next. If the last code stands for a missing value, it has a cell of its own.
 
     Attributes:
       num_codes: number of codes of the column, the code for a missing value included.
       ordered: whether neighbouring codes stand for neighbouring values.
       missing: whether the last code stands for a missing value.
-      width: number of codes in a cell.
+      width: number of codes in a cell; 1 if there are knots.
+      knots: codes between the first and the last code, increasing.
+      max_cells: the largest number of cells for values if there are knots, otherwise 0.
     """
 
     num_codes: int = dataclasses.field(metadata={"static": True})
     ordered: bool = dataclasses.field(metadata={"static": True})
     missing: bool = dataclasses.field(metadata={"static": True})
     width: int = dataclasses.field(metadata={"static": True})
+    knots: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
+    max_cells: int = dataclasses.field(default=0, metadata={"static": True})
 
     def validate(self) -> None:
         """Checks the fields of a binning that was read from a file.
@@ -59,21 +67,54 @@ class Binning:
             1 + self.missing <= self.num_codes < 2**53 and 1 <= self.width <= self.num_codes,
             "a binning has no values, or the width of its cells is invalid",
         )
+        if not self.knots:
+            require(self.max_cells == 0, "a binning without knots has a number of cells")
+            return
+        increasing = all(
+            low < high for low, high in itertools.pairwise((0, *self.knots, self.num_codes - self.missing))
+        )
+        valid = self.ordered and self.width == 1 and len(self.knots) < self.max_cells <= MAX_CELLS
+        require(increasing and valid, "knots: expected increasing codes of an ordered column")
 
     @classmethod
-    def create(cls, num_codes: int, *, ordered: bool, missing: bool, max_cells: int = MAX_CELLS) -> Binning:
-        """At most ``max_cells`` of equal width for an ordered column; one cell for each code of any other column."""
+    def create(
+        cls, num_codes: int, *, ordered: bool, missing: bool, max_cells: int = MAX_CELLS, knots: tuple[int, ...] = ()
+    ) -> Binning:
+        """At most ``max_cells`` of equal width for an ordered column, or a quarter as many if there are knots; one cell
+        for each code of any other column."""
+        if knots:
+            return cls(num_codes, ordered, missing, 1, knots, max_cells // _KNOT_CELLS)
         width = -(-(num_codes - missing) // max_cells) if ordered else 1
         return cls(num_codes, ordered, missing, width)
 
     def with_cells(self, max_cells: int) -> Binning:
         """The binning of the same column with at most so many cells for values, if it is ordered."""
-        return Binning.create(self.num_codes, ordered=self.ordered, missing=self.missing, max_cells=max_cells)
+        return Binning.create(
+            self.num_codes, ordered=self.ordered, missing=self.missing, max_cells=max_cells, knots=self.knots
+        )
+
+    @functools.cached_property
+    def _edges(self) -> Int64[np.ndarray, "cells"]:
+        """The first code of every cell for values, if there are knots."""
+        ends = (0, *self.knots, self.num_codes - self.missing)
+        sizes, room = np.diff(np.asarray(ends, np.int64)), self.max_cells
+        parts = np.zeros(len(sizes), np.int64)
+        order = np.argsort(sizes, kind="stable")
+        for left, place in zip(range(len(sizes), 0, -1), order, strict=True):  # short intervals leave room to others
+            parts[place] = min(int(sizes[place]), room // left)
+            room -= int(parts[place])
+        # Of an interval of L codes and n cells, cell i starts at the code ⌈i L / n⌉, as Python's exact integers say.
+        starts = [
+            low + -(-i * int(size) // int(part))
+            for low, size, part in zip(ends[:-1], sizes, parts, strict=True)
+            for i in range(int(part))
+        ]
+        return np.asarray(starts, np.int64)
 
     @property
     def num_values(self) -> int:
         """Number of cells for values: all cells but the one for a missing value."""
-        return -(-(self.num_codes - self.missing) // self.width)
+        return len(self._edges) if self.knots else -(-(self.num_codes - self.missing) // self.width)
 
     @property
     def num_cells(self) -> int:
@@ -82,18 +123,26 @@ class Binning:
 
     def cells(self, codes: Int[AnyArray, "*n"]) -> Int[AnyArray, "*n"]:
         """The index of the cell of each code: an array of the same shape and kind as ``codes``."""
-        if self.width == 1:
+        if self.width == 1 and not self.knots:
             return codes
-        cells = codes // self.width
+        numpy = jnp if isinstance(codes, jax.Array) else np
+        if self.knots:
+            edges = numpy.asarray(self._edges, codes.dtype)
+            cells = (numpy.searchsorted(edges, codes, side="right") - 1).astype(codes.dtype)
+        else:
+            cells = codes // self.width
         if not self.missing:
             return cells
-        where = jnp.where if isinstance(codes, jax.Array) else np.where
+        where = numpy.where
         return where(codes == self.num_codes - 1, self.num_values, cells)
 
     def first_codes(self) -> Int64[np.ndarray, "ends"]:
         """The first code of every cell, followed by the number of codes: int64 [num_cells + 1]."""
         last = self.num_codes - self.missing
-        first = np.minimum(np.arange(self.num_values + 1, dtype=np.int64) * self.width, last)
+        if self.knots:
+            first = np.append(self._edges, last)
+        else:
+            first = np.minimum(np.arange(self.num_values + 1, dtype=np.int64) * self.width, last)
         return np.append(first, self.num_codes) if self.missing else first
 
 

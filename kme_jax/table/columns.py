@@ -29,6 +29,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -49,6 +50,7 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
+from kme_jax.feature_maps.table import MAX_KNOTS
 from kme_jax.table.arrow import (
     floats_of,
     is_number,
@@ -68,7 +70,8 @@ MAX_CATEGORIES = 4096
 MISSING = "missing"
 
 
-_DEFAULT_POINTS = 2**16  # of the grid of a numeric column without a step
+# Of the grid of a numeric column without a step. The fine grid is for a column that is not counted in equal steps.
+_DEFAULT_POINTS, _FINE_POINTS = 2**16, 2**30
 
 
 # Beyond these limits, neighbouring points of a grid are no longer different numbers.
@@ -168,6 +171,11 @@ class Column(abc.ABC):
     def num_codes(self) -> int:
         """Number of codes. A nullable column has one more code than values."""
         return self.num_values + self.nullable
+
+    @property
+    def codes_of_knots(self) -> tuple[int, ...]:
+        """Codes between which values are counted in as many cells each, see ``Numeric``. There are none by default."""
+        return ()
 
     @property
     @abc.abstractmethod
@@ -386,8 +394,13 @@ class Numeric(Column):
       lower: the value of code 0.
       upper: the value of the last code that is not for missing cells. Both bounds are on the grid.
       integer: whether values are whole numbers.
-      step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points.
+      step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points, or 2³⁰ with knots
+        or the scale "log".
       unit: of the numbers, as text for people.
+      scale: "linear", or "log" for skewed numbers, such as amounts of money or durations. Numbers are counted in cells:
+        of equal width, or of a width that grows with the distance from the lower bound.
+      knots: numbers between the bounds, increasing. About as many cells lie between each knot and the next. So numbers
+        are counted finely where knots are close. Knots are public, as the bounds are.
 
     Examples:
       >>> from kme_jax import Numeric
@@ -395,6 +408,8 @@ class Numeric(Column):
       >>> wage = Numeric("wage", 0, 100, step=0.01, nullable=True)
       >>> age.num_values, wage.num_values
       (111, 10001)
+      >>> fortune = Numeric("fortune", 0, 1e9, scale="log")
+      >>> grams = Numeric("birth weight", 0, 6000, integer=True, knots=(2000, 4500))
     """
 
     kind = "numeric"
@@ -406,8 +421,12 @@ class Numeric(Column):
     unit: str | None = None
     nullable: bool = False
     default: float | None = None
+    scale: str = "linear"
+    knots: tuple[float, ...] = ()
 
     def _validate(self):
+        if self.scale not in ("linear", "log"):
+            raise self._error(f'scale must be "linear" or "log", got {said(self.scale)}')
         if not isinstance(self.integer, bool):
             raise self._error(f"integer must be true or false, got {said(self.integer)}")
         if self.unit is not None and not (self.unit == "" or is_label(self.unit)):
@@ -431,11 +450,34 @@ class Numeric(Column):
         if abs(steps - round(steps)) > 1e-6:
             reached = self.lower + max(1, round(steps)) * self._step
             raise self._error(f"upper is {self.upper}, which steps of {self.step} miss; take {reached:.15g}")
+        self._validate_knots()
+
+    def _validate_knots(self) -> None:
+        if isinstance(self.knots, str) or not isinstance(self.knots, Sequence):
+            raise self._error(f"knots must be a list of numbers, got {said(self.knots)}")
+        object.__setattr__(self, "knots", tuple(self.knots))
+        if self.knots and self.scale == "log":
+            raise self._error('take either knots or the scale "log"')
+        if len(self.knots) > MAX_KNOTS:
+            raise self._error(f"at most {MAX_KNOTS} knots are possible, got {len(self.knots)}")
+        for knot in self.knots:
+            if isinstance(knot, bool) or not isinstance(knot, int | float) or not self.lower < knot < self.upper:
+                raise self._error(f"a knot must be a number between the bounds, got {said(knot)}")
+        codes = self.codes_of_knots
+        if not all(low < high for low, high in itertools.pairwise((0, *codes, self.num_values))):
+            raise self._error(f"knots must increase, and be values at least one step apart, got {said(self.knots)}")
+
+    @property
+    def codes_of_knots(self) -> tuple[int, ...]:
+        if self.scale == "log":
+            return tuple(1 << i for i in range((self.num_values - 1).bit_length()))
+        return tuple(int(self._nearest(knot)) for knot in self.knots)
 
     @property
     def _step(self) -> float:
         if self.step is None:
-            return 1 if self.integer else (self.upper - self.lower) / (_DEFAULT_POINTS - 1)
+            points = _DEFAULT_POINTS if self.scale == "linear" and not self.knots else _FINE_POINTS
+            return 1 if self.integer else (self.upper - self.lower) / (points - 1)
         return self.step
 
     @property

@@ -8,10 +8,11 @@ import math
 import numpy as np
 from jaxtyping import Int, Int64
 
+from kme_jax.feature_maps.table import Binning
 from kme_jax.table.schema import Schema
 
 ORDERS = (1, 2, 3)
-_MAX_CODES, _CELLS = 128, 64
+_MAX_CODES, _CELLS, _OF_KNOTS = 128, 64, 256
 _MAX_SETS = 1000
 _MOST_CELLS = 1 << 24
 
@@ -21,7 +22,14 @@ def _cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64[np.ndar
     cells, sizes = np.array(codes.T, np.int64, order="C"), []
     for values, column in zip(cells, schema.columns, strict=True):
         sizes.append(column.num_codes)
-        if column.ordered and column.num_codes > _MAX_CODES:
+        knots = column.codes_of_knots
+        if knots and column.num_codes > _MAX_CODES:
+            binning = Binning.create(
+                column.num_codes, ordered=True, missing=column.nullable, max_cells=_OF_KNOTS, knots=knots
+            )
+            values[:] = binning.cells(values)
+            sizes[-1] = binning.num_cells
+        elif column.ordered and column.num_codes > _MAX_CODES:
             values *= _CELLS
             values //= column.num_values  # the code for missing, after all values, comes to the cell after theirs
             sizes[-1] = _CELLS + column.nullable
@@ -35,7 +43,8 @@ def total_variation(
 
     All sets of one, two and three columns are compared. If there are more than 1000 sets of a size, 1000 of them are
     drawn with a fixed seed. An ordered column of more than 128 codes is cut into 64 cells of equal width over its
-    public range, and one cell for missing values.
+    public range, and one cell for missing values. With the scale "log" or with knots, its cells are narrower where it
+    is counted finely.
 
     Args:
       schema: of both tables.

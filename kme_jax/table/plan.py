@@ -442,11 +442,15 @@ def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: in
 
 
 def _within_margins(binning: Binning, counts: Float[np.ndarray, "cells"], noise: float) -> Bool[np.ndarray, "cells"]:
-    """Which cells are between the cells that stand out, or not further beyond them than ``_MARGIN``, [cells]."""
+    """Which cells are between the cells that stand out, or not further beyond them than ``_MARGIN``, [cells].
+
+    The margin is in units of the range of codes of the cells that stand out.
+    """
     first, last = standing_out(counts[: binning.num_values], noise)
-    margin = _MARGIN * (last - first)
-    places = np.arange(binning.num_cells)
-    return ((places >= first - margin) & (places < last + margin)) | (places == binning.num_values)
+    starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
+    margin = _MARGIN * (starts[last] - starts[first])
+    inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < starts[last] + margin)
+    return np.append(inside, np.ones(int(binning.missing), bool))
 
 
 def _along_values(

@@ -72,7 +72,10 @@ def check_columns(schema: Schema, target: str | None) -> None:
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
     """A binning for each column, and the index of the target column or −1."""
-    binnings = [Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable) for c in schema.columns]
+    binnings = [
+        Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable, knots=c.codes_of_knots)
+        for c in schema.columns
+    ]
     return binnings, -1 if target is None else schema.index(target)
 
 
