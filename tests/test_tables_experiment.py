@@ -15,7 +15,7 @@ import threadpoolctl
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
-from experiments.tables import classifiers, datasets, live_peers, numbers, peers, plot, releases, scale
+from experiments.tables import classifiers, datasets, hard, live_peers, numbers, peers, plot, releases, scale
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.composition import Composition
@@ -325,6 +325,50 @@ def test_a_real_release_of_a_few_rows(rng, monkeypatch):
     released = releases.release(rows, SCHEMA, "rich", PrivacyBudget(10.0, 1e-5), 0, False)
     SCHEMA.check(released)
     assert released.num_rows == rows.num_rows
+
+
+# --- hard tables -----------------------------------------------------------------------------------------------------
+
+
+def test_direct_marginals_have_the_error_of_their_noise(rng):
+    """Half the normal noise of two cells remains, as their sum is known."""
+    schema, budget = Schema((Categorical("a", ("x", "y")),)), PrivacyBudget(1.0, 1e-5)
+    codes = rng.integers(0, 2, (1000, 1))
+    errors = [hard.direct_error(schema, codes, budget, seed) for seed in range(400)]
+    sigma = np.sqrt(2 / (2 * Composition.planned(budget).rho))
+    assert np.mean(errors) == pytest.approx(sigma / np.sqrt(2) * np.sqrt(2 / np.pi) / 1000, rel=0.15)
+    add_remove = [hard.direct_error(schema, codes, PrivacyBudget(1.0, 1e-5, "add_remove"), seed) for seed in range(400)]
+    assert np.mean(add_remove) == pytest.approx(np.mean(errors) / np.sqrt(2), rel=0.01)
+
+
+def test_pairs_do_not_show_an_exclusive_or():
+    table, schema, names = hard.exclusive_or(20_000, 3)
+    assert (table.num_rows, len(schema.columns)) == (20_000, 20)
+    schema.check(table)
+    first, second, both = (np.asarray(table[name]) == "yes" for name in names)
+    np.testing.assert_array_equal(first ^ second, both)
+    assert abs(np.corrcoef(first, both)[0, 1]) < 0.4
+
+
+def test_a_small_run_of_hard_tables(tmp_path):
+    calls = []
+
+    def measured(function, rows, schema, target, *others):
+        assert function is releases.release
+        calls.append((rows.num_rows, target))
+        return Measured(rows, 2.0, 1)
+
+    config = hard.HardConfig(data_dir="somewhere", datasets=("credit",), num_rows=(50, 9000), num_seeds=2, num_tables=1,
+                             output_dir=str(tmp_path))  # fmt: skip
+    config.validate()
+    result = hard.run(config, _load, measured, exclusive_rows=100)
+    assert calls == [(100, None)] + [(50, "rich"), (50, None), (400, "rich"), (400, None)] * 2
+    text = hard.markdown(result)
+    assert "| credit | 50 | 2 | 0.0000 |" in text
+    assert f"| {hard.EXCLUSIVE} | 100 | 1 | 1.000 | 1.000 | 2 |" in text
+    assert hard.run(config, _load, None, exclusive_rows=100)["cells"] == result["cells"]  # nothing is run again
+    with pytest.raises(InputError, match="--num_rows"):
+        dataclasses.replace(config, num_rows=(1,)).validate()
 
 
 # --- data sets -------------------------------------------------------------------------------------------------------

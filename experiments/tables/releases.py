@@ -41,7 +41,9 @@ def result_path(config: TablesConfig, dataset: str) -> pathlib.Path:
     return pathlib.Path(config.output_dir) / f"tables_{dataset}{relation}.json"
 
 
-def release(rows: pa.Table, schema: Schema, target: str, budget: PrivacyBudget, seed: int, secure: bool) -> pa.Table:
+def release(
+    rows: pa.Table, schema: Schema, target: str | None, budget: PrivacyBudget, seed: int, secure: bool
+) -> pa.Table:
     """The synthetic rows of one release. It runs in a process of its own."""
     return release_table(rows, schema, budget=budget, target=target, seed=seed, secure=secure).table
 

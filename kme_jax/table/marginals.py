@@ -17,7 +17,7 @@ _MAX_SETS = 1000
 _MOST_CELLS = 1 << 24
 
 
-def _cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64[np.ndarray, "d n"], list[int]]:
+def compared_cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64[np.ndarray, "d n"], list[int]]:
     """The cells of codes [n, C], by column [C, n], and the number of cells of each column."""
     cells, sizes = np.array(codes.T, np.int64, order="C"), []
     for values, column in zip(cells, schema.columns, strict=True):
@@ -54,7 +54,7 @@ def total_variation(
     Returns:
       {names of the columns: total variation, from 0 to 1}.
     """
-    (first, sizes), (second, _) = _cells(schema, ours), _cells(schema, theirs)
+    (first, sizes), (second, _) = compared_cells(schema, ours), compared_cells(schema, theirs)
 
     def joint(cells: Int64[np.ndarray, "d n"], columns: tuple[int, ...]) -> Int64[np.ndarray, "n"]:
         return np.asarray(np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns]))
