@@ -687,6 +687,21 @@ def test_few_rows_have_few_cells():
     assert found == [250, 250, 500, 1000]
 
 
+def test_another_number_of_cells_is_refused(tmp_path, monkeypatch):
+    create = plans.Layout.create
+    rows, schema = pa.table({"a": np.arange(300.0)}), Schema((Numeric("a", 0, 300),))
+
+    def with_more_cells(*arguments):
+        layout = create(*arguments)
+        return dataclasses.replace(layout, binnings=tuple(binning.with_cells(1024) for binning in layout.binnings))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plans.Layout, "create", with_more_cells)
+        other = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-6), secure=False).save(tmp_path / "other")
+    with pytest.raises(ReleaseError, match="the number of cells does not follow from the number of rows"):
+        load(other)
+
+
 def test_wide_columns_do_not_take_the_budget_of_others():
     """The weight of a marginal grows with its cells, but those of an ordered column count up to a limit."""
     binnings = [Binning.create(size, ordered=ordered, missing=False) for size, ordered in

@@ -235,8 +235,10 @@ _WITH_PEERS = {"peers": ("mst",), "relation": "add_remove", "peer_python": sys.e
         (_WITH_PEERS | {"peer_epsilons": (3.0,)}, "3 is not one of --epsilons"),
     ],
 )
-def test_what_cannot_be_run_is_refused(tiny, change, text):
+def test_what_cannot_be_run_is_refused(tiny, change, text, monkeypatch):
+    monkeypatch.setattr("experiments.tables.config.has_peers", lambda python: python == sys.executable)
     tiny.validate()
+    dataclasses.replace(tiny, epsilons=(2.0,)).validate()
     with pytest.raises(InputError, match=text):
         dataclasses.replace(tiny, **change).validate()
 
@@ -267,6 +269,11 @@ def test_another_system_in_another_environment(rng, tmp_path):
     np.testing.assert_array_equal(made["codes"][::-1, 2] // width, codes[:, 2] // width)
     assert np.any(made["codes"][::-1, 2] != codes[:, 2])
     schema.check(schema.decode(made["codes"]))
+
+
+def test_an_environment_without_other_systems_is_seen(tmp_path):
+    assert not live_peers.has_peers("no such program")
+    assert not live_peers.has_peers(_fake_python(tmp_path, "").replace("python", "nothing"))
 
 
 def test_a_missing_value_of_a_wide_column_stays_missing(tmp_path):
@@ -307,7 +314,7 @@ def test_other_systems_beside_releases(tiny, tmp_path):
     path = releases.result_path(config, "adult_pgm")
     assert plot.draw([path], tmp_path / "tables.png").stat().st_size > 20_000
     table = peers.markdown([result])
-    assert "| MST (dpmm 7), this machine, 2 seeds | 0.000 |" in table
+    assert "| MST (dpmm 7), this machine, seeds: 2 | 0.000 |" in table
     assert "AIM (dpmm" not in table
 
 

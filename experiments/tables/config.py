@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.tables.datasets import NAMES
-from experiments.tables.live_peers import PEERS
+from experiments.tables.live_peers import PEERS, has_peers
 from kme_jax.privacy.budget import ADD_REMOVE, RELATIONS, REPLACE_ONE
 
 
@@ -47,15 +46,19 @@ class TablesConfig(Config):
         if self.relation not in RELATIONS:
             raise InputError(f"--relation must be {' or '.join(RELATIONS)}, got {self.relation}")
         at_least(self, 1, "num_seeds")
+        if self.peers:
+            self._validate_peers()
+        valid_budgets(self.epsilons, self.delta)
+
+    def _validate_peers(self) -> None:
         if unknown := set(self.peers) - set(PEERS):
             raise InputError(f"--peers: no {min(unknown)!r}; there are {', '.join(PEERS)}")
-        if self.peers and self.relation != ADD_REMOVE:
+        if self.relation != ADD_REMOVE:
             raise InputError("--peers: the other systems are private under --relation=add_remove alone")
-        if self.peers and shutil.which(self.peer_python) is None:
+        if not has_peers(self.peer_python):
             raise InputError("--peer_python: give the Python of an environment with dpmm; pip install dpmm makes one")
         if unknown := set(self.peer_epsilons) - set(self.epsilons):
             raise InputError(f"--peer_epsilons: {min(unknown):g} is not one of --epsilons")
         at_least(self, 1, "peer_seeds")
         if not self.peer_minutes > 0:
             raise InputError(f"--peer_minutes must be above 0, got {self.peer_minutes}")
-        valid_budgets(self.epsilons, self.delta)

@@ -26,6 +26,15 @@ _PROGRAM = pathlib.Path(__file__).with_name("peer_program.py")
 _LINES = 3  # of an error, which are shown
 
 
+def has_peers(python: str) -> bool:
+    """Whether this is the Python of an environment with the other systems."""
+    try:
+        done = subprocess.run([python, "-I", "-c", "import dpmm"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
 def run_peer(
     peer: str, schema: Schema, codes: np.ndarray, epsilon: float, delta: float, seed: int, python: str, minutes: float
 ) -> dict[str, Any]:
@@ -57,7 +66,8 @@ def run_peer(
         except subprocess.TimeoutExpired:
             return {"failed": f"it took more than {minutes:g} minutes"}
         if done.returncode:
-            return {"failed": " ".join(done.stderr.strip().splitlines()[-_LINES:])}
+            text = " ".join(done.stderr.strip().splitlines()[-_LINES:]).replace("|", "/")
+            return {"failed": f"exit status {done.returncode} {text}".strip()}
         seconds = time.perf_counter() - start
         with np.load(made) as arrays:
             synthetic, version = arrays["cells"], str(arrays["version"])

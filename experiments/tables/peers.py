@@ -87,7 +87,7 @@ def _live(result: dict[str, Any]) -> list[dict[str, Any]]:
 def _title_of(result: dict[str, Any], line: dict[str, Any]) -> str:
     versions = {cell["version"] for cell in result["cells"] if cell["source"] == line["source"] and "version" in cell}
     name = line["source"].replace("dpmm", f"dpmm {', '.join(sorted(versions))}")
-    return f"{name}, this machine, {line['num_seeds']} seeds"
+    return f"{name}, this machine, seeds: {line['num_seeds']}"
 
 
 def _line(title: str, values: list[tuple[float | None, int]]) -> str:

@@ -50,7 +50,6 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
-from kme_jax.feature_maps.table import MAX_KNOTS
 from kme_jax.table.arrow import (
     floats_of,
     is_number,
@@ -71,7 +70,8 @@ MISSING = "missing"
 
 
 # Of the grid of a numeric column without a step. The fine grid is for a column that is not counted in equal steps.
-_DEFAULT_POINTS, _FINE_POINTS = 2**16, 2**30
+_DEFAULT_POINTS, _FINE_POINTS = 2**16, 2**24
+_MAX_KNOTS = 28  # each becomes two knots of a ``Binning``, which has at most 60
 
 
 # Beyond these limits, neighbouring points of a grid are no longer different numbers.
@@ -394,13 +394,15 @@ class Numeric(Column):
       lower: the value of code 0.
       upper: the value of the last code that is not for missing cells. Both bounds are on the grid.
       integer: whether values are whole numbers.
-      step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points, or 2³⁰ with knots
+      step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points, or 2²⁴ with knots
         or the scale "log".
       unit: of the numbers, as text for people.
       scale: "linear", or "log" for skewed numbers, such as amounts of money or durations. Numbers are counted in cells:
         of equal width, or of a width that grows with the distance from the lower bound.
-      knots: numbers between the bounds, increasing. About as many cells lie between each knot and the next. So numbers
-        are counted finely where knots are close. Knots are public, as the bounds are.
+        Then only the bounds have cells of their own: other values with many rows are spread over their cells.
+      knots: numbers between the bounds, increasing, at most 28. About as many cells lie between each knot and the next.
+        So numbers are counted finely where knots are close. Knots and bounds have cells of their own. Other values with
+        many rows are spread over their cells. Knots are public, as the bounds are.
 
     Examples:
       >>> from kme_jax import Numeric
@@ -458,20 +460,25 @@ class Numeric(Column):
         object.__setattr__(self, "knots", tuple(self.knots))
         if self.knots and self.scale == "log":
             raise self._error('take either knots or the scale "log"')
-        if len(self.knots) > MAX_KNOTS:
-            raise self._error(f"at most {MAX_KNOTS} knots are possible, got {len(self.knots)}")
+        if len(self.knots) > _MAX_KNOTS:
+            raise self._error(f"at most {_MAX_KNOTS} knots are possible, got {len(self.knots)}")
         for knot in self.knots:
             if isinstance(knot, bool) or not isinstance(knot, int | float) or not self.lower < knot < self.upper:
-                raise self._error(f"a knot must be a number between the bounds, got {said(knot)}")
-        codes = self.codes_of_knots
-        if not all(low < high for low, high in itertools.pairwise((0, *codes, self.num_values))):
+                raise self._error(f"a knot must be a Python number between the bounds, got {said(knot)}")
+        codes = [0, *map(self._nearest, self.knots), self.num_values - 1]
+        if not all(low < high for low, high in itertools.pairwise(codes)):
             raise self._error(f"knots must increase, and be values at least one step apart, got {said(self.knots)}")
 
     @property
     def codes_of_knots(self) -> tuple[int, ...]:
+        last = self.num_values - 1
         if self.scale == "log":
-            return tuple(1 << i for i in range((self.num_values - 1).bit_length()))
-        return tuple(int(self._nearest(knot)) for knot in self.knots)
+            return tuple(sorted({1 << i for i in range(last.bit_length())} | {last}))
+        if not self.knots:
+            return ()
+        # Many rows may lie at a bound or at a knot, so these have cells of their own.
+        knots = [int(self._nearest(knot)) for knot in self.knots]
+        return tuple(sorted({1, *knots, *(knot + 1 for knot in knots), last}))
 
     @property
     def _step(self) -> float:

@@ -22,10 +22,10 @@ from kme_jax.table.schema import SCHEMA_VERSION
 
 _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
-    "integer, step, unit), categorical (categories), ordinal (categories, in order), datetime (lower, upper, "
-    "resolution: day, hour, minute or second); all with nullable, and optionally default, the value for cells that "
-    "cannot be read. Fields that a kind does not have may stay null. Remove free text and identifiers, here and from "
-    "the file."
+    "integer, step, unit, scale: log for skewed numbers, knots), categorical (categories), ordinal (categories, in "
+    "order), datetime (lower, upper, resolution: day, hour, minute or second); all with nullable, and optionally "
+    "default, the value for cells that cannot be read. Fields that a kind does not have may stay null. Remove free "
+    "text and identifiers, here and from the file."
 )
 
 

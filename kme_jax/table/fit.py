@@ -28,7 +28,9 @@ from kme_jax.table.plan import (
 from kme_jax.table.relaxed import Leaves, Observed, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
-_KNOWN = 4.0  # the count of a cell of all classes, in units of σ, from which on it is divided by its own noisy counts
+# In units of σ: the count of all classes from which on a cell's own noisy counts say how it is divided between them,
+# and the distance of the count of a class from its estimate that noise hardly explains.
+_KNOWN, _CONTRADICTS = 4.0, 3.0
 _MULTIPLE = 8  # of triples in a fit
 
 
@@ -192,7 +194,7 @@ def _products(
     return scores, products, precision
 
 
-def _by_class(
+def by_class(
     binning: Binning,
     bins: Int[np.ndarray, "cells"],
     counts: Float[np.ndarray, "classes cells"],
@@ -204,9 +206,10 @@ def _by_class(
     """Estimates of the counts of every class and cell, [T, cells].
 
     Within a bin every class has the shape of all classes together, except for differences that stand out from the
-    noise. Otherwise a classifier would take the different noise of the classes for a rule. A cell with a large count is
-    divided between the classes as its own noisy counts say: all rows of a frequent value may be of one class. Arguments
-    as in ``_leaves``.
+    noise. Otherwise a classifier would take the different noise of the classes for a rule. But all rows of a frequent
+    value may be of one class. So in cells with a large count, classes keep the differences from this estimate that
+    noise hardly explains. Of the others they keep the part by which their squares exceed the noise. Arguments as in
+    ``_leaves``.
     """
     values = slice(0, binning.num_values)
     common = np.array(sums)
@@ -222,9 +225,16 @@ def _by_class(
     estimate = expected + differences
     is_known = (np.minimum(sums, common) > _KNOWN * sums_noise) & (np.bincount(bins)[bins] > 1)
     is_known[binning.num_values :] = False
-    for cell in np.flatnonzero(is_known):
-        rest = common[cell] - counts[:, cell].sum()
-        estimate[:, cell] = project_to_simplex(counts[:, cell] + rest / len(counts), common[cell])
+    residuals = counts - estimate
+    contradict = is_known & (np.abs(residuals) > _CONTRADICTS * noise).any(0)
+    others = is_known & ~contradict
+    # Of other residuals, the part that exceeds the noise (James & Stein 1961).
+    squares = np.square(residuals[:, others]).sum(1, keepdims=True)
+    share = np.maximum(1 - others.sum() * noise**2 / np.maximum(squares, 1e-300), 0)
+    kept = np.where(contradict, 1.0, np.where(others, share, 0.0))  # [T, cells]
+    for cell in np.flatnonzero(kept.any(0)):
+        own = estimate[:, cell] + kept[:, cell] * residuals[:, cell]
+        estimate[:, cell] = project_to_simplex(own + (common[cell] - own.sum()) / len(own), common[cell])
     return estimate
 
 
@@ -252,7 +262,7 @@ def _leaves(
       inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
     """
-    estimate = _by_class(binning, bins, counts, noise, sums, sums_noise, masses)
+    estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b

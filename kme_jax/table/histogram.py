@@ -17,6 +17,7 @@ _NUM_SPLITS, _SPLIT = 4, 0.5
 # Peaks: rounds of expectation maximisation, bounds of their share of the cells, and their least mean size, in σ.
 _PEAK_ROUNDS, _PEAK_SHARES, _LEAST_PEAK = 30, (1e-6, 0.9), 2.0
 _FIRST_SHARE, _FIRST_PEAK = 0.05, 6.0
+_MOST_BELOW, _MOST_ABOVE = 1e6, 1e12  # in σ: beyond them squares overflow, and nothing is in doubt
 _RARELY = 20  # P(g > √(2 log(20 n))) < 0.01 / n for a standard normal g and n ≥ 4
 
 
@@ -131,7 +132,7 @@ def peaks(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarra
     values = np.asarray(values, np.float64)
     if sigma == 0:
         return np.maximum(values, 0)
-    scaled = values / sigma
+    scaled = np.clip(values / sigma, -_MOST_BELOW, _MOST_ABOVE)
     shape = (*values.shape[:-1], 1)
     share, mean = np.full(shape, _FIRST_SHARE), np.full(shape, _FIRST_PEAK)
     of_peak, size = np.zeros(values.shape), np.zeros(values.shape)
@@ -146,7 +147,7 @@ def peaks(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarra
         share = np.clip(of_peak.mean(axis=-1, keepdims=True), *_PEAK_SHARES)
         total = np.maximum(of_peak.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
         mean = np.maximum((of_peak * size).sum(axis=-1, keepdims=True) / total, _LEAST_PEAK)
-    return sigma * of_peak * size
+    return of_peak * np.where(scaled < _MOST_ABOVE, sigma * size, values)
 
 
 def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:

@@ -186,10 +186,12 @@ def measure_table(
         check_num_rows(source.num_rows, budget)
     elif source.num_rows > plans.MOST_PRIVATE_ROWS:
         raise ValueError(f"source: a table with a private number of rows has at most {plans.MOST_PRIVATE_ROWS:,}")
-    # The noisy count is not known yet. It decides one thing: with more rows, a layout may be split by the target.
-    possible = [source.num_rows] if session.rows_are_public else [2, plans.MOST_PRIVATE_ROWS]
-    for num_rows in possible:
-        layout = _layout(schema, target, num_rows, planned)
+    # A noisy count is not known yet. It decides whether marginals are split by the target, and the number of cells.
+    possible = [(source.num_rows, _layout(schema, target, source.num_rows, planned))]
+    if not session.rows_are_public:
+        rho = plans.comparable_rho(cast(float, planned.rho), planned.relation)
+        possible = plans.Layout.possible(*binnings_and_target(schema, target), rho, planned.relation)
+    for num_rows, layout in possible:
         shares = plans.shares_of_all(layout, budget.relation)
         _check_room(layout, shares, num_rows if session.rows_are_public else plans.MOST_PRIVATE_ROWS, budget)
         draft = _draft(plans.singles_map(layout), num_rows, budget, shares[0], planned, schema, target)

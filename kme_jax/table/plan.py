@@ -144,6 +144,21 @@ class Layout:
         return layout._with_room(_most_rows(num_rows, relation), rho)
 
     @classmethod
+    def possible(
+        cls, binnings: Sequence[Binning], target: int, rho: float, relation: Relation
+    ) -> list[tuple[int, Layout]]:
+        """The layouts for a private number of rows, each with a number of rows. Every noisy count leads to one of them,
+        up to the unit, which depends on no count. Arguments as in :meth:`create`."""
+        layouts = []
+        for num_rows in (2, MOST_PRIVATE_ROWS):
+            layout = cls.create(binnings, target, num_rows, rho, relation)
+            for most in _CELLS:
+                of_cells = tuple(binning.with_cells(most) for binning in binnings)
+                other = dataclasses.replace(layout, binnings=of_cells, unit=_WEIGHT_UNIT)
+                layouts.append((num_rows, other._with_room(MOST_PRIVATE_ROWS, rho)))
+        return layouts
+
+    @classmethod
     def of_plan(cls, binnings: Sequence[Binning], target: int, plan: Plan, singles: NoisyEmbedding) -> Layout:
         """The layout that a plan and its first measurement were created for.
 

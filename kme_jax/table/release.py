@@ -243,6 +243,10 @@ def _checked_statement(
         follows = measured[name].mechanism.num_rows == 1 and plans.noisy_count(measured[name]) == statement["num_rows"]
         require(follows, "the number of rows does not follow from its measurement")
     layout = plans.Layout.of_plan(binnings, index, plan, measured[NAMES[0]])
+    rho = plans.comparable_rho(cast(float, Composition.planned(budget).rho), budget.relation)
+    created = plans.Layout.create(binnings, index, statement["num_rows"], rho, budget.relation)
+    of_version = created.binnings if layout.counted_cells else tuple(binnings)
+    require(layout.binnings == of_version, "the number of cells does not follow from the number of rows")
     plan.check(layout)
     plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
     for name, share in zip(NAMES, plans.shares_of_all(layout, budget.relation), strict=True):

@@ -11,13 +11,14 @@ DESCRIPTION = """Write a draft of the schema of a .csv or .parquet file: the col
 has types.
 
 Fill in bounds and categories from public knowledge. The kinds of columns are
-  numeric      lower, upper, and integer or a step
+  numeric      lower, upper, and integer or a step; "scale": "log" for skewed numbers
   categorical  categories
   ordinal      categories, in their order
   datetime     lower, upper, resolution
 A column of any kind may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
   {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
+  {"name": "fortune", "kind": "numeric", "lower": 0, "upper": 1000000000, "scale": "log"}
   {"name": "insured", "kind": "categorical", "categories": [false, true]}
   {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}
   {"name": "school", "kind": "ordinal", "categories": ["primary", "secondary", "university"]}
