@@ -47,10 +47,14 @@ class HardConfig(Config):
     """Configuration: one field per flag."""
 
     data_dir: str = flag("", "Folder with a folder for each data set, such as adult_pgm.")
-    datasets: tuple[str, ...] = flag(("adult_pgm", "credit"), "Data sets of which the first rows are released.")
-    num_rows: tuple[int, ...] = flag((2000, 5000, 10_000), "Numbers of rows; of smaller data sets, all rows.")
-    num_seeds: int = flag(5, "Splits of each data set, and releases of each number of rows.")
-    num_tables: int = flag(10, "Invented tables with an exclusive or.")
+    datasets: tuple[str, ...] = flag(
+        ("adult_pgm", "credit"), "Data sets of which the first rows are released.", quick=("adult_pgm",)
+    )
+    num_rows: tuple[int, ...] = flag(
+        (2000, 5000, 10_000), "Numbers of rows; of smaller data sets, all rows.", quick=(2000,)
+    )
+    num_seeds: int = flag(5, "Splits of each data set, and releases of each number of rows.", quick=1)
+    num_tables: int = flag(10, "Invented tables with an exclusive or.", quick=1)
     epsilon: float = flag(1.0, "Privacy level ε.")
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
     secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
