@@ -81,7 +81,7 @@ HARMLESS = re.compile(
     r"|release\.npz json\.(feature_map\.fields\.(tolerance|basis_norm|radius|least_cosine)|proposal)"
     r"|measured\.npz (embedding\.feature_map\.features\.turns|json\.embedding\.feature_map)"
     r"|generator\.npz (state |shares|rows\.|json\.(report|measured|network|rows))"
-    r"|[a-z.]*npz json\.\S*fields\.(relation|moments|knots|max_cells|dependence|parities): dropped"  # it has a default
+    r"|[a-z.]*npz json\..*fields\.(relation|moments|knots|max_cells|dependence|parities): dropped"  # it has a default
     r"|[a-z.]*npz flipped"
 )
 
