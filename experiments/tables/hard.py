@@ -133,11 +133,11 @@ def run(
         if (EXCLUSIVE, exclusive_rows, seed) not in cells:
             with stages.stage(f"{EXCLUSIVE}, table {seed}"):
                 table, schema, names = exclusive_or(exclusive_rows, seed)
-                made = measured(release, table, schema, None, budget, seed, config.secure)
-                first, second, both = (np.asarray(made.value[name]) == "yes" for name in names)
+                released = measured(release, table, schema, None, budget, seed, config.secure)
+                first, second, both = (np.asarray(released.value[name]) == "yes" for name in names)
                 accuracy = float(np.mean((first ^ second) == both))
             key = {"table": EXCLUSIVE, "num_rows": exclusive_rows, "seed": seed}
-            cells.add(key | {"accuracy": accuracy, "seconds": made.seconds})
+            cells.add(key | {"accuracy": accuracy, "seconds": released.seconds})
     for name in config.datasets:
         for seed in range(config.num_seeds):
             dataset = load(name, config.data_dir, seed)
@@ -163,11 +163,11 @@ def _few(
     codes, test = schema.encode(rows), schema.encode(dataset.test)
     record: dict[str, Any] = {"direct": direct_error(schema, codes, budget, seed)}
     for title, target in (("target", dataset.target), ("no target", None)):
-        made = measured(release, rows, schema, target, budget, seed, config.secure)
-        synthetic = schema.encode(made.value)
+        released = measured(release, rows, schema, target, budget, seed, config.secure)
+        synthetic = schema.encode(released.value)
         scores = utility(schema, dataset.target, synthetic, test, seed)["gradient_boosting"]
         distances = marginals.means(marginals.total_variation(schema, codes, synthetic))
-        record[title] = {"1-way": distances["1"], "auc": scores["auc"], "seconds": made.seconds}
+        record[title] = {"1-way": distances["1"], "auc": scores["auc"], "seconds": released.seconds}
     return record
 
 

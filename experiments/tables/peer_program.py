@@ -31,9 +31,9 @@ def main(method: str, epsilon: float, delta: float, seed: int, source: str, dest
     # All other options have the package's defaults.
     pipeline = pipelines.GenerativePipeline(gen=create(epsilon=epsilon, delta=delta, n_jobs=1))
     pipeline.fit(rows, domain=dict(zip(names, sizes.tolist(), strict=True)), random_state=seed)
-    made = pipeline.generate(n_records=len(rows), random_state=seed)
+    synthetic = pipeline.generate(n_records=len(rows), random_state=seed)
     version = np.asarray(importlib.metadata.version("dpmm"))
-    np.savez(destination, cells=made[names].to_numpy(np.int64), version=version)
+    np.savez(destination, cells=synthetic[names].to_numpy(np.int64), version=version)
 
 
 if __name__ == "__main__":

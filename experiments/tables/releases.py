@@ -98,7 +98,7 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
             dataset = tools.load(name, config.data_dir, seed)
             private, test = (dataset.schema.encode(rows) for rows in (dataset.private, dataset.test))
             for done, (source, epsilon) in enumerate(missing):
-                facts, codes = _made(config, tools, dataset, private, source, epsilon, seed)
+                facts, codes = _synthetic(config, tools, dataset, private, source, epsilon, seed)
                 cell = {"source": source, "epsilon": epsilon, "seed": seed} | facts
                 if codes is not None:
                     cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
@@ -110,7 +110,7 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
     return cells.result
 
 
-def _made(
+def _synthetic(
     config: TablesConfig,
     tools: Tools,
     dataset: datasets.Dataset,

@@ -26,7 +26,7 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
 from kme_jax.kernels import Kernel
 
-MAX_CELLS, MAX_KNOTS = 1024, 60
+MAX_CELLS = 1024
 _KNOT_CELLS = 4  # With knots there are so many times fewer cells. They are where they are needed.
 COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
@@ -133,8 +133,7 @@ class Binning:
             cells = codes // self.width
         if not self.missing:
             return cells
-        where = numpy.where
-        return where(codes == self.num_codes - 1, self.num_values, cells)
+        return numpy.where(codes == self.num_codes - 1, self.num_values, cells)
 
     def first_codes(self) -> Int64[np.ndarray, "ends"]:
         """The first code of every cell, followed by the number of codes: int64 [num_cells + 1]."""

@@ -71,7 +71,7 @@ MISSING = "missing"
 
 # Of the grid of a numeric column without a step. The fine grid is for a column that is not counted in equal steps.
 _DEFAULT_POINTS, _FINE_POINTS = 2**16, 2**24
-_MAX_KNOTS = 28  # each becomes two knots of a ``Binning``, which has at most 60
+_MAX_KNOTS = 28  # each becomes two knots of a ``Binning``, which has at least 64 cells
 
 
 # Beyond these limits, neighbouring points of a grid are no longer different numbers.

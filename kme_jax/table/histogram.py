@@ -113,8 +113,8 @@ def smooth_counts(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[n
       values: noisy counts, [..., n].
       sigma: standard deviation of their noise.
     """
-    found = peaks(values - smooth(values, sigma), sigma)
-    rest = smooth(values - found, sigma)
+    first_peaks = peaks(values - smooth(values, sigma), sigma)
+    rest = smooth(values - first_peaks, sigma)
     return rest + peaks(values - rest, sigma)
 
 
