@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
 import jax
 import numpy as np
@@ -15,8 +17,10 @@ from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.dependence import dependent
-from kme_jax.table.histogram import project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.histogram import peaks, project_to_simplex, smooth, smooth_counts, threshold
 from kme_jax.table.plan import (
+    EVENLY,
+    NUM_RAKES,
     Layout,
     Plan,
     Singles,
@@ -32,6 +36,7 @@ from kme_jax.table.tilt import Moments, cell_scores, tilted
 # and the distance of the count of a class from its estimate that noise hardly explains.
 _KNOWN, _CONTRADICTS = 4.0, 3.0
 _MULTIPLE = 8  # of triples in a fit
+_NUM_SPLITS, _SPLIT = 4, 0.5  # of the coupled bootstrap
 
 
 def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
@@ -205,16 +210,82 @@ def by_class(
 ) -> Float[np.ndarray, "classes cells"]:
     """Estimates of the counts of every class and cell, [T, cells].
 
-    Within a bin every class has the shape of all classes together, except for differences that stand out from the
-    noise. Otherwise a classifier would take the different noise of the classes for a rule. But all rows of a frequent
-    value may be of one class. So in cells with a large count, classes keep the differences from this estimate that
-    noise hardly explains. Of the others they keep the part by which their squares exceed the noise. Arguments as in
-    ``_leaves``.
+    There are two estimates for an ordered column. In one of them, all classes have the same shape within a bin, up to
+    differences that stand out from the noise (``_similar_shapes``). In the other, every class has a shape of its own,
+    and only the sums over classes are shared (``_own_shapes``). The first is better where a column is smooth, the
+    second where it has few different values. Each class has the mean of both with the weight of least estimated risk.
+    As in ``histogram.smooth``, the risk is estimated by the coupled bootstrap. Arguments as in ``_leaves``.
     """
-    values = slice(0, binning.num_values)
     common = np.array(sums)
     if binning.ordered:
-        common[values] = smooth_counts(common[values], sums_noise)
+        common[: binning.num_values] = smooth_counts(sums[: binning.num_values], sums_noise)
+    similar = functools.partial(
+        _similar_shapes, binning, bins, common=common, sums=sums, sums_noise=sums_noise, masses=masses
+    )
+    estimate = similar(counts, noise)
+    values = np.flatnonzero(np.bincount(bins)[bins] > 1)  # a bin of one cell has no shape
+    values = values[values < binning.num_values]
+    if not binning.ordered or len(counts) == 1 or not len(values):
+        return estimate
+    own = functools.partial(_own_shapes, binning, total=project_to_simplex(common, max(masses.sum(), 1)))
+    along, squares, random = np.zeros(len(counts)), np.zeros(len(counts)), np.random.default_rng(0)
+    for _ in range(_NUM_SPLITS):
+        added = noise * random.normal(size=counts.shape)
+        fitted, judge = counts + math.sqrt(_SPLIT) * added, counts - added / math.sqrt(_SPLIT)
+        first = similar(fitted, math.sqrt(1 + _SPLIT) * noise)
+        step = own(fitted, math.sqrt(1 + _SPLIT) * noise, masses.sum(1)) - first
+        along += (step * (judge - first))[:, values].sum(1)
+        squares += np.square(step[:, values]).sum(1)
+    weights = np.clip(along / np.maximum(squares, 1e-300), 0, 1)[:, None]
+    estimate[:, values] += weights * (own(counts, noise, masses.sum(1)) - estimate)[:, values]
+    return estimate
+
+
+def _own_shapes(
+    binning: Binning,
+    counts: Float[np.ndarray, "classes cells"],
+    noise: float,
+    sizes: Float[np.ndarray, "classes"],
+    total: Float[np.ndarray, "cells"],
+) -> Float[np.ndarray, "classes cells"]:
+    """Counts of every class and cell of an ordered column, [T, cells], smoothed for each class by itself.
+
+    Then they are raked to the counts of the classes, [T], and to the sums over classes, [cells].
+    """
+    estimate, sizes = np.array(counts), np.maximum(sizes, 1e-9)
+    estimate[:, : binning.num_values] = smooth_counts(counts[:, : binning.num_values], noise)
+    estimate = np.stack([project_to_simplex(row, size) for row, size in zip(estimate, sizes, strict=True)])
+    estimate += EVENLY * sizes[:, None] / estimate.shape[1]
+    for _ in range(NUM_RAKES):
+        estimate *= total / np.maximum(estimate.sum(0), 1e-300)
+        estimate *= (sizes / np.maximum(estimate.sum(1), 1e-300))[:, None]
+    return estimate
+
+
+def _similar_shapes(
+    binning: Binning,
+    bins: Int[np.ndarray, "cells"],
+    counts: Float[np.ndarray, "classes cells"],
+    noise: float,
+    *,
+    common: Float[np.ndarray, "cells"],
+    sums: Float[np.ndarray, "cells"],
+    sums_noise: float,
+    masses: Float[np.ndarray, "classes bins"],
+) -> Float[np.ndarray, "classes cells"]:
+    """Counts of every class and cell, [T, cells], if classes have similar shapes within a bin.
+
+    Every class has the shape of all classes together, except for differences that stand out from the noise. Otherwise
+    a classifier would take the different noise of the classes for a rule. But all rows of a frequent value may be of
+    one class. So in cells with a large count, classes keep the differences from this estimate that noise hardly
+    explains. Of the others they keep the part by which their squares exceed the noise. Peaks of single classes are
+    added.
+
+    Args:
+      binning, bins, counts, noise, sums, sums_noise, masses: as in ``_leaves``.
+      common: an estimate of the counts of all classes together, [cells].
+    """
+    values = slice(0, binning.num_values)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
     if binning.ordered:
@@ -235,6 +306,8 @@ def by_class(
     for cell in np.flatnonzero(kept.any(0)):
         own = estimate[:, cell] + kept[:, cell] * residuals[:, cell]
         estimate[:, cell] = project_to_simplex(own + (common[cell] - own.sum()) / len(own), common[cell])
+    if binning.ordered:
+        estimate[:, values] += peaks(counts[:, values] - estimate[:, values], noise)
     return estimate
 
 

@@ -86,9 +86,9 @@ _TRIPLES_SHARE, _MOST_TRIPLES, _PARITY_NOISE = 0.1, 4096, 0.12
 # A triple is measured again if its third cumulant exceeds both its noise, in standard deviations, and a level.
 _STANDS_OUT_OF_ALL, _LEAST_CUMULANT, _MOST_PARITIES = 5.0, 0.1, 8
 _PARITY_COST = 0.5  # of a triple in the third measurement, beside that of an average block
-_EVENLY = 1e-3  # share of all rows that is spread evenly over classes and cells
+EVENLY = 1e-3  # share of all rows that is spread evenly over classes and cells
 _LEAST_CLASS = 0.1  # the smallest count of a class, in units of its noise
-_NUM_RAKES = 5  # of a histogram, to its sums over classes and to the counts of the classes
+NUM_RAKES = 5  # of a histogram, to its sums over classes and to the counts of the classes
 MOST_CELLS = 1 << 24  # approximate limit of the cells of all pairs together: memory of the fit
 
 
@@ -427,8 +427,8 @@ class Singles:
             if totals is not None:  # sums over classes agree with the totals, nearly
                 target = np.where(inside[a], _along_values(layout.binnings[j], sums[a], sums_sigmas[a]), -math.inf)
                 target = project_to_simplex(target, num_rows)
-                estimate = estimate + num_rows * _EVENLY / estimate.size
-                for _ in range(_NUM_RAKES):
+                estimate = estimate + num_rows * EVENLY / estimate.size
+                for _ in range(NUM_RAKES):
                     estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
                     if classes is not None:
                         estimate = (
@@ -451,7 +451,7 @@ def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: in
 
     A class of a size that noise hides gets a small part of the noise, and at most a thousandth of all rows.
     """
-    least = min(_LEAST_CLASS * noise, num_rows * _EVENLY / len(counts))
+    least = min(_LEAST_CLASS * noise, num_rows * EVENLY / len(counts))
     sizes = np.maximum(project_to_simplex(counts, num_rows), max(least, num_rows * 1e-12))
     return sizes * (num_rows / sizes.sum())
 
