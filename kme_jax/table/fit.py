@@ -17,7 +17,7 @@ from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.dependence import dependent
-from kme_jax.table.histogram import peaks, project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.histogram import best_penalty, peaks, project_to_simplex, smooth, smooth_counts, threshold
 from kme_jax.table.plan import (
     EVENLY,
     NUM_RAKES,
@@ -222,22 +222,31 @@ def by_class(
     similar = functools.partial(
         _similar_shapes, binning, bins, common=common, sums=sums, sums_noise=sums_noise, masses=masses
     )
-    estimate = similar(counts, noise)
     values = np.flatnonzero(np.bincount(bins)[bins] > 1)  # a bin of one cell has no shape
     values = values[values < binning.num_values]
-    if not binning.ordered or len(counts) == 1 or not len(values):
-        return estimate
-    own = functools.partial(_own_shapes, binning, total=project_to_simplex(common, max(masses.sum(), 1)))
+    if not binning.ordered or len(counts) == 1 or not len(values) or noise == 0:
+        return similar(counts, noise)
+    along_values = slice(0, binning.num_values)
+    shared = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
+    similar.keywords["penalty"] = best_penalty((counts - shared)[:, along_values], noise)
+    own = functools.partial(
+        _own_shapes,
+        binning,
+        sizes=masses.sum(1),
+        total=project_to_simplex(common, max(masses.sum(), 1)),
+        penalty=best_penalty(counts[:, along_values], noise),
+    )
+    estimate = similar(counts, noise)
     along, squares, random = np.zeros(len(counts)), np.zeros(len(counts)), np.random.default_rng(0)
     for _ in range(_NUM_SPLITS):
         added = noise * random.normal(size=counts.shape)
         fitted, judge = counts + math.sqrt(_SPLIT) * added, counts - added / math.sqrt(_SPLIT)
         first = similar(fitted, math.sqrt(1 + _SPLIT) * noise)
-        step = own(fitted, math.sqrt(1 + _SPLIT) * noise, masses.sum(1)) - first
+        step = own(fitted, math.sqrt(1 + _SPLIT) * noise) - first
         along += (step * (judge - first))[:, values].sum(1)
         squares += np.square(step[:, values]).sum(1)
     weights = np.clip(along / np.maximum(squares, 1e-300), 0, 1)[:, None]
-    estimate[:, values] += weights * (own(counts, noise, masses.sum(1)) - estimate)[:, values]
+    estimate[:, values] += weights * (own(counts, noise) - estimate)[:, values]
     return estimate
 
 
@@ -245,15 +254,21 @@ def _own_shapes(
     binning: Binning,
     counts: Float[np.ndarray, "classes cells"],
     noise: float,
+    *,
     sizes: Float[np.ndarray, "classes"],
     total: Float[np.ndarray, "cells"],
+    penalty: float,
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell of an ordered column, [T, cells], smoothed for each class by itself.
 
-    Then they are raked to the counts of the classes, [T], and to the sums over classes, [cells].
+    Args:
+      binning, counts, noise: as in ``_leaves``.
+      sizes: counts of the classes, that the result has, [T].
+      total: sums over the classes, that the result has about, [cells].
+      penalty: of ``smooth_counts``.
     """
     estimate, sizes = np.array(counts), np.maximum(sizes, 1e-9)
-    estimate[:, : binning.num_values] = smooth_counts(counts[:, : binning.num_values], noise)
+    estimate[:, : binning.num_values] = smooth_counts(counts[:, : binning.num_values], noise, penalty)
     estimate = np.stack([project_to_simplex(row, size) for row, size in zip(estimate, sizes, strict=True)])
     estimate += EVENLY * sizes[:, None] / estimate.shape[1]
     for _ in range(NUM_RAKES):
@@ -272,6 +287,7 @@ def _similar_shapes(
     sums: Float[np.ndarray, "cells"],
     sums_noise: float,
     masses: Float[np.ndarray, "classes bins"],
+    penalty: float | None = None,
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell, [T, cells], if classes have similar shapes within a bin.
 
@@ -284,12 +300,13 @@ def _similar_shapes(
     Args:
       binning, bins, counts, noise, sums, sums_noise, masses: as in ``_leaves``.
       common: an estimate of the counts of all classes together, [cells].
+      penalty: of ``smooth``.
     """
     values = slice(0, binning.num_values)
     expected = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
     differences = counts - expected
     if binning.ordered:
-        differences[:, values] = smooth(differences[:, values], noise)
+        differences[:, values] = smooth(differences[:, values], noise, penalty)
         differences[:, binning.num_values :] = 0
     else:
         differences = threshold(differences, noise)
@@ -378,6 +395,7 @@ def synthesise(
     measured: list[NoisyEmbedding | None],
     *,
     seed: int = 0,
+    part: float = 1.0,
     progress: Progress | bool = False,
 ) -> RelaxedRows:
     """Relaxed rows whose embeddings are close to the noisy embeddings.
@@ -387,6 +405,7 @@ def synthesise(
       plan: the bins.
       measured: the noisy embeddings of the three measurements; None for a measurement that does not exist.
       seed: of the fit.
+      part: of the relaxed rows that are fitted, in (0, 1]. Fewer are faster, and a little less accurate.
       progress: True for a bar, or a function that is called with (work done, total work).
     """
     first, coarse, pairs = measured
@@ -395,7 +414,7 @@ def synthesise(
     num_rows = first.mechanism.num_rows
     singles = Singles.read(layout, first)
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
-    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, progress=reporter(progress))
+    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in _marginals(pairs) if block.zoom}
     leaves, shares_of_bins = [], []

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float, Float64, Real
 
-_NUM_SHIFTS = 16
+_NUM_SHIFTS, _TOGETHER = 16, 1 << 12  # shifts of intervals, and values of all shifts that fit into a cache
 # Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
 # all noise.
 _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
@@ -37,17 +37,26 @@ def project_to_simplex(values: Real[np.ndarray, "*n cells"], total: float) -> Fl
 
 
 def _dyadic(values: Float[np.ndarray, "*n cells"], cost: float) -> Float[np.ndarray, "*n cells"]:
-    """Means over the dyadic intervals that minimise the squared error plus ``cost`` for each interval (Donoho 1997)."""
-    means, sums, squares = values, values, np.square(values)
-    best = np.full(values.shape, cost)
-    size = 1
-    while size < values.shape[-1]:
+    """Means over the dyadic intervals that minimise the squared error plus ``cost`` for each interval (Donoho 1997).
+
+    The number of cells is a power of two."""
+    sums, squares, best = values, np.square(values), np.full(values.shape, cost)
+    levels, size = [], 1
+    while sums.shape[-1] > 1:
         size *= 2
+        levels.append(sums / (size // 2))
         sums, squares, best = (halves[..., ::2] + halves[..., 1::2] for halves in (sums, squares, best))
         merged_cost = squares - np.square(sums) / size + cost
         is_merged = merged_cost <= best
         best = np.where(is_merged, merged_cost, best)
-        means = np.where(np.repeat(is_merged, size, axis=-1), np.repeat(sums / size, size, axis=-1), means)
+        levels.append(is_merged)
+    # From the largest interval to the smallest: where an interval or one that it is part of was merged, its mean stays.
+    means, is_merged = sums / size, np.zeros(sums.shape, bool)
+    while levels:
+        is_merged = is_merged | levels.pop()
+        of_halves = levels.pop()
+        means = np.where(np.repeat(is_merged, 2, axis=-1), np.repeat(means, 2, axis=-1), of_halves)
+        is_merged = np.repeat(is_merged, 2, axis=-1)
     return means
 
 
@@ -55,11 +64,14 @@ def _piecewise(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: flo
     """Means over dyadic intervals along the last axis, averaged over shifts of these (Coifman & Donoho 1995)."""
     num_values = values.shape[-1]
     size = 1 << (num_values + _NUM_SHIFTS - 1).bit_length()
-    total = np.zeros(values.shape)
-    for shift in range(_NUM_SHIFTS):
-        widths = [(0, 0)] * (values.ndim - 1) + [(shift, size - num_values - shift)]
-        padded = np.pad(values, widths, mode="symmetric")
-        total += _dyadic(padded, penalty * sigma**2)[..., shift : shift + num_values]
+    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(_NUM_SHIFTS - 1, size - num_values)], mode="symmetric")
+    total, together = np.zeros(values.shape), max(1, _TOGETHER // max(1, values.size))
+    for first in range(0, _NUM_SHIFTS, together):
+        # With a shift s, s cells precede the values: the window starts at cell _NUM_SHIFTS − 1 − s.
+        shifts = range(first, min(first + together, _NUM_SHIFTS))
+        windows = [padded[..., _NUM_SHIFTS - 1 - s : _NUM_SHIFTS - 1 - s + size] for s in shifts]
+        for s, means in zip(shifts, _dyadic(np.stack(windows), penalty * sigma**2), strict=True):
+            total += means[..., s : s + num_values]
     return total / _NUM_SHIFTS
 
 
@@ -67,43 +79,52 @@ def _thresholded(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: f
     return np.where(np.square(values) < penalty * sigma**2, 0, values)
 
 
-def _best(
-    estimator: Callable[[Float[np.ndarray, "..."], float, float], Float[np.ndarray, "..."]],
+def best_penalty(
     values: Real[np.ndarray, "*n cells"],
     sigma: float,
-) -> Float[np.ndarray, "*n cells"]:
-    """The estimate whose penalty has the least estimated risk.
+    estimator: Callable[[Float[np.ndarray, "..."], float, float], Float[np.ndarray, "..."]] = _piecewise,
+) -> float:
+    """The penalty whose estimate has the least estimated risk, see :func:`smooth`.
 
     The risk is estimated by the coupled bootstrap (Oliveira, Lei & Tibshirani 2021): values + √α σ z and
     values − σ z / √α have independent noise, so an estimate from the first can be judged by the second.
-    """
-    values = np.asarray(values, np.float64)
-    if sigma == 0:
-        return values
-    noise = sigma * np.random.default_rng(0).normal(size=(_NUM_SPLITS, *values.shape))
-    fitted, judge = values + math.sqrt(_SPLIT) * noise, values - noise / math.sqrt(_SPLIT)
-    risks = [
-        np.sum(np.square(estimator(fitted, math.sqrt(1 + _SPLIT) * sigma, penalty) - judge)) for penalty in _PENALTIES
-    ]
-    return estimator(values, sigma, _PENALTIES[int(np.argmin(risks))])
-
-
-def smooth(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:
-    """An estimate of a histogram along an ordered axis, from noisy counts, [..., n].
-
-    The estimate is constant where noise hides the variation. A single value that stands out is kept. It consists of
-    means over dyadic intervals. These minimise the squared error plus a penalty for each interval (Donoho 1997, "CART
-    and best-ortho-basis"). The estimate is averaged over shifts of the intervals. The penalty has the least estimated
-    risk.
 
     Args:
       values: noisy counts, [..., n].
       sigma: standard deviation of their noise.
+      estimator: a function of values, σ and a penalty.
     """
-    return _best(_piecewise, values, sigma)
+    noise = sigma * np.random.default_rng(0).normal(size=(_NUM_SPLITS, *np.shape(values)))
+    fitted, judge = values + math.sqrt(_SPLIT) * noise, values - noise / math.sqrt(_SPLIT)
+    risks = [
+        np.sum(np.square(estimator(fitted, math.sqrt(1 + _SPLIT) * sigma, penalty) - judge)) for penalty in _PENALTIES
+    ]
+    return _PENALTIES[int(np.argmin(risks))]
 
 
-def smooth_counts(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:
+def smooth(
+    values: Real[np.ndarray, "*n cells"], sigma: float, penalty: float | None = None
+) -> Float[np.ndarray, "*n cells"]:
+    """An estimate of a histogram along an ordered axis, from noisy counts, [..., n].
+
+    The estimate is constant where noise hides the variation. A single value that stands out is kept. It consists of
+    means over dyadic intervals. These minimise the squared error plus a penalty for each interval (Donoho 1997, "CART
+    and best-ortho-basis"). The estimate is averaged over shifts of the intervals.
+
+    Args:
+      values: noisy counts, [..., n].
+      sigma: standard deviation of their noise.
+      penalty: of an interval, in units of σ²; None for that of :func:`best_penalty`.
+    """
+    values = np.asarray(values, np.float64)
+    if sigma == 0:
+        return values
+    return _piecewise(values, sigma, best_penalty(values, sigma) if penalty is None else penalty)
+
+
+def smooth_counts(
+    values: Real[np.ndarray, "*n cells"], sigma: float, penalty: float | None = None
+) -> Float[np.ndarray, "*n cells"]:
     """An estimate of a histogram of counts along an ordered axis, from noisy counts, [..., n].
 
     It is a smooth part, see :func:`smooth`, and peaks of single cells, see :func:`peaks`. A smooth part alone misses
@@ -112,9 +133,10 @@ def smooth_counts(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[n
     Args:
       values: noisy counts, [..., n].
       sigma: standard deviation of their noise.
+      penalty: as for :func:`smooth`.
     """
-    first_peaks = peaks(values - smooth(values, sigma), sigma)
-    rest = smooth(values - first_peaks, sigma)
+    first_peaks = peaks(values - smooth(values, sigma, penalty), sigma)
+    rest = smooth(values - first_peaks, sigma, penalty)
     return rest + peaks(values - rest, sigma)
 
 
@@ -153,9 +175,10 @@ def peaks(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarra
 def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.ndarray, "*n cells"]:
     """Values [..., n], of which those that do not stand out from noise of standard deviation σ are set to 0.
 
-    The threshold has the least estimated risk.
+    The threshold has the least estimated risk, see :func:`best_penalty`.
     """
-    return _best(_thresholded, values, sigma)
+    values = np.asarray(values, np.float64)
+    return values if sigma == 0 else _thresholded(values, sigma, best_penalty(values, sigma, _thresholded))
 
 
 def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]:

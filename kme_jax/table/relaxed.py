@@ -182,6 +182,7 @@ def fit(
     *,
     num_fits: int | None = None,
     num_relaxed: int | None = None,
+    part: float = 1.0,
     num_steps: int = MOST_STEPS,
     good_enough: float = GOOD_ENOUGH,
     max_entries: int = 1 << 26,
@@ -204,6 +205,7 @@ def fit(
       observed: the noisy counts.
       num_fits: number of fits; if None, see :func:`choose_num_fits`.
       num_relaxed: number of relaxed rows in each fit; if None, all fits together have 1600.
+      part: of the fits, in (0, 1]; at least one is made.
       num_steps: the largest number of steps of Adam, a multiple of 30.
       good_enough: the mean squared error of an observation, in units of σ, at which a fit stops.
       max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
@@ -215,6 +217,7 @@ def fit(
     num_classes, num_bins = observed.singles.shape
     num_fits = num_fits or choose_num_fits(observed, max_entries)
     each = -(-(num_relaxed or NUM_RELAXED // num_fits) // num_classes)
+    num_fits = max(1, round(part * num_fits))
     base = np.log(np.maximum(observed.prior, 1))
     totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
     # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.

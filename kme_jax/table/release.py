@@ -127,11 +127,15 @@ class TableMeasurement:
         num_rows = self.statement["num_rows"] if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
-        singles = self.measured[NAMES[0]]
-        layout = plans.Layout.of_plan(*binnings_and_target(self.schema, self.target), self.plan, singles)
         measured = [self.measured.get(name) for name in NAMES]
-        rows = synthesise(layout, self.plan, measured, seed=seed, progress=progress)
+        rows = synthesise(self.layout, self.plan, measured, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(balance.sample(rows, num_rows, seed)), seed)
+
+    @property
+    def layout(self) -> plans.Layout:
+        """The columns, their cells, and the column by which marginals are split."""
+        binnings = binnings_and_target(self.schema, self.target)
+        return plans.Layout.of_plan(*binnings, self.plan, self.measured[NAMES[0]])
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.

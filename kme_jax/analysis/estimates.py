@@ -1,0 +1,88 @@
+"""An answer with an interval that takes account of the noise of privacy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import scipy.special
+
+from kme_jax._numerics import html
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """An estimate of a statistic of the private rows, or of their population, with an interval. Public.
+
+    Attributes:
+      value: the estimate. A bias that was found is removed.
+      standard_error: its standard deviation.
+      low: the lower end of the interval.
+      high: the upper end of the interval.
+      level: the probability that the interval contains the statistic, about.
+      bias: the bias of the same statistic of the released rows, which was removed; 0 if the estimate is unbiased.
+      method: "direct", from noisy sums alone, or "bootstrap".
+      population: whether the statistic is that of the population from which the private rows were drawn. Then the
+        interval has the error of sampling too. Otherwise it is that of the private rows.
+    """
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    level: float
+    bias: float
+    method: str
+    population: bool
+
+    @classmethod
+    def of(
+        cls,
+        value: float,
+        standard_error: float,
+        level: float,
+        *,
+        method: str,
+        bias: float = 0.0,
+        population: bool = False,
+        degrees: float = math.inf,
+    ) -> Estimate:
+        """The estimate with a symmetric interval.
+
+        Args:
+          value: the estimate, without the bias.
+          standard_error: its standard deviation.
+          level: of the interval.
+          method: see :class:`Estimate`.
+          bias: see :class:`Estimate`.
+          population: see :class:`Estimate`.
+          degrees: of freedom of the standard error, for quantiles of Student's t distribution; infinite for a normal
+            distribution.
+
+        Raises:
+          ValueError: the level is not between 0 and 1.
+        """
+        upper = 1 - (1 - check_level(level)) / 2
+        quantile = scipy.special.ndtri(upper) if math.isinf(degrees) else scipy.special.stdtrit(degrees, upper)
+        half = float(quantile) * standard_error
+        return cls(value, standard_error, value - half, value + half, level, bias, method, population)
+
+    def __str__(self) -> str:
+        ends = f"[{html.number(self.low)}, {html.number(self.high)}]"
+        return f"{html.number(self.value)} ± {html.number(self.standard_error)}, {100 * self.level:g} % {ends}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+def check_level(level: float) -> float:
+    """Refuses a level of an interval that is not between 0 and 1.
+
+    Raises:
+      ValueError: see above.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level}")
+    return level
