@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kme_jax._numerics.precision import float64
     from kme_jax._numerics.pytrees import pytree_dataclass
     from kme_jax.algorithms import algorithm1, algorithm2, improved
+    from kme_jax.analysis import estimate as estimate
     from kme_jax.domain import Bounds, NormalProposal
     from kme_jax.embedding import (
         IntegerEmbedding,
@@ -133,6 +134,7 @@ _MODULES = {
     "_numerics.precision": ("float64",),
     "_numerics.pytrees": ("pytree_dataclass",),
     "algorithms": ("algorithm1", "algorithm2", "improved"),
+    "analysis": ("estimate",),
     "domain": ("Bounds", "NormalProposal"),
     "embedding": (
         "IntegerEmbedding",

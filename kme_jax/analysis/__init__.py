@@ -2,5 +2,6 @@
 
 from kme_jax.analysis.bootstrap import Bootstrap, bootstrap
 from kme_jax.analysis.estimates import Estimate
+from kme_jax.analysis.tables import estimate
 
-__all__ = ["Bootstrap", "Estimate", "bootstrap"]
+__all__ = ["Bootstrap", "Estimate", "bootstrap", "estimate"]

@@ -7,8 +7,10 @@ that were measured is then known. It is distributed about as the difference betw
 its mean is the bias, and its standard deviation the standard error (Efron & Tibshirani 1993, chapter 6; for private
 releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends nothing.
 
-What it cannot see: dependence that the measurements do not show at all, such as that of four columns which no pair of
-them has. And bins, pairs and cells are those of the release; their choice is not repeated.
+What it cannot see: weak dependence between columns is smoothed away in a release, and more of it is lost in the release
+itself than in a replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are
+too short if the noise of pairs is large. And bins, pairs and cells are those of the release; their choice is not
+repeated.
 """
 
 from __future__ import annotations
@@ -71,32 +73,41 @@ class Bootstrap:
           An :class:`Estimate`, or a dictionary of them by name.
 
         Raises:
-          ValueError: the statistic is not a number, or has other names for a replicate; the level is not between 0 and
-            1.
+          ValueError: the statistic is not a number; the level is not between 0 and 1.
           ModuleNotFoundError: pandas is not installed.
         """
-        check_level(level)
-        of_release = statistic(self.release.to_pandas())
-        if not isinstance(of_release, Mapping) and not hasattr(of_release, "items"):
-            return self._estimates({"": of_release}, lambda frame: {"": statistic(frame)}, level)[""]
-        return self._estimates(_numbers(of_release), lambda frame: _numbers(statistic(frame)), level)
 
-    def _estimates(
-        self, of_release: dict[Any, Any], statistics: Callable[[Any], dict[Any, Any]], level: float
+        def of_rows(table: pa.Table) -> dict[Any, float]:
+            result = statistic(self.release.to_pandas(table))
+            named = result if hasattr(result, "items") else {"": result}
+            return {name: _number(value) for name, value in named.items()}
+
+        estimates = self.estimates(of_rows, level)
+        return estimates[""] if list(estimates) == [""] else estimates
+
+    def estimates(
+        self, statistics: Callable[[pa.Table], Mapping[Any, float]], level: float = 0.95
     ) -> dict[Any, Estimate]:
-        names, errors, before, of_before = list(of_release), [], None, {}
+        """Estimates with intervals for numbers by name, from a function of a table. See :meth:`estimate`.
+
+        A number that is missing or not finite for the rows of a replicate has no interval: its ends are infinite.
+        """
+        check_level(level)
+        of_release, before, of_before = statistics(self.release.table), self.release.table, {}
+        of_before, names = of_release, list(of_release)
+        errors = []
         for measured, replicate in zip(self.measured, self.replicates, strict=True):
             if measured is not before:
-                before, of_before = measured, statistics(self.release.to_pandas(measured))
-            after = statistics(self.release.to_pandas(replicate))
-            if set(names) != set(after) or set(names) != set(of_before):
-                raise ValueError("the statistic has other names for a replicate; return the same names for all rows")
-            errors.append([_number(after[name]) - _number(of_before[name]) for name in names])
+                before, of_before = measured, statistics(measured)
+            after = statistics(replicate)
+            errors.append([after.get(name, math.nan) - of_before.get(name, math.nan) for name in names])
         number = len(errors)
         bias, deviation = np.mean(errors, axis=0), np.std(errors, axis=0, ddof=1) * math.sqrt(1 + 1 / number)
+        found = np.isfinite(bias)
+        bias, deviation = np.where(found, bias, 0), np.where(found, deviation, math.inf)
         return {
             name: Estimate.of(
-                _number(of_release[name]) - float(b),
+                of_release[name] - float(b),
                 float(d),
                 level,
                 method="bootstrap",
@@ -108,23 +119,16 @@ class Bootstrap:
         }
 
 
-def _numbers(statistics: Any) -> dict[Any, Any]:
-    return dict(statistics.items())
-
-
 def _number(value: Any) -> float:
     """A statistic as a number.
 
     Raises:
-      ValueError: it is none, or is not finite.
+      ValueError: it is none.
     """
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError):
         raise ValueError(f"the statistic must be a number, or a mapping from names to numbers, got {value!r}") from None
-    if not math.isfinite(number):
-        raise ValueError("the statistic is not finite for the rows of a replicate; groups may be empty there")
-    return number
 
 
 @shows_progress("replicates")

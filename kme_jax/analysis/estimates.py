@@ -16,8 +16,8 @@ class Estimate:
     """An estimate of a statistic of the private rows, or of their population, with an interval. Public.
 
     Attributes:
-      value: the estimate. A bias that was found is removed.
-      standard_error: its standard deviation.
+      value: the estimate. A bias that was found is removed. NaN if the release has no rows for it.
+      standard_error: its standard deviation; infinite if the release has too few rows for an interval.
       low: the lower end of the interval.
       high: the upper end of the interval.
       level: the probability that the interval contains the statistic, about.
@@ -66,6 +66,8 @@ class Estimate:
         upper = 1 - (1 - check_level(level)) / 2
         quantile = scipy.special.ndtri(upper) if math.isinf(degrees) else scipy.special.stdtrit(degrees, upper)
         half = float(quantile) * standard_error
+        if not math.isfinite(half):
+            return cls(value, math.inf, -math.inf, math.inf, level, bias, method, population)
         return cls(value, standard_error, value - half, value + half, level, bias, method, population)
 
     def __str__(self) -> str:
@@ -73,8 +75,9 @@ class Estimate:
         return f"{html.number(self.value)} ± {html.number(self.standard_error)}, {100 * self.level:g} % {ends}"
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, as plain JSON values."""
-        return dataclasses.asdict(self)
+        """All fields, as plain JSON values. Numbers that are not finite are None."""
+        fields = dataclasses.asdict(self)
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def check_level(level: float) -> float:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -40,8 +39,8 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
-from kme_jax.table.columns import MISSING, Column
 from kme_jax.table.conditional import conditioned
+from kme_jax.table.conditions import ranges_of
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -54,8 +53,6 @@ COUNT = "number of rows"
 """The name of the measurement of a private number of rows. It comes before the others."""
 
 NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
-_COMPARED = re.compile(r"\s*(.+?)\s*(?:>=|<=|!=|==|=|>|<)")
-_CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
 def check_columns(schema: Schema, target: str | None) -> None:
@@ -329,7 +326,7 @@ class TableRelease:
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
         conditions = [where] if isinstance(where, str) else where
-        rows = conditioned(self.rows, _ranges(self.schema, conditions)) if conditions else self.rows
+        rows = conditioned(self.rows, ranges_of(self.schema, conditions)) if conditions else self.rows
         if not weighted:
             return self.schema.decode(balance.sample(rows, num_rows, seed))
         if "weight" in self.schema.names:
@@ -391,46 +388,6 @@ class TableRelease:
                 table = file.read()
             measurement.schema.check(table)
         return cls(measurement, rows, table, seed)
-
-
-def _ranges(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """By index of a column, the ranges of codes [first, last) that meet all conditions."""
-    allowed: dict[int, list[tuple[int, int]]] = {}
-    for text in conditions:
-        # Names may contain any characters. So the longest name is taken that starts the condition and is followed by a
-        # comparison.
-        matches = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
-        name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
-        if match is None:
-            unknown = _COMPARED.match(text)
-            if unknown:
-                raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
-            raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
-        column, comparison, value = schema.columns[schema.index(name)], match[1], match[2]
-        if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
-            raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
-        try:
-            ranges = _ranges_of(column, comparison, value)
-        except ValueError as error:
-            if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
-                raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
-            hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
-            hint = "; give each condition by itself" if re.search(r" (and|or) ", value, re.IGNORECASE) else hint
-            raise ValueError(f"condition {text!r}: {error}{hint}") from None
-        before = allowed.get(schema.index(name), [(0, column.num_codes)])
-        both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
-        allowed[schema.index(name)] = [(low, high) for low, high in both if low < high]
-    return allowed
-
-
-def _ranges_of(column: Column, comparison: str, value: str) -> list[tuple[int, int]]:
-    """The ranges of codes [first, last) of one comparison with a value."""
-    if comparison in ("=", "==", "!="):
-        code = column.code(value)
-        return [(0, code), (code + 1, column.num_codes)] if comparison == "!=" else [(code, code + 1)]
-    below, until = column.below(value)
-    last = column.num_values
-    return [{"<": (0, below), "<=": (0, until), ">=": (below, last), ">": (until, last)}[comparison]]
 
 
 def public_inputs(schema: Schema, target: str | None) -> list[str]:

@@ -1,0 +1,172 @@
+"""Answers that noisy sums give by themselves, with intervals that are exact. Post-processing.
+
+The noise of the first measurement is independent, and its standard deviation is known. So a linear function of its
+counts is unbiased, and its standard error is known, whatever the private rows are. Nothing is fitted, and nothing is
+denoised.
+
+Let y_c be the noisy counts of the cells of a column, with noise σ, n the number of rows, and v_c the values of the
+cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
+Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
+sums of their scores. Where there are both, they are weighted by their inverse variances.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from kme_jax.analysis.queries import Query
+from kme_jax.table.conditions import ranges_of
+from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.plan import Layout, Singles, map_of, sigma
+from kme_jax.table.release import COUNT, NAMES, TableMeasurement
+
+_LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
+
+
+class Answer(NamedTuple):
+    """An unbiased answer, and the standard deviation of its noise."""
+
+    value: float
+    standard_error: float
+
+
+def direct_answer(measurement: TableMeasurement, query: Query) -> Answer | None:
+    """The answer to a query about one column, from the noisy sums of the first measurement.
+
+    Args:
+      measurement: of a table.
+      query: any query.
+
+    Returns:
+      None unless the query is the mean or the standard deviation of a column, or the share of rows that meet conditions
+      on one column, of all rows. None, too, if cells do not tell the answer exactly, or if noise hides it.
+    """
+    if query.where or query.by or query.statistic not in ("mean", "sd", "share"):
+        return None
+    layout, singles = measurement.layout, Singles.read(measurement.layout, measurement.measured[NAMES[0]])
+    if query.statistic == "share":
+        return _share(measurement, query, layout, singles)
+    j = measurement.schema.index(str(query.column))
+    if j not in layout.columns:
+        return None
+    column = _Numbers(measurement, layout, singles, j)
+    return column.mean() if query.statistic == "mean" else column.sd()
+
+
+def _rows_noise(measurement: TableMeasurement) -> float:
+    """Standard deviation of the noise of the number of rows: 0 if the number is public."""
+    noisy = measurement.measured.get(COUNT)
+    if noisy is None:
+        return 0.0
+    return sigma(noisy, map_of(noisy).blocks[0])
+
+
+def _combined(answers: list[Answer]) -> Answer | None:
+    """The mean of independent answers, weighted by inverse variances; None if there are none."""
+    if not answers:
+        return None
+    precisions = np.asarray([1 / max(answer.standard_error, 1e-300) ** 2 for answer in answers])
+    value = float(np.average([answer.value for answer in answers], weights=precisions))
+    return Answer(value, float(precisions.sum() ** -0.5))
+
+
+def _share(measurement: TableMeasurement, query: Query, layout: Layout, singles: Singles) -> Answer | None:
+    ranges = ranges_of(measurement.schema, query.share)
+    if len(ranges) != 1:
+        return None
+    ((j, allowed),) = ranges.items()
+    num_rows, noise_of_rows = measurement.statement["num_rows"], _rows_noise(measurement)
+    if j == layout.split:
+        if singles.classes is None:
+            return None
+        counts, noise = singles.classes, singles.classes_sigma
+        inside = np.asarray([any(low <= code < high for low, high in allowed) for code in range(len(counts))], float)
+    else:
+        a = layout.columns.index(j)
+        counts, noise = singles.sums[a], singles.sums_sigmas[a]
+        first = layout.binnings[j].first_codes()
+        parts = [np.minimum(first[1:], high) - np.maximum(first[:-1], low) for low, high in allowed]
+        inside = np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(first)
+        if not np.isin(inside, (0, 1)).all():  # a condition cuts a cell
+            return None
+    centre = inside.mean()
+    value = centre + float((inside - centre) @ counts) / num_rows
+    variance = np.square(inside - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
+    return Answer(value, math.sqrt(variance) / num_rows)
+
+
+class _Numbers:
+    """The noisy sums of a numeric column, over the rows that have a number."""
+
+    def __init__(self, measurement: TableMeasurement, layout: Layout, singles: Singles, j: int):
+        self.column, self.binning = measurement.schema.columns[j], layout.binnings[j]
+        a = layout.columns.index(j)
+        self.counts, self.noise = singles.sums[a], singles.sums_sigmas[a]
+        self.moments = singles.moments[a]
+        rows, noise = float(measurement.statement["num_rows"]), _rows_noise(measurement)
+        if self.binning.missing:
+            rows, noise = rows - float(self.counts[-1]), math.hypot(noise, self.noise)
+        self.rows, self.noise_of_rows = rows, noise
+        first = self.binning.first_codes()
+        self.is_exact = bool((np.diff(first) == 1).all())
+        if self.moments is not None:
+            moment = self.moments.moment
+            ends = numeric_values(self.column, np.asarray([moment.low[0], moment.high[0]]))
+            self.lower, self.half = float(ends[0]), float(ends[1] - ends[0]) / 2
+        self.values = numeric_values(self.column, first[: self.binning.num_values])
+
+    @property
+    def _hidden(self) -> bool:
+        return self.rows < _LEAST_SIGNAL * self.noise_of_rows or self.rows < 1
+
+    def _linear(self, values: Float64[np.ndarray, "cells"]) -> Answer:
+        """The mean of values of the cells."""
+        centre = float(values.mean())
+        value = centre + float((values - centre) @ self.counts[: len(values)]) / self.rows
+        variance = np.square(values - centre).sum() * self.noise**2 + ((value - centre) * self.noise_of_rows) ** 2
+        return Answer(value, math.sqrt(variance) / self.rows)
+
+    def _of_moments(self) -> tuple[float, float, float]:
+        """Means of the scores and of their squares, and the standard deviation of the noise of both sums."""
+        assert self.moments is not None
+        return float(self.moments.sums[0]) / self.rows, float(self.moments.sums[1]) / self.rows, self.moments.sigma
+
+    def mean(self) -> Answer | None:
+        """The mean of the column."""
+        if self._hidden:
+            return None
+        answers = [self._linear(self.values)] * self.is_exact
+        if self.moments is not None:
+            mean, _, noise = self._of_moments()
+            error = self.half * math.hypot(noise, mean * self.noise_of_rows) / self.rows
+            answers.append(Answer(self.lower + self.half * (1 + mean), error))
+        return _combined(answers)
+
+    def sd(self) -> Answer | None:
+        """The standard deviation of the column, by the delta method from its mean and mean square."""
+        if self._hidden:
+            return None
+        answers = []
+        if self.is_exact:
+            of_squares = np.square(self.values - self._linear(self.values).value)
+            square = self._linear(of_squares)
+            answers.append(_root(square.value, square.standard_error))
+        if self.moments is not None:
+            mean, square, noise = self._of_moments()
+            variance = square - mean**2
+            slope = math.sqrt(1 + 4 * mean**2) * noise
+            error = math.hypot(slope, (2 * mean**2 - square) * self.noise_of_rows) / self.rows
+            root = _root(variance, error)
+            answers.append(root and Answer(self.half * root.value, self.half * root.standard_error))
+        return _combined([answer for answer in answers if answer is not None])
+
+
+def _root(variance: float, error: float) -> Answer | None:
+    """The square root of a variance with this standard error; None if noise hides the variance."""
+    if variance <= _LEAST_SIGNAL * error:
+        return None
+    return Answer(math.sqrt(variance), error / (2 * math.sqrt(variance)))
