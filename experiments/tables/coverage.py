@@ -1,6 +1,6 @@
 """How often intervals for a released table contain the private statistic.
 
-python -m experiments.tables.coverage                                   # 40 releases at each ε
+python -m experiments.tables.coverage                                   # 25 releases at each ε
 python -m experiments.tables.coverage --epsilons=1 --num_releases=10
 
 Tables are invented: people with an age, an income, a number of visits and four categories, which depend on each other.
@@ -72,8 +72,8 @@ class CoverageConfig(Config):
     num_rows: int = flag(5000, "N, rows of each table.", quick=500)
     epsilons: tuple[float, ...] = flag((1.0, 3.0), "Privacy levels ε.", quick=(1.0,))
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
-    num_releases: int = flag(40, "Tables, each released at each ε.", quick=2)
-    num_replicates: int = flag(20, "Replicates of each release.", quick=4)
+    num_releases: int = flag(25, "Tables, each released at each ε.", quick=2)
+    num_replicates: int = flag(16, "Replicates of each release.", quick=4)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")
 
     def validate(self) -> None:
@@ -92,10 +92,10 @@ def people(num_rows: int, seed: int) -> pa.Table:
     income = np.exp(3 + 0.25 * education + 0.006 * (age - 45) + 0.4 * rng.normal(size=num_rows)).clip(0, 200).round(1)
     sex, region = rng.choice(2, num_rows), rng.choice(6, num_rows, p=[0.3, 0.25, 0.2, 0.1, 0.1, 0.05])
     member = rng.random(num_rows) < 1 / (1 + np.exp(1 - income / 30 - 0.5 * sex))
-    columns = {"age": age, "income": income, "visits": np.minimum(rng.poisson(0.02 * age), 30)}
+    columns: dict[str, Any] = {"age": age, "income": income, "visits": np.minimum(rng.poisson(0.02 * age), 30)}
     codes = {"education": education, "sex": sex, "region": region, "member": member.astype(int)}
     for name, values in codes.items():
-        columns[name] = np.asarray(SCHEMA.columns[SCHEMA.index(name)].categories)[values]
+        columns[name] = SCHEMA.columns[SCHEMA.index(name)].decode(values)
     return pa.table({name: columns[name] for name in SCHEMA.names})
 
 

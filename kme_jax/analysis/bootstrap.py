@@ -7,9 +7,11 @@ that were measured is then known. It is distributed about as the difference betw
 its mean is the bias, and its standard deviation the standard error (Efron & Tibshirani 1993, chapter 6; for private
 releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends nothing.
 
-What it cannot see: weak dependence between columns is smoothed away in a release, and more of it is lost in the release
+Intervals are somewhat too short: ``experiments.tables.coverage`` shows how often they contain the private statistic.
+Released rows are smoother than private ones, so a replicate is closer to them than the release is to the private rows.
+Weak dependence between columns is smoothed away in a release, and more of it is lost in the release
 itself than in a replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are
-too short if the noise of pairs is large. And bins, pairs and cells are those of the release; their choice is not
+far too short if the noise of pairs is large. And bins, pairs and cells are those of the release; their choice is not
 repeated.
 """
 

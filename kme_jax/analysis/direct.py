@@ -47,7 +47,8 @@ def direct_answer(measurement: TableMeasurement, query: Query) -> Answer | None:
     """
     if query.where or query.by or query.statistic not in ("mean", "sd", "share"):
         return None
-    layout, singles = measurement.layout, Singles.read(measurement.layout, measurement.measured[NAMES[0]])
+    layout = measurement.layout
+    singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
     if query.statistic == "share":
         return _share(measurement, query, layout, singles)
     j = measurement.schema.index(str(query.column))

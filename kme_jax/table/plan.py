@@ -391,8 +391,14 @@ class Singles:
     inside: list[Bool[np.ndarray, "_"]]
 
     @classmethod
-    def read(cls, layout: Layout, noisy: NoisyEmbedding) -> Singles:
-        """The counts of the first measurement, from its noisy embedding."""
+    def read(cls, layout: Layout, noisy: NoisyEmbedding, *, denoised: bool = True) -> Singles:
+        """The counts of the first measurement, from its noisy embedding.
+
+        Args:
+          layout: of the columns.
+          noisy: the first measurement.
+          denoised: whether there are estimates. Otherwise ``smoothed`` and ``inside`` are empty lists.
+        """
         num_rows, feature_map = noisy.mechanism.num_rows, map_of(noisy)
         blocks, marginals = feature_map.blocks, feature_map.marginals(noisy.coordinates, num_rows)
         noises, size = [sigma(noisy, block) for block in blocks], len(layout.columns)
@@ -414,7 +420,7 @@ class Singles:
         for a, moment, values in zip(layout.numbers, feature_map.moments, sums_of_moments, strict=True):
             moments[a] = Moments(moment, layout.binnings[layout.columns[a]], values, sigma(noisy, moment), num_rows)
         smoothed, inside = [], []
-        for a, j in enumerate(layout.columns):
+        for a, j in enumerate(layout.columns if denoised else []):
             inside.append(np.ones(len(sums[a]), bool))
             if moments[a] is not None:
                 inside[a] = _within_margins(layout.binnings[j], sums[a], sums_sigmas[a])

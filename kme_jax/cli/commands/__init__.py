@@ -19,6 +19,7 @@ COMMANDS = (
     "synthesise",
     "show",
     "sample",
+    "estimate",
     "plan",
     "evaluate",
 )

@@ -1,0 +1,98 @@
+"""kme-jax estimate: answers with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+
+import kme_jax
+from kme_jax.cli import parsing
+from kme_jax.cli.errors import InputError
+from kme_jax.cli.printing import print_line, report_of
+
+SUMMARY = "Answer questions about a released table, with intervals."
+DESCRIPTION = """Answer questions about the private rows of a released table, with intervals for the noise of privacy.
+Nothing is spent, and only the release is read. Questions are about one column, and about the target if there is one:
+
+  mean(income)   sd(income)   median(income)   quantile(income, 0.9)   share(age>=65)
+
+They may be followed by conditions and by a column of groups:
+
+  mean(income) where age>=18 and age<65        mean(income) by member
+
+The method "direct" answers mean, sd and share of one column from noisy sums. It takes no time, and its intervals are
+exact. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it takes a while. Its
+intervals are shorter, and somewhat too short."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", help="A release of a table.")
+    parser.add_argument("queries", nargs="+", metavar="QUESTION", help='Such as "mean(income)".')
+    parser.add_argument("--level", type=float, default=0.95, help="The level of the intervals. Default: 0.95.")
+    parser.add_argument(
+        "--method", choices=("direct", "bootstrap"), default="direct", help="See above. Default: direct."
+    )
+    parser.add_argument(
+        "--population",
+        action="store_true",
+        help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
+    )
+    parser.add_argument(
+        "--num_replicates", type=int, default=20, metavar="B", help="Repetitions of the release. Default: 20."
+    )
+    parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of the repetitions. Default: 0.")
+    parser.add_argument("--output", metavar="FILE", help="A new JSON file for the answers.")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Does the work.
+
+    Raises:
+      ValueError: if an argument or the folder is not valid.
+      OSError: if a file cannot be read or written.
+    """
+    from kme_jax.analysis import Estimate, bootstrap, estimate
+    from kme_jax.analysis.estimates import check_level
+    from kme_jax.analysis.tables import check_query
+    from kme_jax.storage.files import check_new_file
+
+    check_level(args.level)
+    output = None if args.output is None else check_new_file(args.output, (".json",))
+    release = kme_jax.load(args.folder, ("table release",))
+    for text in args.queries:
+        check_query(release, text, args.method)
+    if not release.statement["private"]:
+        print("warning: NOT PRIVATE: the noise of this release was simulated", file=sys.stderr)
+    replicates = None
+    if args.method == "bootstrap":
+        replicates = bootstrap(release, args.num_replicates, population=args.population, seed=args.seed, progress=True)
+    answers: dict[str, dict[str, Estimate]] = {}
+    for text in args.queries:
+        found = estimate(
+            release,
+            text,
+            level=args.level,
+            method=args.method,
+            population=args.population,
+            replicates=replicates,
+        )
+        answers[text] = {"": found} if isinstance(found, Estimate) else found
+    with report_of("the answers"):
+        for text, groups in answers.items():
+            for group, answer in groups.items():
+                print_line(f"{text}{f' = {group}' * bool(group)}: {answer}  ({answer.method})")
+    if output is not None:
+        document = {text: {group: a.to_json() for group, a in groups.items()} for text, groups in answers.items()}
+        _write(output, document)
+
+
+def _write(output: pathlib.Path, document: dict) -> None:
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except FileExistsError:
+        raise InputError(f"{output} exists") from None
+    print_line(f"wrote {output}")

@@ -1,0 +1,260 @@
+"""Estimates with intervals, from releases of tables."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, estimate, release_table
+from kme_jax.analysis import Estimate, bootstrap
+from kme_jax.analysis.direct import direct_answer
+from kme_jax.analysis.queries import Query
+from kme_jax.embedding import mean_embedding
+from kme_jax.privacy import NoisyEmbedding
+from kme_jax.table import relaxed
+from kme_jax.table.measure import measure_table
+from kme_jax.table.plan import sigma
+from kme_jax.table.release import COUNT, NAMES
+
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 99, integer=True),
+        Numeric("pay, net", 0, 5000, step=0.01, nullable=True),
+        Categorical("town", ("a", "b", "c and d")),
+        Categorical("rich", ("no", "yes")),
+    )
+)
+
+
+def _people(rng, num_rows):
+    age = np.clip(rng.normal(40, 15, num_rows), 0, 99).round().astype(int)
+    pay = np.round(rng.gamma(4, 300, num_rows).clip(0, 5000), 2)
+    rich = np.where(rng.random(num_rows) < age / 99, "yes", "no")
+    towns = rng.choice(["a", "b", "c and d"], num_rows, p=[0.6, 0.3, 0.1])
+    missing = rng.random(num_rows) < 0.2
+    return pa.table({"age": age, "pay, net": pa.array(pay, mask=missing), "town": towns, "rich": rich})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_fits():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+        yield
+
+
+@pytest.fixture(scope="module")
+def released():
+    rows = _people(np.random.default_rng(0), 3000)
+    return release_table(rows, SCHEMA, budget=PrivacyBudget(2.0, 1e-5), target="rich", secure=False)
+
+
+@pytest.fixture(scope="module")
+def replicates(released):
+    return bootstrap(released, 4)
+
+
+def test_an_interval_has_its_level():
+    normal = Estimate.of(1.0, 2.0, 0.95, method="direct")
+    assert (normal.low, normal.high) == pytest.approx((1 - 1.959964 * 2, 1 + 1.959964 * 2))
+    few = Estimate.of(1.0, 2.0, 0.95, method="bootstrap", degrees=4)
+    assert few.high - few.value == pytest.approx(2.776445 * 2)
+    unknown = Estimate.of(1.0, math.inf, 0.9, method="bootstrap")
+    assert (unknown.low, unknown.high) == (-math.inf, math.inf)
+    assert json.loads(json.dumps(unknown.to_json(), allow_nan=False))["high"] is None
+    assert str(normal) == "1 ± 2, 95 % [-2.92, 4.92]"
+    for level in (0.0, 1.0, 95, math.nan):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            Estimate.of(1.0, 2.0, level, method="direct")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mean(age)", lambda t: np.mean(t["age"])),
+        ("SD( age )", lambda t: np.std(t["age"])),
+        ("median(age) where town=b", lambda t: np.median(t["age"][t["town"] == "b"])),
+        ("quantile(pay, net, 0.9)", lambda t: np.nanquantile(t["pay, net"], 0.9)),
+        ("share(age>=65)", lambda t: np.mean(t["age"] >= 65)),
+        ("share(age>=20 and age<30 and rich=yes)", lambda t: np.mean((t["age"] // 10 == 2) & (t["rich"] == "yes"))),
+        ("share(rich=yes) where age<30", lambda t: np.mean(t["rich"][t["age"] < 30] == "yes")),
+        ("share(pay, net=missing)", lambda t: np.mean(np.isnan(t["pay, net"]))),
+    ],
+)
+def test_queries_are_answered_as_by_hand(rng, text, expected):
+    table = _people(rng, 500)
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    answer = Query.parse(text, SCHEMA).answer(SCHEMA, SCHEMA.encode(table))
+    assert answer[""] == pytest.approx(expected(columns))
+
+
+def test_groups(rng):
+    table = _people(rng, 500).filter(pa.compute.not_equal(pa.array(["x"] * 500), "y"))
+    table = table.filter(pa.compute.not_equal(table["town"], "a"))
+    answer = Query.parse("mean(age) by town", SCHEMA).answer(SCHEMA, SCHEMA.encode(table))
+    assert list(answer) == ["a", "b", "c and d"]
+    assert math.isnan(answer["a"])
+    in_b = np.asarray(table["town"]) == "b"
+    assert answer["b"] == pytest.approx(np.mean(table["age"].to_numpy()[in_b]))
+
+
+BAD = {
+    "mean": "expected one of mean, sd",
+    "mode(age)": "expected one of mean, sd",
+    "mean(aeg)": "there is no column 'aeg'",
+    "mean(town)": "town is not numeric; ask for share",
+    "quantile(age)": "there is no column ''|expected a share",
+    "quantile(age, 2)": "share of rows from 0 to 1",
+    "share(age)": "expected a column, one of",
+    "share(town>a)": "have no order",
+    "mean(age) where": "expected one of|no column",
+    "mean(age) by age": "at most 64 groups",
+    "mean(age) by city": "no column 'city'",
+    "mean(age) by town": "about age and town; intervals are for questions of one column and of the target rich",
+    "share(town=a and age>3)": "about age and town",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_queries(released, text):
+    with pytest.raises(ValueError, match=BAD[text]) as error:
+        estimate(released, text, method="direct")
+    assert "\n" not in str(error.value)
+
+
+def _measured_again(measured, table, random):
+    """The number of rows, if it is private, and single columns, with new noise."""
+    again, statement = dict(measured.measured), dict(measured.statement)
+    codes, single, number = SCHEMA.encode(table).astype(float), again[NAMES[0]], table.num_rows
+    noise = single.mechanism.scale * single.mechanism.num_rows
+    if COUNT in again:
+        unit = sigma(again[COUNT], again[COUNT].feature_map.blocks[0])
+        number = round(table.num_rows + unit * random.normal())
+        statement["num_rows"] = number
+    sums = table.num_rows * mean_embedding(single.feature_map, codes).coordinates
+    mechanism = dataclasses.replace(single.mechanism, num_rows=number, scale=noise / number)
+    again[NAMES[0]] = NoisyEmbedding(
+        single.feature_map, (sums + noise * random.normal(size=len(sums))) / number, mechanism
+    )
+    return dataclasses.replace(measured, measured=again, statement=statement)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+def test_direct_answers_are_unbiased_and_know_their_noise(relation):
+    """Errors in units of the standard error are standard normal: their mean square over 100 releases is about 1."""
+    texts = ("mean(age)", "sd(age)", "mean(pay, net)", "share(age>=50)", "share(town=b)", "share(rich=yes)")
+    rng = np.random.default_rng(1)
+    table, errors = _people(rng, 2000), {text: [] for text in texts}
+    budget = PrivacyBudget(3.0, 1e-5, relation)
+    first = measure_table(table, SCHEMA, budget=budget, target="rich", secure=False)
+    for _ in range(100):
+        measured = _measured_again(first, table, rng)
+        for text, found in errors.items():
+            query = Query.parse(text, SCHEMA)
+            answer, private = direct_answer(measured, query), query.answer(SCHEMA, SCHEMA.encode(table))[""]
+            found.append((answer.value - private) / answer.standard_error)
+    for text, found in errors.items():
+        assert abs(np.mean(found)) < 4 / 100**0.5, text
+        assert 0.6 < np.mean(np.square(found)) < 1.55, text  # χ² with 100 degrees of freedom: about 1e-3 in each tail
+
+
+def test_what_noisy_sums_do_not_answer(released):
+    for text in ("median(age)", "mean(age) where rich=yes", "share(age>=50 and rich=yes)", "share(pay, net<0.02)"):
+        assert direct_answer(released.measurement, Query.parse(text, SCHEMA)) is None
+        with pytest.raises(ValueError, match="the method bootstrap does"):
+            estimate(released, text, method="direct")
+    hidden = measure_table(_people(np.random.default_rng(0), 60), SCHEMA, budget=PrivacyBudget(0.01, 1e-5),
+                           secure=False)  # fmt: skip
+    assert direct_answer(hidden, Query.parse("sd(age)", SCHEMA)) is None
+
+
+def test_the_bootstrap_knows_bias_and_noise(replicates, released):
+    """A replicate has errors of known size: they were made by hand."""
+    table = released.table
+    ages = np.asarray(table["age"], np.float64)
+    moved = []
+    for step in (0, 2, 4, 6):
+        codes = released.schema.encode(table)
+        codes[:, 0] = np.minimum(codes[:, 0] + step, 99)
+        moved.append(released.schema.decode(codes))
+    made = dataclasses.replace(replicates, measured=(table,) * 4, replicates=tuple(moved))
+    steps = [np.mean(np.minimum(ages + step, 99)) - np.mean(ages) for step in (0, 2, 4, 6)]
+    found = made.estimate(lambda frame: frame.age.mean())
+    assert found.bias == pytest.approx(np.mean(steps))
+    assert found.value == pytest.approx(np.mean(ages) - np.mean(steps))
+    assert found.standard_error == pytest.approx(np.std(steps, ddof=1) * math.sqrt(1 + 1 / 4))
+    several = made.estimate(lambda frame: {"mean": frame.age.mean(), "rows": len(frame)})
+    assert several["mean"] == found
+    assert (several["rows"].low, several["rows"].high) == (table.num_rows, table.num_rows)
+    nowhere = made.estimate(lambda frame: {"nobody": frame.age[frame.age > 200].mean()})
+    assert nowhere["nobody"].high == math.inf
+    with pytest.raises(ValueError, match="must be a number"):
+        made.estimate(lambda frame: "large")
+
+
+def test_replicates_are_reproducible_and_differ(replicates, released):
+    assert [rows.num_rows for rows in replicates.replicates] == [released.table.num_rows] * 4
+    assert len({rows["age"].to_numpy().tobytes() for rows in replicates.replicates}) == 4
+    for rows in replicates.replicates:
+        SCHEMA.check(rows)
+    again = bootstrap(released, 4)
+    assert all(one.equals(other) for one, other in zip(again.replicates, replicates.replicates, strict=True))
+    population = bootstrap(released, 4, population=True)
+    assert not any(rows.equals(released.table) for rows in population.measured)
+    with pytest.raises(ValueError, match="of another release, or of the population"):
+        estimate(released, "median(age)", method="bootstrap", replicates=population)
+    for number in (3, 1001):
+        with pytest.raises(ValueError, match="num_replicates"):
+            bootstrap(released, number)
+    with pytest.raises(ValueError, match="expected the release of a table"):
+        bootstrap(released.measurement)
+
+
+def test_estimates_of_all_methods(released, replicates):
+    private = np.mean(_people(np.random.default_rng(0), 3000)["age"])
+    found = {
+        method: estimate(released, "mean(age)", method=method, replicates=replicates)
+        for method in ("direct", "bootstrap")
+    }
+    assert estimate(released, "mean(age)") == found["direct"]
+    for one in found.values():
+        assert abs(one.value - private) < 6 * one.standard_error
+    groups = estimate(released, "median(age) by rich", method="bootstrap", replicates=replicates)
+    assert list(groups) == ["no", "yes"]
+    assert groups["no"].value < groups["yes"].value
+    direct = estimate(released, "mean(age)", method="direct", population=True)
+    assert direct.standard_error > found["direct"].standard_error
+    assert direct.population
+    with pytest.raises(ValueError, match="method must be one of"):
+        estimate(released, "mean(age)", method="best")
+    with pytest.raises(ValueError, match="expected the release of a table"):
+        estimate(released.table, "mean(age)")
+
+
+def test_the_command(released, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    released.save("published")
+    words = ["estimate", "published", "mean(age)", "share(rich=yes)"]
+    assert cli.main([*words, "--method=direct", "--output=answers.json"]) == 0
+    printed = capsys.readouterr()
+    expected = estimate(released, "mean(age)", method="direct")
+    assert f"mean(age): {expected}  (direct)\n" in printed.out
+    assert "NOT PRIVATE" in printed.err
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    assert answers["mean(age)"][""]["value"] == expected.value
+    assert cli.main([*words[:2], "median(age) by rich", "--method=bootstrap", "--num_replicates=4"]) == 0
+    assert capsys.readouterr().out.startswith("median(age) by rich = no: ")
+    for wrong, message in (
+        ([*words, "--output=answers.json"], "exists"),
+        (["estimate", "published", "mean(town)"], "is not numeric"),
+        (["estimate", "published", "mean(age)", "--level=95"], "between 0 and 1"),
+        (["estimate", "published", "median(age)", "--method=direct"], "the method bootstrap does"),
+        (["estimate", "published", "mean(age)", "--method=bootstrap", "--num_replicates=1"], "num_replicates"),
+        (["estimate", "nowhere", "mean(age)"], "no such folder"),
+    ):
+        assert cli.main(wrong) == 2
+        error = capsys.readouterr().err
+        assert message in error.splitlines()[-1]
