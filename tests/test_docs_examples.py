@@ -67,7 +67,9 @@ QUICK = (
 SLOW = (
     "kme_jax.adaptive_weights",
     "kme_jax.algorithm2",
+    "kme_jax.analysis.bootstrap",
     "kme_jax.dp_merf",
+    "kme_jax.estimate",
     "kme_jax.generators.train_generator",
     "kme_jax.improved",
     "kme_jax.measure",

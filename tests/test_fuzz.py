@@ -106,7 +106,7 @@ def place(tmp_path_factory):
     return folder
 
 
-def _no_fit(key, observed, *, progress=None):
+def _no_fit(key, observed, *, part=1.0, progress=None):
     sizes = np.diff(observed.offsets)
     probabilities = np.concatenate([np.full((observed.prior.shape[0], 2, size), 1 / size) for size in sizes], axis=-1)
     return np.full(probabilities.shape[:2], 1 / probabilities[..., 0].size), probabilities

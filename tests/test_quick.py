@@ -19,6 +19,7 @@ from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
 from experiments.security import SecurityConfig
 from experiments.tables.config import TablesConfig
+from experiments.tables.coverage import CoverageConfig
 from experiments.tables.hard import HardConfig
 from experiments.tables.scale import ScaleConfig
 
@@ -26,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = [
     AccuracyConfig,
     AuditConfig,
+    CoverageConfig,
     GaussiansConfig,
     HardConfig,
     ImagesConfig,

@@ -15,9 +15,10 @@ import threadpoolctl
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
-from experiments.tables import classifiers, datasets, hard, live_peers, numbers, peers, plot, releases, scale
+from experiments.tables import classifiers, coverage, datasets, hard, live_peers, numbers, peers, plot, releases, scale
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
+from kme_jax.analysis.queries import Query
 from kme_jax.privacy.composition import Composition
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Numeric
@@ -372,7 +373,7 @@ def test_a_small_run_of_hard_tables(tmp_path):
     assert calls == [(100, None)] + [(50, "rich"), (50, None), (400, "rich"), (400, None)] * 2
     text = hard.markdown(result)
     assert "| credit | 50 | 2 | 0.0000 |" in text
-    assert f"| {hard.EXCLUSIVE} | 100 | 1 | 1.000 | 1.000 | 2 |" in text
+    assert "| 0 | 100 | 1.000 | 2 |\n| mean | | 1.000 | 2 |" in text
     assert hard.run(config, _load, None, exclusive_rows=100)["cells"] == result["cells"]  # nothing is run again
     with pytest.raises(InputError, match="--num_rows"):
         dataclasses.replace(config, num_rows=(1,)).validate()
@@ -468,3 +469,42 @@ def test_the_command_lines_need_data_alone(module, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 2
     assert f"error: --data_dir={tmp_path}: data set adult: " in done.stderr.splitlines()[-1]
+
+
+# --- intervals -------------------------------------------------------------------------------------------------------
+
+
+def test_invented_people_fit_their_schema_and_depend_on_each_other():
+    table = coverage.people(3000, 0)
+    coverage.SCHEMA.check(table)
+    income, member = table["income"].to_numpy(), np.asarray(table["member"]) == "yes"
+    assert income[member].mean() > income[~member].mean() + 2
+
+
+def test_naive_intervals_are_those_of_a_sample():
+    table = coverage.people(400, 1)
+    income, member = table["income"].to_numpy(), np.asarray(table["member"]) == "yes"
+    for text, values in (("mean(income)", income), ("mean(income) where member=yes", income[member]),
+                         ("share(member=yes)", member.astype(float))):  # fmt: skip
+        found = coverage.naive(Query.parse(text, coverage.SCHEMA), table)
+        assert found.value == pytest.approx(values.mean())
+        assert found.standard_error == pytest.approx(values.std() / np.sqrt(len(values)))
+    assert coverage.naive(Query.parse("median(income)", coverage.SCHEMA), table) is None
+
+
+def test_coverage_is_counted(tmp_path):
+    def interval(low, high):
+        return {"value": 0.0, "standard_error": 1.0, "low": low, "high": high}
+
+    answers = {text: {"private": 1.0, "bootstrap": interval(0, 2)} for text in coverage.QUERIES}
+    bounds = {"bootstrap": interval(0, 4), "direct": interval(0, 9)}
+    others = {text: {"private": 5.0, **bounds} for text in coverage.QUERIES}
+        text: {"private": 5.0, "bootstrap": interval(0, 4), "direct": interval(0, 9)} for text in coverage.QUERIES
+    }
+    cells = [{"epsilon": 1.0, "seed": seed, "answers": a} for seed, a in enumerate((answers, others))]
+    result, text = {"cells": cells}, coverage.QUERIES[0]
+    assert coverage.coverage(result, 1.0, text, "bootstrap") == (0.5, 3.0, 2)
+    assert coverage.coverage(result, 1.0, text, "direct") == (1.0, 9.0, 1)
+    assert coverage.coverage(result, 1.0, text, "naive") is None
+    assert f"| 1 | {text} | 50 % (3) | 100 % (9) | – |" in coverage.markdown(result)
+    assert coverage.draw(result, tmp_path / "coverage.png").stat().st_size > 1000

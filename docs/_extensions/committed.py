@@ -36,6 +36,9 @@ TABLES = {
         f"tables_{name}": ((f"tables_{name}",), "experiments.tables.releases", "markdown")
         for name in ("adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
+    "tables_coverage": (("tables_coverage",), "experiments.tables.coverage", "markdown"),
+    "tables_exclusive": (("tables_hard",), "experiments.tables.hard", "exclusive_markdown"),
+    "tables_few": (("tables_hard",), "experiments.tables.hard", "few_markdown"),
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
 }
 # The same for plain text. A function of several results takes a list of them.

@@ -24,6 +24,7 @@ import pyarrow as pa
 from scipy.special import ndtri
 
 from experiments.common.config import Config, at_least, flag, valid_budgets
+from experiments.common.plots import COLOURS, pyplot, save
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
@@ -174,17 +175,42 @@ def markdown(result: dict[str, Any]) -> str:
                 row.append("| – " if found is None else f"| {100 * found[0]:.0f} % ({found[1]:.2g}) ")
                 shares[method] += [] if found is None else [found[0]]
             lines.append("".join(row) + "|")
-        means = " | ".join(f"{100 * np.mean(values):.0f} %" for values in shares.values())
+        means = " | ".join(f"{100 * np.mean(values):.0f} %" if values else "–" for values in shares.values())
         lines.append(f"| {epsilon:g} | all of them | {means} |")
     return "\n".join(lines)
 
 
+def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
+    """Draws the shares of intervals that cover, for each question, against the level that they claim.
+
+    Args:
+      result: of :func:`run`.
+      output: the picture to write, its format by suffix.
+
+    Returns:
+      The picture.
+    """
+    epsilons = sorted({cell["epsilon"] for cell in result["cells"]})
+    figure, all_axes = pyplot().subplots(
+        1, len(epsilons), figsize=(4 + 3.5 * len(epsilons), 5.5), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axes, epsilon in zip(all_axes[0], epsilons, strict=True):
+        for method, colour, marker in zip(METHODS, COLOURS, ("o", "s", "x"), strict=False):
+            found = [(i, coverage(result, epsilon, text, method)) for i, text in enumerate(QUERIES)]
+            places = [(share[0], i) for i, share in found if share is not None]
+            axes.plot([share for share, _ in places], [i for _, i in places], marker, color=colour, label=method)
+        axes.axvline(LEVEL, color="grey", linewidth=0.8)
+        axes.set(title=f"ε = {epsilon:g}", xlabel="share of intervals that cover", xlim=(-0.03, 1.03))
+    all_axes[0, 0].set_yticks(range(len(QUERIES)), QUERIES)
+    all_axes[0, 0].invert_yaxis()
+    all_axes[0, 0].legend(loc="lower left")
+    return save(figure, [output])
+
+
 def main(config: CoverageConfig) -> None:
     """Runs the experiment, and prints its table."""
-    from experiments.tables.plot import draw_coverage
-
     result, path = run(config), pathlib.Path(config.output_dir) / "tables_coverage"
-    draw_coverage(result, path.with_suffix(".png"))
+    draw(result, path.with_suffix(".png"))
     error = ndtri(1 - (1 - LEVEL) / 2) * math.sqrt(LEVEL * (1 - LEVEL) / config.num_releases)
     print(f"{markdown(result)}\n{config.num_releases} releases: a share of {LEVEL:.0%} is known up to {error:.0%}")
     print(f"wrote {path}.json and .png")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from experiments.common.plots import COLOURS, pyplot, save
 from experiments.tables.live_peers import PEERS
@@ -83,32 +82,3 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
         fontsize=9,
     )
     return save(figure, outputs)
-
-
-def draw_coverage(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
-    """Draws the shares of intervals that cover, for each question, against the level that they claim.
-
-    Args:
-      result: of experiments.tables.coverage.
-      output: the picture to write, its format by suffix.
-
-    Returns:
-      The picture.
-    """
-    from experiments.tables.coverage import LEVEL, METHODS, QUERIES, coverage
-
-    epsilons = sorted({cell["epsilon"] for cell in result["cells"]})
-    figure, all_axes = pyplot().subplots(
-        1, len(epsilons), figsize=(4 + 3.5 * len(epsilons), 5.5), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axes, epsilon in zip(all_axes[0], epsilons, strict=True):
-        for method, colour, marker in zip(METHODS, COLOURS, ("o", "s", "x"), strict=False):
-            found = [(i, coverage(result, epsilon, text, method)) for i, text in enumerate(QUERIES)]
-            places = [(share[0], i) for i, share in found if share is not None]
-            axes.plot(*zip(*places, strict=True), marker, color=colour, label=method)
-        axes.axvline(LEVEL, color="grey", linewidth=0.8)
-        axes.set(title=f"ε = {epsilon:g}", xlabel="share of intervals that cover", xlim=(-0.03, 1.03))
-    all_axes[0, 0].set_yticks(range(len(QUERIES)), QUERIES)
-    all_axes[0, 0].invert_yaxis()
-    all_axes[0, 0].legend(loc="lower left")
-    return save(figure, [output])

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
@@ -27,6 +28,7 @@ from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 _LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
 
 
+@short_repr
 class Answer(NamedTuple):
     """An unbiased answer, and the standard deviation of its noise."""
 

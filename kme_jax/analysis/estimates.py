@@ -9,8 +9,10 @@ from typing import Any
 import scipy.special
 
 from kme_jax._numerics import html
+from kme_jax._numerics.short_repr import short_repr
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """An estimate of a statistic of the private rows, or of their population, with an interval. Public.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
@@ -28,6 +29,7 @@ _STATISTICS: dict[str, Callable[..., float]] = {
 }
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Query:
     """A question about a table.

@@ -18,6 +18,7 @@ a table with columns of any kind: describe it, check it, release it, draw rows
   kme-jax check people.parquet --schema=schema.json      # NOT PRIVATE: does the schema fit the file?
   kme-jax release people.parquet --schema=schema.json --epsilon=1 --delta=1e-6 --output=published
   kme-jax sample published --where="age>=65" --num_rows=1000 --output=old.csv
+  kme-jax estimate published "mean(age)" "share(age>=65)"  # with intervals
 a few columns of numbers: plan the accuracy (this reads no file), and release them
   kme-jax plan --num_rows=50000 --dim=2 --epsilon=0.1,1,10 --delta=1e-6
   kme-jax release people.csv --columns=age,income --lower=0,0 --upper=100,2e5 \\
