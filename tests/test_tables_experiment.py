@@ -499,8 +499,6 @@ def test_coverage_is_counted(tmp_path):
     answers = {text: {"private": 1.0, "bootstrap": interval(0, 2)} for text in coverage.QUERIES}
     bounds = {"bootstrap": interval(0, 4), "direct": interval(0, 9)}
     others = {text: {"private": 5.0, **bounds} for text in coverage.QUERIES}
-        text: {"private": 5.0, "bootstrap": interval(0, 4), "direct": interval(0, 9)} for text in coverage.QUERIES
-    }
     cells = [{"epsilon": 1.0, "seed": seed, "answers": a} for seed, a in enumerate((answers, others))]
     result, text = {"cells": cells}, coverage.QUERIES[0]
     assert coverage.coverage(result, 1.0, text, "bootstrap") == (0.5, 3.0, 2)
