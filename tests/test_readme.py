@@ -155,7 +155,7 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     _people().to_csv("people.csv", index=False)
     commands = [command for command in _commands("README.md") if command not in INSTALLATIONS]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         _, *words = shlex.split(command)
         assert cli.main(words) == 0, capsys.readouterr().err
@@ -163,6 +163,9 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
             path = pathlib.Path("schema.json")
             columns = [{"name": c["name"]} | FILLED_IN[c["name"]] for c in json.loads(path.read_text())["columns"]]
             path.write_text(json.dumps({"schema_version": 1, "columns": columns}))
+    printed = capsys.readouterr().out
+    assert "mean(age): " in printed
+    assert "share(rich=yes): " in printed
     older = pd.read_csv("older.csv")
     assert len(older) == 1000
     assert older["age"].min() >= 65
