@@ -80,6 +80,7 @@ def test_an_interval_has_its_level():
         ("quantile(pay, net, 0.9)", lambda t: np.nanquantile(t["pay, net"], 0.9)),
         ("share(age>=65)", lambda t: np.mean(t["age"] >= 65)),
         ("share(age>=20 and age<30 and rich=yes)", lambda t: np.mean((t["age"] // 10 == 2) & (t["rich"] == "yes"))),
+        ("share(town=c and d and age>20)", lambda t: np.mean((t["town"] == "c and d") & (t["age"] > 20))),
         ("share(rich=yes) where age<30", lambda t: np.mean(t["rich"][t["age"] < 30] == "yes")),
         ("share(pay, net=missing)", lambda t: np.mean(np.isnan(t["pay, net"]))),
     ],
@@ -180,19 +181,19 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
         codes = released.schema.encode(table)
         codes[:, 0] = np.minimum(codes[:, 0] + step, 99)
         moved.append(released.schema.decode(codes))
-    made = dataclasses.replace(replicates, measured=(table,) * 4, replicates=tuple(moved))
+    of_steps = dataclasses.replace(replicates, measured=(table,) * 4, replicates=tuple(moved))
     steps = [np.mean(np.minimum(ages + step, 99)) - np.mean(ages) for step in (0, 2, 4, 6)]
-    found = made.estimate(lambda frame: frame.age.mean())
-    assert found.bias == pytest.approx(np.mean(steps))
-    assert found.value == pytest.approx(np.mean(ages) - np.mean(steps))
-    assert found.standard_error == pytest.approx(np.std(steps, ddof=1) * math.sqrt(1 + 1 / 4))
-    several = made.estimate(lambda frame: {"mean": frame.age.mean(), "rows": len(frame)})
-    assert several["mean"] == found
+    mean_age = of_steps.estimate(lambda frame: frame.age.mean())
+    assert mean_age.bias == pytest.approx(np.mean(steps))
+    assert mean_age.value == pytest.approx(np.mean(ages) - np.mean(steps))
+    assert mean_age.standard_error == pytest.approx(np.std(steps, ddof=1) * math.sqrt(1 + 1 / 4))
+    several = of_steps.estimate(lambda frame: {"mean": frame.age.mean(), "rows": len(frame)})
+    assert several["mean"] == mean_age
     assert (several["rows"].low, several["rows"].high) == (table.num_rows, table.num_rows)
-    nowhere = made.estimate(lambda frame: {"nobody": frame.age[frame.age > 200].mean()})
+    nowhere = of_steps.estimate(lambda frame: {"nobody": frame.age[frame.age > 200].mean()})
     assert nowhere["nobody"].high == math.inf
     with pytest.raises(ValueError, match="must be a number"):
-        made.estimate(lambda frame: "large")
+        of_steps.estimate(lambda frame: "large")
 
 
 def test_replicates_are_reproducible_and_differ(replicates, released):
@@ -202,7 +203,11 @@ def test_replicates_are_reproducible_and_differ(replicates, released):
         SCHEMA.check(rows)
     again = bootstrap(released, 4)
     assert all(one.equals(other) for one, other in zip(again.replicates, replicates.replicates, strict=True))
-    population = bootstrap(released, 4, population=True)
+    twice = dataclasses.replace(released, table=released.sample(2 * released.table.num_rows))
+    population = bootstrap(twice, 4, population=True)  # as many rows are drawn as the private table has
+    assert [rows.num_rows for rows in population.measured] == [released.statement["num_rows"]] * 4
+    assert [rows.num_rows for rows in population.replicates] == [twice.table.num_rows] * 4
+    population = dataclasses.replace(population, release=released)
     assert not any(rows.equals(released.table) for rows in population.measured)
     with pytest.raises(ValueError, match="of another release, or of the population"):
         estimate(released, "median(age)", method="bootstrap", replicates=population)

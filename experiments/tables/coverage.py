@@ -30,6 +30,7 @@ from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, release_table
 from kme_jax.analysis import Estimate, bootstrap
+from kme_jax.analysis.direct import direct_answer
 from kme_jax.analysis.queries import Query
 
 LEVEL = 0.95
@@ -124,16 +125,15 @@ def _answers(table: pa.Table, budget: PrivacyBudget, num_replicates: int, seed: 
         query = Query.parse(text, SCHEMA)
         record: dict[str, Any] = {"private": query.answer(SCHEMA, codes)[""]}
         for method in METHODS:
-            try:
-                if method == "naive":
-                    result = naive(query, released.table)
-                else:
-                    result = estimate(released, text, level=LEVEL, method=method, replicates=replicates)
-            except ValueError:  # there is no direct answer
-                result = None
-            if isinstance(result, Estimate):
-                record[method] = {"value": result.value, "standard_error": result.standard_error, "low": result.low,
-                                  "high": result.high}  # fmt: skip
+            if method == "naive":
+                answer = naive(query, released.table)
+            elif method == "direct" and direct_answer(released.measurement, query) is None:
+                answer = None
+            else:
+                answer = estimate(released, text, level=LEVEL, method=method, replicates=replicates)
+            if isinstance(answer, Estimate):
+                fields = ("value", "standard_error", "low", "high")
+                record[method] = {field: getattr(answer, field) for field in fields}
         answers[text] = record
     return answers
 
@@ -171,9 +171,9 @@ def markdown(result: dict[str, Any]) -> str:
         for text in QUERIES:
             row = [f"| {epsilon:g} | {text} "]
             for method in METHODS:
-                found = coverage(result, epsilon, text, method)
-                row.append("| – " if found is None else f"| {100 * found[0]:.0f} % ({found[1]:.2g}) ")
-                shares[method] += [] if found is None else [found[0]]
+                covered = coverage(result, epsilon, text, method)
+                row.append("| – " if covered is None else f"| {100 * covered[0]:.0f} % ({covered[1]:.2g}) ")
+                shares[method] += [] if covered is None else [covered[0]]
             lines.append("".join(row) + "|")
         means = " | ".join(f"{100 * np.mean(values):.0f} %" if values else "–" for values in shares.values())
         lines.append(f"| {epsilon:g} | all of them | {means} |")
@@ -196,8 +196,8 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
     )
     for axes, epsilon in zip(all_axes[0], epsilons, strict=True):
         for method, colour, marker in zip(METHODS, COLOURS, ("o", "s", "x"), strict=False):
-            found = [(i, coverage(result, epsilon, text, method)) for i, text in enumerate(QUERIES)]
-            places = [(share[0], i) for i, share in found if share is not None]
+            by_query = [(i, coverage(result, epsilon, text, method)) for i, text in enumerate(QUERIES)]
+            places = [(covered[0], i) for i, covered in by_query if covered is not None]
             axes.plot([share for share, _ in places], [i for _, i in places], marker, color=colour, label=method)
         axes.axvline(LEVEL, color="grey", linewidth=0.8)
         axes.set(title=f"ε = {epsilon:g}", xlabel="share of intervals that cover", xlim=(-0.03, 1.03))

@@ -9,8 +9,8 @@ releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends noth
 
 Intervals are somewhat too short: ``experiments.tables.coverage`` shows how often they contain the private statistic.
 Released rows are smoother than private ones, so a replicate is closer to them than the release is to the private rows.
-Weak dependence between columns is smoothed away in a release, and more of it is lost in the release
-itself than in a replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are
+Weak dependence between columns is smoothed away in a release, and more of it is lost in the release itself than in a
+replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are
 far too short if the noise of pairs is large. And bins, pairs and cells are those of the release; their choice is not
 repeated.
 """
@@ -33,7 +33,7 @@ from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
 from kme_jax.table import balance
 from kme_jax.table.fit import synthesise
-from kme_jax.table.release import NAMES, TableMeasurement, TableRelease
+from kme_jax.table.release import NAMES, TableRelease
 
 NUM_REPLICATES = 20
 _LEAST_REPLICATES, _MOST_REPLICATES = 4, 1000
@@ -93,23 +93,27 @@ class Bootstrap:
         """Estimates with intervals for numbers by name, from a function of a table. See :meth:`estimate`.
 
         A number that is missing or not finite for the rows of a replicate has no interval: its ends are infinite.
+
+        Args:
+          statistics: a function of a table, which returns a mapping from names to numbers.
+          level: of the intervals.
+
+        Raises:
+          ValueError: the level is not between 0 and 1.
         """
         check_level(level)
-        of_release, before, of_before = statistics(self.release.table), self.release.table, {}
-        of_before, names = of_release, list(of_release)
-        errors = []
+        of_release, errors = statistics(self.release.table), []
         for measured, replicate in zip(self.measured, self.replicates, strict=True):
-            if measured is not before:
-                before, of_before = measured, statistics(measured)
+            before = statistics(measured) if self.population else of_release
             after = statistics(replicate)
-            errors.append([after.get(name, math.nan) - of_before.get(name, math.nan) for name in names])
+            errors.append([after.get(name, math.nan) - before.get(name, math.nan) for name in of_release])
         number = len(errors)
         bias, deviation = np.mean(errors, axis=0), np.std(errors, axis=0, ddof=1) * math.sqrt(1 + 1 / number)
-        found = np.isfinite(bias)
-        bias, deviation = np.where(found, bias, 0), np.where(found, deviation, math.inf)
+        is_finite = np.isfinite(bias)
+        bias, deviation = np.where(is_finite, bias, 0), np.where(is_finite, deviation, math.inf)
         return {
             name: Estimate.of(
-                of_release[name] - float(b),
+                value - float(b),
                 float(d),
                 level,
                 method="bootstrap",
@@ -117,7 +121,7 @@ class Bootstrap:
                 population=self.population,
                 degrees=number - 1,
             )
-            for name, b, d in zip(names, bias, deviation, strict=True)
+            for (name, value), b, d in zip(of_release.items(), bias, deviation, strict=True)
         }
 
 
@@ -144,8 +148,8 @@ def bootstrap(
 ) -> Bootstrap:
     """Replicates of a release of a table, see the text at the top of ``kme_jax.analysis.bootstrap``.
 
-    A replicate takes about a quarter of the time of a synthesis, since a quarter of the relaxed rows is fitted. So its
-    errors are a little larger than those of the release, and intervals a little wider than they need to be.
+    A quarter of the relaxed rows of a release is fitted, to save time. A replicate of a small table still takes about
+    as long as a synthesis whose programs are compiled.
 
     Args:
       release: of a table.
@@ -181,19 +185,20 @@ def bootstrap(
         random = np.random.default_rng(of_replicate)
         rows = release.table
         if population:
-            rows = rows.take(pa.array(random.integers(0, rows.num_rows, rows.num_rows)))
+            rows = rows.take(pa.array(random.integers(0, rows.num_rows, release.statement["num_rows"])))
         measured.append(rows)
-        replicates.append(_replicate(release.measurement, rows, random))
+        replicates.append(_replicate(release, rows, random))
         if report:
             report(done + 1, number)
     return Bootstrap(release, tuple(measured), tuple(replicates), population)
 
 
-def _replicate(measurement: TableMeasurement, table: pa.Table, random: np.random.Generator) -> pa.Table:
-    """As many synthetic rows for public rows, which are measured and represented as the private ones were.
+def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generator) -> pa.Table:
+    """Synthetic rows for public rows, which are measured and represented as the private ones were.
 
-    The noise is simulated, and has the same distribution.
+    There are as many as in the release. The noise is simulated, and has the same distribution.
     """
+    measurement = release.measurement
     codes, measured = measurement.schema.encode(table).astype(np.float64), []
     for noisy in map(measurement.measured.get, NAMES):
         if noisy is not None:
@@ -203,4 +208,4 @@ def _replicate(measurement: TableMeasurement, table: pa.Table, random: np.random
         measured.append(noisy)
     seed = int(random.integers(MAX_SEED))
     rows = synthesise(measurement.layout, measurement.plan, measured, seed=seed, part=_PART)
-    return measurement.schema.decode(balance.sample(rows, table.num_rows, seed))
+    return measurement.schema.decode(balance.sample(rows, release.table.num_rows, seed))

@@ -1,8 +1,9 @@
-"""Answers that noisy sums give by themselves, with intervals that are exact. Post-processing.
+"""Answers that noisy sums give by themselves, with the standard error of their noise. Post-processing.
 
 The noise of the first measurement is independent, and its standard deviation is known. So a linear function of its
 counts is unbiased, and its standard error is known, whatever the private rows are. Nothing is fitted, and nothing is
-denoised.
+denoised. Where a sum is divided by a noisy number of rows, and for standard deviations, both hold to first order in the
+noise (the delta method).
 
 Let y_c be the noisy counts of the cells of a column, with noise σ, n the number of rows, and v_c the values of the
 cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
@@ -30,7 +31,7 @@ _LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so
 
 @short_repr
 class Answer(NamedTuple):
-    """An unbiased answer, and the standard deviation of its noise."""
+    """An answer from noisy sums, and the standard deviation of its noise."""
 
     value: float
     standard_error: float

@@ -17,15 +17,13 @@ from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 
 _QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL)
-_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _MOST_GROUPS = 64
 EXAMPLES = "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65)"
 
-_STATISTICS: dict[str, Callable[..., float]] = {
+_STATISTICS: dict[str, Callable[[Float64[np.ndarray, "n"]], float]] = {
     "mean": lambda values: float(values.mean()),
     "sd": lambda values: float(values.std()),
     "median": lambda values: float(np.median(values)),
-    "quantile": lambda values, share: float(np.quantile(values, share)),
 }
 
 
@@ -64,14 +62,14 @@ class Query:
           ValueError: the text cannot be read, or its column does not fit the statistic.
         """
         match = _QUERY.match(text)
-        known = [*_STATISTICS, "share"]
+        known = [*_STATISTICS, "quantile", "share"]
         if match is None or match[1].lower() not in known:
             raise ValueError(f"query {text!r}: expected one of {', '.join(known)} with brackets, such as {EXAMPLES}")
         statistic, inside = match[1].lower(), match[2].strip()
-        where = tuple(_AND.split(match[3])) if match[3] else ()
+        where = _conditions(match[3], schema) if match[3] else ()
         quantile, column, share = None, None, ()
         if statistic == "share":
-            share = tuple(_AND.split(inside))
+            share = _conditions(inside, schema)
         elif statistic == "quantile":
             name, _, number = inside.rpartition(",")
             column, quantile = name.strip(), _share_of(text, number)
@@ -147,6 +145,12 @@ def _meet(schema: Schema, conditions: tuple[str, ...], codes: Int64[np.ndarray, 
     for j, ranges in ranges_of(schema, conditions).items():
         met &= np.any([(codes[:, j] >= low) & (codes[:, j] < high) for low, high in ranges or [(0, 0)]], axis=0)
     return met
+
+
+def _conditions(text: str, schema: Schema) -> tuple[str, ...]:
+    """The conditions that "and" joins. A value may have "and" in it: a condition starts with the name of a column."""
+    names = "|".join(map(re.escape, sorted(schema.names, key=len, reverse=True)))
+    return tuple(re.split(rf"\s+and\s+(?=(?:{names})\s*[=!<>])", text, flags=re.IGNORECASE))
 
 
 def _known(text: str, name: str, schema: Schema) -> None:

@@ -34,7 +34,7 @@ def estimate(
 
     There are two methods. *direct*: the mean and the standard deviation of a column, and the share of rows that meet
     conditions on one column, from the noisy sums that were measured first (``kme_jax.analysis.direct``). This takes no
-    time. The answer is unbiased, and the interval is exact. *bootstrap*: any answer of the released rows, with an
+    time, and the interval is that of the known noise. *bootstrap*: any answer of the released rows, with an
     interval from replicates of the release (``kme_jax.analysis.bootstrap``). It is often several times shorter, but
     contains the statistic less often than its level says: about 90 % of intervals with a level of 95 % did in
     ``experiments.tables.coverage``. Replicates take a while, so make them once for several questions.

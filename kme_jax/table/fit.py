@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from kme_jax.feature_maps.table import Binning, Block
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.dependence import dependent
-from kme_jax.table.histogram import best_penalty, peaks, project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.histogram import best_penalty, coupled, peaks, project_to_simplex, smooth, smooth_counts, threshold
 from kme_jax.table.plan import (
     EVENLY,
     NUM_RAKES,
@@ -36,7 +35,6 @@ from kme_jax.table.tilt import Moments, cell_scores, tilted
 # and the distance of the count of a class from its estimate that noise hardly explains.
 _KNOWN, _CONTRADICTS = 4.0, 3.0
 _MULTIPLE = 8  # of triples in a fit
-_NUM_SPLITS, _SPLIT = 4, 0.5  # of the coupled bootstrap
 
 
 def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
@@ -214,21 +212,21 @@ def by_class(
     differences that stand out from the noise (``_similar_shapes``). In the other, every class has a shape of its own,
     and only the sums over classes are shared (``_own_shapes``). The first is better where a column is smooth, the
     second where it has few different values. Each class has the mean of both with the weight of least estimated risk.
-    As in ``histogram.smooth``, the risk is estimated by the coupled bootstrap. Arguments as in ``_leaves``.
+    The risk is estimated by ``histogram.coupled``. Arguments as in ``_leaves``.
     """
+    along_values = slice(0, binning.num_values)
     common = np.array(sums)
     if binning.ordered:
-        common[: binning.num_values] = smooth_counts(sums[: binning.num_values], sums_noise)
+        common[along_values] = smooth_counts(sums[along_values], sums_noise)
     similar = functools.partial(
         _similar_shapes, binning, bins, common=common, sums=sums, sums_noise=sums_noise, masses=masses
     )
-    values = np.flatnonzero(np.bincount(bins)[bins] > 1)  # a bin of one cell has no shape
-    values = values[values < binning.num_values]
-    if not binning.ordered or len(counts) == 1 or not len(values) or noise == 0:
+    # A bin of one cell has no shape.
+    shaped = np.flatnonzero(np.bincount(bins)[bins[along_values]] > 1)
+    if not binning.ordered or len(counts) == 1 or not len(shaped) or noise == 0:
         return similar(counts, noise)
-    along_values = slice(0, binning.num_values)
     shared = common * (masses / np.maximum(masses.sum(0), 1e-9))[:, bins]
-    similar.keywords["penalty"] = best_penalty((counts - shared)[:, along_values], noise)
+    similar = functools.partial(similar, penalty=best_penalty((counts - shared)[:, along_values], noise))
     own = functools.partial(
         _own_shapes,
         binning,
@@ -236,17 +234,15 @@ def by_class(
         total=project_to_simplex(common, max(masses.sum(), 1)),
         penalty=best_penalty(counts[:, along_values], noise),
     )
-    estimate = similar(counts, noise)
-    along, squares, random = np.zeros(len(counts)), np.zeros(len(counts)), np.random.default_rng(0)
-    for _ in range(_NUM_SPLITS):
-        added = noise * random.normal(size=counts.shape)
-        fitted, judge = counts + math.sqrt(_SPLIT) * added, counts - added / math.sqrt(_SPLIT)
-        first = similar(fitted, math.sqrt(1 + _SPLIT) * noise)
-        step = own(fitted, math.sqrt(1 + _SPLIT) * noise) - first
-        along += (step * (judge - first))[:, values].sum(1)
-        squares += np.square(step[:, values]).sum(1)
+    splits, along, squares = coupled(counts, noise), np.zeros(len(counts)), np.zeros(len(counts))
+    for fitted, judge in zip(splits.fitted, splits.judges, strict=True):
+        first = similar(fitted, splits.sigma)
+        step = own(fitted, splits.sigma) - first
+        along += (step * (judge - first))[:, shaped].sum(1)
+        squares += np.square(step[:, shaped]).sum(1)
     weights = np.clip(along / np.maximum(squares, 1e-300), 0, 1)[:, None]
-    estimate[:, values] += weights * (own(counts, noise) - estimate)[:, values]
+    estimate = similar(counts, noise)
+    estimate[:, shaped] += weights * (own(counts, noise) - estimate)[:, shaped]
     return estimate
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.special
 from jaxtyping import Float, Float64, Real
+
+from kme_jax._numerics.short_repr import short_repr
 
 _NUM_SHIFTS, _TOGETHER = 16, 1 << 12  # shifts of intervals, and values of all shifts that fit into a cache
 # Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
@@ -79,26 +82,51 @@ def _thresholded(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: f
     return np.where(np.square(values) < penalty * sigma**2, 0, values)
 
 
+@short_repr
+class Coupled(NamedTuple):
+    """Pairs of noisy versions of noisy values, with independent noise (see :func:`coupled`).
+
+    Attributes:
+      fitted: [S, ...], for estimates.
+      judges: [S, ...], by which the estimates are judged.
+      sigma: standard deviation of the noise of ``fitted``.
+    """
+
+    fitted: Float64[np.ndarray, "splits *n"]
+    judges: Float64[np.ndarray, "splits *n"]
+    sigma: float
+
+
+def coupled(values: Real[np.ndarray, "*n"], sigma: float) -> Coupled:
+    """The coupled bootstrap (Oliveira, Lei & Tibshirani 2021), by which the risk of an estimate is estimated.
+
+    With a standard normal z, values + √α σ z and values − σ z / √α have independent noise. So an estimate from the
+    first can be judged by the second.
+
+    Args:
+      values: noisy values, [...].
+      sigma: standard deviation of their noise.
+    """
+    noise = sigma * np.random.default_rng(0).normal(size=(_NUM_SPLITS, *np.shape(values)))
+    return Coupled(
+        values + math.sqrt(_SPLIT) * noise, values - noise / math.sqrt(_SPLIT), math.sqrt(1 + _SPLIT) * sigma
+    )
+
+
 def best_penalty(
     values: Real[np.ndarray, "*n cells"],
     sigma: float,
     estimator: Callable[[Float[np.ndarray, "..."], float, float], Float[np.ndarray, "..."]] = _piecewise,
 ) -> float:
-    """The penalty whose estimate has the least estimated risk, see :func:`smooth`.
-
-    The risk is estimated by the coupled bootstrap (Oliveira, Lei & Tibshirani 2021): values + √α σ z and
-    values − σ z / √α have independent noise, so an estimate from the first can be judged by the second.
+    """The penalty whose estimate has the least estimated risk, see :func:`smooth` and :func:`coupled`.
 
     Args:
       values: noisy counts, [..., n].
       sigma: standard deviation of their noise.
       estimator: a function of values, σ and a penalty.
     """
-    noise = sigma * np.random.default_rng(0).normal(size=(_NUM_SPLITS, *np.shape(values)))
-    fitted, judge = values + math.sqrt(_SPLIT) * noise, values - noise / math.sqrt(_SPLIT)
-    risks = [
-        np.sum(np.square(estimator(fitted, math.sqrt(1 + _SPLIT) * sigma, penalty) - judge)) for penalty in _PENALTIES
-    ]
+    fitted, judges, sigma = coupled(values, sigma)
+    risks = [np.sum(np.square(estimator(fitted, sigma, penalty) - judges)) for penalty in _PENALTIES]
     return _PENALTIES[int(np.argmin(risks))]
 
 

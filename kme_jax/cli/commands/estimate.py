@@ -23,8 +23,8 @@ They may be followed by conditions and by a column of groups:
   mean(income) where age>=18 and age<65        mean(income) by member
 
 The method "direct" answers mean, sd and share of one column from noisy sums. It takes no time, and its intervals are
-exact. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it takes a while. Its
-intervals are shorter, and somewhat too short."""
+those of the known noise. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it
+takes a while. Its intervals are shorter, and somewhat too short."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         replicates = bootstrap(release, args.num_replicates, population=args.population, seed=args.seed, progress=True)
     answers: dict[str, dict[str, Estimate]] = {}
     for text in args.queries:
-        found = estimate(
+        answer = estimate(
             release,
             text,
             level=args.level,
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
             population=args.population,
             replicates=replicates,
         )
-        answers[text] = {"": found} if isinstance(found, Estimate) else found
+        answers[text] = {"": answer} if isinstance(answer, Estimate) else answer
     with report_of("the answers"):
         for text, groups in answers.items():
             for group, answer in groups.items():
