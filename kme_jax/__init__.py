@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kme_jax._numerics.precision import float64
     from kme_jax._numerics.pytrees import pytree_dataclass
     from kme_jax.algorithms import algorithm1, algorithm2, improved
-    from kme_jax.analysis import estimate as estimate
+    from kme_jax.analysis import estimate
     from kme_jax.domain import Bounds, NormalProposal
     from kme_jax.embedding import (
         IntegerEmbedding,
@@ -110,6 +110,7 @@ __all__ = [
     "algorithm2",
     "closed_form_weights",
     "dp_merf",
+    "estimate",
     "float64",
     "improved",
     "integer_embedding",

@@ -17,6 +17,7 @@ from kme_jax._numerics.precision import (
     check_points,
     check_points_in_place,
     float64,
+    in_float64,
     is_on_accelerator,
     precision_of,
     reproducible_jit,
@@ -49,6 +50,30 @@ def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | No
              [0.368, 1.   ]], dtype=float32)
     """
     return kernel.pairwise(x, x if y is None else y)
+
+
+_gram = reproducible_jit(gram)
+
+
+@in_float64
+def gram_matrix(
+    kernel: Kernel, x: Float64[np.ndarray, "n d"], y: Float64[np.ndarray, "m d"]
+) -> Float64[np.ndarray, "n m"]:
+    """The whole matrix k(x_i, y_j) in float64, on the host and read-only, for solvers that need all of it at once.
+
+    Points are padded, so that few shapes are compiled.
+
+    Args:
+      kernel: k.
+      x: points, [n, d].
+      y: points, [m, d].
+    """
+    padded = [tiles.pad(points, _padded_size(len(points))) for points in (x, y)]
+    return np.asarray(_gram(kernel, *padded))[: len(x), : len(y)]
+
+
+def _padded_size(number: int) -> int:
+    return max(64, 1 << (number - 1).bit_length()) if number <= 1024 else -(-number // 512) * 512
 
 
 @pytree_dataclass

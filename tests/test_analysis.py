@@ -233,7 +233,7 @@ def test_estimates_of_all_methods(released, replicates):
     direct = estimate(released, "mean(age)", method="direct", population=True)
     assert direct.standard_error > found["direct"].standard_error
     assert direct.population
-    with pytest.raises(ValueError, match="method must be one of"):
+    with pytest.raises(ValueError, match="method must be direct or bootstrap"):
         estimate(released, "mean(age)", method="best")
     with pytest.raises(ValueError, match="expected the release of a table"):
         estimate(released.table, "mean(age)")

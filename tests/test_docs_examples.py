@@ -14,6 +14,11 @@ from tests import documentation
 
 # The most used public names, each with an example. Examples share shapes, so that few programs are compiled.
 QUICK = (
+    "kme_jax.analysis.conditional_mean",
+    "kme_jax.analysis.mmd",
+    "kme_jax.analysis.push_forward",
+    "kme_jax.analysis.two_sample_test",
+    "kme_jax.synthesis.quantise",
     "kme_jax.Bounds",
     "kme_jax.FourierMap",
     "kme_jax.Gaussian",
@@ -68,6 +73,8 @@ SLOW = (
     "kme_jax.adaptive_weights",
     "kme_jax.algorithm2",
     "kme_jax.analysis.bootstrap",
+    "kme_jax.analysis.PosteriorDraws.estimate",
+    "kme_jax.analysis.independence_test",
     "kme_jax.dp_merf",
     "kme_jax.estimate",
     "kme_jax.generators.train_generator",

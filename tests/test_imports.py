@@ -18,7 +18,7 @@ HEAVY = [
     "blackjax", "dp_accounting", "flax", "jinja2", "jsonschema", "matplotlib", "opendp", "orbax", "pandas", "pyarrow",
     "scipy.signal", "scipy.spatial", "scipy.stats", "sklearn",
 ]  # fmt: skip
-NEED_AN_EXTRA = ["kme_jax.analysis", "kme_jax.table"]  # ``from kme_jax import *`` leaves their names out
+NEED_AN_EXTRA = ["kme_jax.table"]  # ``from kme_jax import *`` leaves their names out
 NEEDS_FLAX = ["networks", "train", "release"]
 
 

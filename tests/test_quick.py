@@ -15,6 +15,8 @@ from experiments.accuracy.config import AccuracyConfig
 from experiments.audit.config import AuditConfig
 from experiments.figures.all_panels import quick_config
 from experiments.figures.config import MixtureConfig
+from experiments.inference.coverage import PointsCoverageConfig
+from experiments.inference.detection import DetectionConfig
 from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
 from experiments.security import SecurityConfig
@@ -28,10 +30,12 @@ CONFIGS = [
     AccuracyConfig,
     AuditConfig,
     CoverageConfig,
+    DetectionConfig,
     GaussiansConfig,
     HardConfig,
     ImagesConfig,
     MixtureConfig,
+    PointsCoverageConfig,
     ScaleConfig,
     SecurityConfig,
     TablesConfig,

@@ -61,7 +61,7 @@ def direct_answer(measurement: TableMeasurement, query: Query) -> Answer | None:
     return column.mean() if query.statistic == "mean" else column.sd()
 
 
-def _rows_noise(measurement: TableMeasurement) -> float:
+def rows_noise(measurement: TableMeasurement) -> float:
     """Standard deviation of the noise of the number of rows: 0 if the number is public."""
     noisy = measurement.measured.get(COUNT)
     if noisy is None:
@@ -83,7 +83,7 @@ def _share(measurement: TableMeasurement, query: Query, layout: Layout, singles:
     if len(ranges) != 1:
         return None
     ((j, allowed),) = ranges.items()
-    num_rows, noise_of_rows = measurement.statement["num_rows"], _rows_noise(measurement)
+    num_rows, noise_of_rows = measurement.statement["num_rows"], rows_noise(measurement)
     if j == layout.split:
         if singles.classes is None:
             return None
@@ -111,7 +111,7 @@ class _Numbers:
         a = layout.columns.index(j)
         self.counts, self.noise = singles.sums[a], singles.sums_sigmas[a]
         self.moments = singles.moments[a]
-        rows, noise = float(measurement.statement["num_rows"]), _rows_noise(measurement)
+        rows, noise = float(measurement.statement["num_rows"]), rows_noise(measurement)
         if self.binning.missing:
             rows, noise = rows - float(self.counts[-1]), math.hypot(noise, self.noise)
         self.rows, self.noise_of_rows = rows, noise

@@ -24,7 +24,7 @@ class Estimate:
       high: the upper end of the interval.
       level: the probability that the interval contains the statistic, about.
       bias: the bias of the same statistic of the released rows, which was removed; 0 if the estimate is unbiased.
-      method: "direct", from noisy sums alone, or "bootstrap".
+      method: "direct", from noisy sums alone; "bootstrap"; or "posterior".
       population: whether the statistic is that of the population from which the private rows were drawn. Then the
         interval has the error of sampling too. Otherwise it is that of the private rows.
     """
@@ -91,3 +91,15 @@ def check_level(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level}")
     return level
+
+
+def number_of(value: Any) -> float:
+    """A statistic as a number.
+
+    Raises:
+      ValueError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"the statistic must be a number, or a mapping from names to numbers, got {value!r}") from None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import shown
+from kme_jax.analysis.grammar import check_known, column_and_quantile, conditions_of, parts_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 
-_QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL)
 _MOST_GROUPS = 64
 EXAMPLES = "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65)"
 
@@ -61,27 +59,22 @@ class Query:
         Raises:
           ValueError: the text cannot be read, or its column does not fit the statistic.
         """
-        match = _QUERY.match(text)
-        known = [*_STATISTICS, "quantile", "share"]
-        if match is None or match[1].lower() not in known:
-            raise ValueError(f"query {text!r}: expected one of {', '.join(known)} with brackets, such as {EXAMPLES}")
-        statistic, inside = match[1].lower(), match[2].strip()
-        where = _conditions(match[3], schema) if match[3] else ()
+        parts = parts_of(text, [*_STATISTICS, "quantile", "share"], EXAMPLES)
         quantile, column, share = None, None, ()
-        if statistic == "share":
-            share = _conditions(inside, schema)
-        elif statistic == "quantile":
-            name, _, number = inside.rpartition(",")
-            column, quantile = name.strip(), _share_of(text, number)
+        if parts.statistic == "share":
+            share = conditions_of(parts.inside, schema.names)
+        elif parts.statistic == "quantile":
+            column, quantile = column_and_quantile(text, parts.inside)
         else:
-            column = inside
-        query = cls(text, statistic, column, quantile, share, where, match[4])
+            column = parts.inside
+        where = conditions_of(parts.where, schema.names)
+        query = cls(text, parts.statistic, column, quantile, share, where, parts.by)
         query._check(schema)
         return query
 
     def _check(self, schema: Schema) -> None:
         if self.column is not None:
-            _known(self.text, self.column, schema)
+            check_known(self.text, self.column, schema.names)
             if schema.columns[schema.index(self.column)].kind != "numeric":
                 raise ValueError(f"query {self.text!r}: {self.column} is not numeric; ask for share({self.column}=...)")
         for conditions in (self.share, self.where):
@@ -90,7 +83,7 @@ class Query:
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
         if self.by is not None:
-            _known(self.text, self.by, schema)
+            check_known(self.text, self.by, schema.names)
             column = schema.columns[schema.index(self.by)]
             if column.num_codes > _MOST_GROUPS:
                 raise ValueError(
@@ -145,24 +138,3 @@ def _meet(schema: Schema, conditions: tuple[str, ...], codes: Int64[np.ndarray, 
     for j, ranges in ranges_of(schema, conditions).items():
         met &= np.any([(codes[:, j] >= low) & (codes[:, j] < high) for low, high in ranges or [(0, 0)]], axis=0)
     return met
-
-
-def _conditions(text: str, schema: Schema) -> tuple[str, ...]:
-    """The conditions that "and" joins. A value may have "and" in it: a condition starts with the name of a column."""
-    names = "|".join(map(re.escape, sorted(schema.names, key=len, reverse=True)))
-    return tuple(re.split(rf"\s+and\s+(?=(?:{names})\s*[=!<>])", text, flags=re.IGNORECASE))
-
-
-def _known(text: str, name: str, schema: Schema) -> None:
-    if name not in schema.names:
-        raise ValueError(f"query {text!r}: there is no column {name!r}, only {shown(schema.names)}")
-
-
-def _share_of(text: str, number: str) -> float:
-    try:
-        share = float(number)
-    except ValueError:
-        share = float("nan")
-    if not 0 <= share <= 1:
-        raise ValueError(f"query {text!r}: expected a share of rows from 0 to 1 after the column, such as 0.9")
-    return share

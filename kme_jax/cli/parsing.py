@@ -25,8 +25,9 @@ a few columns of numbers: plan the accuracy (this reads no file), and release th
     --epsilon=1 --delta=1e-6 --output=published
 what a release is, and how private it is
   kme-jax show published
-synthetic rows for anyone
+what anyone can do with a release
   kme-jax sample published --num_rows=10000 --output=synthetic.csv
+  kme-jax test published other                            # do both have rows of the same distribution?
 NOT PRIVATE, for the curator alone: the errors of a release
   kme-jax evaluate published --against=people.csv
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from kme_jax.algorithms import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
+from kme_jax.kernels import Kernel
 from kme_jax.privacy.budget import PrivacyBudget, check_integer
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement
@@ -33,6 +35,7 @@ from kme_jax.storage.folders import (
     register_kind,
     save_folder,
 )
+from kme_jax.synthesis.quantised import Quantised, quantise
 from kme_jax.synthesis.sample import WeightedSample
 
 MAX_POINTS = 10**6
@@ -254,6 +257,36 @@ class Release:
     ) -> Release:
         """A release with another synthetic database for the same embedding, see ``Measurement.synthesise``."""
         return self.measurement.synthesise(num_points, seed=self.seed if seed is None else seed, progress=progress)
+
+    def quantise(
+        self,
+        num_rows: int,
+        *,
+        method: Literal["herding", "systematic"] = "herding",
+        decimals: int | Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> Quantised:
+        """A synthetic database of rows of equal weight, with few digits, see ``kme_jax.synthesis.quantise``.
+
+        Its cost is a distance in the RKHS of the kernel that was measured. With bounds it is that of rows scaled to
+        [0, 1]^d, and no row leaves the bounds. This spends nothing.
+
+        Args:
+          num_rows: the number of rows, up to a million.
+          method: "herding", or "systematic" for more than 10 000 points.
+          decimals: to which rows are rounded, for all columns or for each; None to round nothing.
+          seed: of systematic resampling.
+
+        Raises:
+          ValueError: if an option is invalid, there are too many points for herding, no number with so few decimals is
+            within the bounds, or the feature map has no kernel.
+        """
+        feature_map, bounds = self.noisy.feature_map, self.measurement.bounds
+        kernel = getattr(feature_map, "kernel", None)
+        if not isinstance(kernel, Kernel):
+            name = type(feature_map).__name__
+            raise ValueError(f"{name} has no kernel, in which cost is measured: sample.quantise needs none")
+        return quantise(self.sample, kernel, num_rows, method=method, decimals=decimals, bounds=bounds, seed=seed)
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes the release into a new folder. After an error there is no folder.

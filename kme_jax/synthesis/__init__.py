@@ -3,6 +3,7 @@
 from kme_jax.synthesis.entropic import EntropicFit, EntropicLeastSquares
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares, lasso_path
 from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport, posterior_mean
+from kme_jax.synthesis.quantised import Quantised, quantise
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint_reduced_set, joint_reduced_sets, lasso_weights
 from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
@@ -21,6 +22,7 @@ __all__ = [
     "EntropicLeastSquares",
     "PosteriorMean",
     "PosteriorReport",
+    "Quantised",
     "RiskReport",
     "SolverReport",
     "WeightedSample",
@@ -35,6 +37,7 @@ __all__ = [
     "lasso_path",
     "lasso_weights",
     "posterior_mean",
+    "quantise",
     "represent",
     "uniform",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Real, Shaped
+from jaxtyping import Float, Int, Real, Shaped
 
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import check_points
@@ -123,6 +123,18 @@ class WeightedSample:
                  [0., 1.],
                  [2., 3.]])
         """
+        return np.repeat(np.asarray(self.points), self.systematic_counts(num_rows, seed), axis=0)
+
+    def systematic_counts(self, num_rows: int, seed: int) -> Int[np.ndarray, "M"]:
+        """How often each point is among the rows of :meth:`quantise`. Arguments and errors are the same.
+
+        Examples:
+          >>> import numpy as np
+          >>> from kme_jax import WeightedSample
+          >>> sample = WeightedSample(np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([0.75, 0.25]))
+          >>> sample.systematic_counts(4, seed=0)
+          array([3, 1])
+        """
         weights = np.asarray(self.weights, np.float64)
         if num_rows < 1:
             raise ValueError(f"num_rows must be at least 1, got {num_rows}")
@@ -134,8 +146,7 @@ class WeightedSample:
         shift = np.random.default_rng(seed).uniform()
         edges = np.cumsum(weights) * (num_rows / weights.sum())
         edges[-1] = num_rows
-        counts = np.diff(np.ceil(edges - shift).astype(int), prepend=0)
-        return np.repeat(np.asarray(self.points), counts, axis=0)
+        return np.diff(np.ceil(edges - shift).astype(int), prepend=0)
 
 
 def uniform(points: Real[AnyArray, "M d"]) -> WeightedSample:

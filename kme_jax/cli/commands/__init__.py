@@ -20,6 +20,7 @@ COMMANDS = (
     "show",
     "sample",
     "estimate",
+    "test",
     "plan",
     "evaluate",
 )

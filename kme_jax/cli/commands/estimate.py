@@ -6,34 +6,40 @@ import argparse
 import json
 import pathlib
 import sys
+from typing import Any
 
 import kme_jax
 from kme_jax.cli import parsing
+from kme_jax.cli.artifacts import RELEASES, is_of_points
 from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_line, report_of
 
-SUMMARY = "Answer questions about a released table, with intervals."
-DESCRIPTION = """Answer questions about the private rows of a released table, with intervals for the noise of privacy.
-Nothing is spent, and only the release is read. Questions are about one column, and about the target if there is one:
+SUMMARY = "Answer questions about the private rows of a release, with intervals."
+DESCRIPTION = """Answer questions about the private rows of a release, with intervals for the noise of privacy. Nothing
+is spent, and only the release is read. Questions are
 
   mean(income)   sd(income)   median(income)   quantile(income, 0.9)   share(age>=65)
 
-They may be followed by conditions and by a column of groups:
+and they may be followed by conditions: mean(income) where age>=18 and age<65
 
-  mean(income) where age>=18 and age<65        mean(income) by member
+Points: there are correlation(age, income) and slope(income, age), too. All answers come from draws of the posterior,
+which take as long as a synthesis.
 
-The method "direct" answers mean, sd and share of one column from noisy sums. It takes no time, and its intervals are
-those of the known noise. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it
-takes a while. Its intervals are shorter, and somewhat too short."""
+Tables: questions are about one column, and about the target if there is one. A column of groups may follow:
+mean(income) by member. The method "direct" answers mean, sd and share of one column from noisy sums. It takes no time,
+and its intervals are those of the known noise. The method "bootstrap" answers all questions. It repeats the release on
+its own rows, so it takes a while. Its intervals are shorter, and somewhat too short."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("folder", help="A release of a table.")
+    parser.add_argument("folder", help="A release of points or of a table.")
     parser.add_argument("queries", nargs="+", metavar="QUESTION", help='Such as "mean(income)".')
     parser.add_argument("--level", type=float, default=0.95, help="The level of the intervals. Default: 0.95.")
     parser.add_argument(
-        "--method", choices=("direct", "bootstrap"), default="direct", help="See above. Default: direct."
+        "--method",
+        choices=("posterior", "direct", "bootstrap"),
+        help="See above. Default: posterior for points, direct for a table.",
     )
     parser.add_argument(
         "--population",
@@ -41,9 +47,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
     )
     parser.add_argument(
-        "--num_replicates", type=int, default=20, metavar="B", help="Repetitions of the release. Default: 20."
+        "--num_replicates", type=int, default=20, metavar="B", help="Repetitions for bootstrap. Default: 20."
     )
-    parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of the repetitions. Default: 0.")
+    parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of repetitions and draws. Default: 0.")
     parser.add_argument("--output", metavar="FILE", help="A new JSON file for the answers.")
 
 
@@ -54,28 +60,23 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if an argument or the folder is not valid.
       OSError: if a file cannot be read or written.
     """
-    from kme_jax.analysis import Estimate, bootstrap, estimate
+    from kme_jax.analysis import Estimate, estimate
+    from kme_jax.analysis.answers import check_method
     from kme_jax.analysis.estimates import check_level
-    from kme_jax.analysis.tables import check_query
     from kme_jax.storage.files import check_new_file
 
     check_level(args.level)
     output = None if args.output is None else check_new_file(args.output, (".json",))
-    release = kme_jax.load(args.folder, ("table release",))
-    for text in args.queries:
-        check_query(release, text, args.method)
-    if not release.statement["private"]:
-        print("warning: NOT PRIVATE: the noise of this release was simulated", file=sys.stderr)
-    replicates = None
-    if args.method == "bootstrap":
-        replicates = bootstrap(release, args.num_replicates, population=args.population, seed=args.seed, progress=True)
+    release = kme_jax.load(args.folder, RELEASES)
+    method = check_method(release, args.method)
+    replicates = _replicates(args, release, method)
     answers: dict[str, dict[str, Estimate]] = {}
     for text in args.queries:
         answer = estimate(
             release,
             text,
             level=args.level,
-            method=args.method,
+            method=method,
             population=args.population,
             replicates=replicates,
         )
@@ -87,6 +88,27 @@ def run(args: argparse.Namespace) -> None:
     if output is not None:
         document = {text: {group: a.to_json() for group, a in groups.items()} for text, groups in answers.items()}
         _write(output, document)
+
+
+def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
+    """Checks the questions, and makes the replicates that all of them share; None if they need none."""
+    if is_of_points(release):
+        from kme_jax.analysis import posterior_draws
+        from kme_jax.analysis.answers import check_points_query
+
+        for text in args.queries:
+            check_points_query(release, text)
+        return posterior_draws(release, seed=args.seed, progress=True)
+    from kme_jax.analysis import bootstrap
+    from kme_jax.analysis.tables import check_query
+
+    for text in args.queries:
+        check_query(release, text, method)
+    if not release.statement["private"]:
+        print("warning: NOT PRIVATE: the noise of this release was simulated", file=sys.stderr)
+    if method == "direct":
+        return None
+    return bootstrap(release, args.num_replicates, population=args.population, seed=args.seed, progress=True)
 
 
 def _write(output: pathlib.Path, document: dict) -> None:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.estimates import Estimate, check_level
+from kme_jax.analysis.estimates import Estimate, check_level, number_of
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
 from kme_jax.table import balance
@@ -82,7 +82,7 @@ class Bootstrap:
         def of_rows(table: pa.Table) -> dict[Any, float]:
             result = statistic(self.release.to_pandas(table))
             named = result if hasattr(result, "items") else {"": result}
-            return {name: _number(value) for name, value in named.items()}
+            return {name: number_of(value) for name, value in named.items()}
 
         estimates = self.estimates(of_rows, level)
         return estimates[""] if list(estimates) == [""] else estimates
@@ -125,18 +125,6 @@ class Bootstrap:
         }
 
 
-def _number(value: Any) -> float:
-    """A statistic as a number.
-
-    Raises:
-      ValueError: it is none.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"the statistic must be a number, or a mapping from names to numbers, got {value!r}") from None
-
-
 @shows_progress("replicates")
 def bootstrap(
     release: TableRelease,
@@ -146,7 +134,7 @@ def bootstrap(
     seed: int = 0,
     progress: Progress | bool = False,
 ) -> Bootstrap:
-    """Replicates of a release of a table, see the text at the top of ``kme_jax.analysis.bootstrap``.
+    """Replicates of a release of a table, see the text at the top of ``kme_jax.analysis.replicates``.
 
     A quarter of the relaxed rows of a release is fitted, to save time. A replicate of a small table still takes about
     as long as a synthesis whose programs are compiled.

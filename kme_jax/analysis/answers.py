@@ -1,0 +1,124 @@
+"""Estimates with intervals for questions about a release of points or of a table. Post-processing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kme_jax._numerics.precision import Progress
+from kme_jax.analysis.estimates import Estimate, check_level
+from kme_jax.analysis.point_queries import PointsQuery
+from kme_jax.analysis.posterior import PosteriorDraws, check_has_posterior, posterior_draws
+from kme_jax.points.release import Measurement, Release
+
+if TYPE_CHECKING:
+    from kme_jax.analysis.replicates import Bootstrap
+    from kme_jax.table.release import TableRelease
+
+METHODS = {"points": ("posterior",), "table": ("direct", "bootstrap")}
+
+
+def estimate(
+    release: Release | Measurement | TableRelease,
+    query: str,
+    *,
+    level: float = 0.95,
+    method: str | None = None,
+    population: bool = False,
+    replicates: PosteriorDraws | Bootstrap | None = None,
+    seed: int = 0,
+    progress: Progress | bool = False,
+) -> Estimate | dict[str, Estimate]:
+    """The answer to a question about the private rows, with an interval. Nothing is spent.
+
+    *Points* have one method, *posterior*: any statistic of the distributions that explain the noisy embedding up to its
+    noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
+    questions, by ``kme_jax.analysis.posterior_draws``.
+
+    *Tables* have two methods. *direct*: the mean and the standard deviation of a column, and the share of rows that
+    meet conditions on one column, from the noisy sums that were measured first (``kme_jax.analysis.direct``). This
+    takes no time, and the interval is that of the known noise. *bootstrap*: any answer of the released rows, with an
+    interval from replicates of the release (``kme_jax.analysis.replicates``). It is often several times shorter, but
+    contains the statistic less often than its level says: about 90 % of intervals with a level of 95 % did in
+    ``experiments.tables.coverage``. Replicates take a while, so make them once for several questions.
+
+    Questions about tables are about one column, and about the target if there is one. A question about the dependence
+    of other columns is refused: weak dependence is smoothed away in a release, more than its replicates show, and
+    intervals would be too short.
+
+    Args:
+      release: of points, with bounds or a proposal; or of a table.
+      query: "mean(income)", "sd(age)", "median(age)", "quantile(income, 0.9)" or "share(age>=65)". It may be followed
+        by "where" and conditions, such as "where age>=18 and age<65"; and, for a table, by "by" and the name of a
+        column. For points there are "correlation(age, income)" and "slope(income, age)", too.
+      level: of the interval.
+      method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them.
+      population: whether the question is about the population from which the private rows were drawn at random.
+        Otherwise it is about the private rows.
+      replicates: draws of points, see ``kme_jax.analysis.posterior_draws``, or replicates of a table, see
+        ``kme_jax.analysis.bootstrap``; None to make them if they are needed.
+      seed: of the replicates.
+      progress: True for a bar, or a function that is called with (work done, all work).
+
+    Returns:
+      An estimate; or one for each value of the column after "by", by the text of the value.
+
+    Raises:
+      ValueError: the query cannot be read, or is about the dependence of columns of a table; the method does not exist,
+        or has no answer; it is no such release; replicates are of another release, or of the population if rows are
+        asked for, or the other way round.
+
+    Examples:
+      >>> import numpy as np, pyarrow as pa
+      >>> from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, release_table
+      >>> rng = np.random.default_rng(0)
+      >>> people = pa.table({"age": rng.integers(18, 91, 2000), "sex": rng.choice(["f", "m"], 2000)})  # private
+      >>> schema = Schema((Numeric("age", 0, 110, integer=True), Categorical("sex", ("f", "m"))))
+      >>> released = release_table(people, schema, budget=PrivacyBudget(1.0, 1e-5))
+      >>> mean = estimate(released, "mean(age)")
+      >>> mean.low < mean.value < mean.high
+      True
+    """
+    method = check_method(release, method)
+    if not isinstance(release, Release | Measurement):
+        from kme_jax.analysis.tables import answers  # needs pyarrow
+
+        options = {"population": population, "replicates": replicates, "seed": seed, "progress": progress}
+        return answers(release, query, level=level, method=method, **options)
+    parsed = check_points_query(release, query)
+    check_level(level)
+    measurement = release.measurement if isinstance(release, Release) else release
+    draws = posterior_draws(release, seed=seed, progress=progress) if replicates is None else replicates
+    if not isinstance(draws, PosteriorDraws) or draws.measurement is not measurement:
+        raise ValueError("replicates: they are of another release")
+    names = columns_of(measurement)
+    return draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
+
+
+def check_method(release: Any, method: str | None) -> str:
+    """The method of an estimate; the first one if None.
+
+    Raises:
+      ValueError: there is no such method for this release.
+    """
+    methods = METHODS["points" if isinstance(release, Release | Measurement) else "table"]
+    if method is not None and method not in methods:
+        raise ValueError(f"method must be {' or '.join(methods)} for this release, got {method!r}")
+    return methods[0] if method is None else method
+
+
+def check_points_query(release: Release | Measurement, text: str) -> PointsQuery:
+    """The query that a text asks, which :func:`estimate` can answer for points.
+
+    Raises:
+      ValueError: the text cannot be read, or the release has no posterior.
+    """
+    measurement = release.measurement if isinstance(release, Release) else release
+    check_has_posterior(measurement)
+    return PointsQuery.parse(text, columns_of(measurement))
+
+
+def columns_of(measurement: Measurement) -> tuple[str, ...]:
+    """The names of the columns of points: those of the bounds, or x1, x2 and so on."""
+    if measurement.bounds is not None:
+        return measurement.bounds.names
+    return tuple(f"x{i + 1}" for i in range(measurement.noisy.feature_map.dim))

@@ -1,0 +1,80 @@
+"""The grammar of questions: mean(income) where age>=65 by sex."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import shown
+
+_QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL)
+
+
+@short_repr
+class Parts(NamedTuple):
+    """The parts of a question.
+
+    Attributes:
+      statistic: in small letters.
+      inside: what is in its brackets.
+      where: the conditions, as one text, or None.
+      by: the column of groups, or None.
+    """
+
+    statistic: str
+    inside: str
+    where: str | None
+    by: str | None
+
+
+def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
+    """The parts of a question.
+
+    Args:
+      text: the question.
+      statistics: those that are known.
+      examples: of questions, for the error.
+
+    Raises:
+      ValueError: the text cannot be read, or its statistic is not known.
+    """
+    match = _QUERY.match(text)
+    if match is None or match[1].lower() not in statistics:
+        raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
+    return Parts(match[1].lower(), match[2].strip(), match[3], match[4])
+
+
+def conditions_of(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
+    """The conditions that "and" joins. A value may have "and" in it: a condition starts with the name of a column."""
+    if not text:
+        return ()
+    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return tuple(re.split(rf"\s+and\s+(?=(?:{known})\s*[=!<>])", text, flags=re.IGNORECASE))
+
+
+def column_and_quantile(text: str, inside: str) -> tuple[str, float]:
+    """The column, and the share of rows below the quantile.
+
+    Raises:
+      ValueError: there is no such share.
+    """
+    name, _, number = inside.rpartition(",")
+    try:
+        share = float(number)
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share <= 1:
+        raise ValueError(f"query {text!r}: expected a share of rows from 0 to 1 after the column, such as 0.9")
+    return name.strip(), share
+
+
+def check_known(text: str, name: str, names: Sequence[str]) -> None:
+    """Refuses a column that does not exist.
+
+    Raises:
+      ValueError: see above.
+    """
+    if name not in names:
+        raise ValueError(f"query {text!r}: there is no column {name!r}, only {shown(names)}")

@@ -1,0 +1,181 @@
+"""Questions about points as text: mean(income) where age>=65, correlation(age, income)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.analysis.grammar import check_known, column_and_quantile, conditions_of, parts_of
+
+EXAMPLES = "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65), correlation(age, pay), slope(pay, age)"
+_OF_ONE = ("mean", "sd", "median")
+_OF_TWO = ("correlation", "slope")
+_COMPARED = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
+_COMPARISONS: dict[str, Callable[..., Bool[np.ndarray, "M"]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A condition on one column, such as age>=65.
+
+    Attributes:
+      column: its name.
+      comparison: one of = != < <= > >=.
+      value: to compare with.
+    """
+
+    column: str
+    comparison: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str, names: Sequence[str]) -> Condition:
+        """The condition that a text states, on one of the named columns.
+
+        Raises:
+          ValueError: the text cannot be read.
+        """
+        stripped = text.strip()
+        matches = [(name, _COMPARED.match(stripped[len(name) :])) for name in names if stripped.startswith(name)]
+        name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
+        try:
+            value = float(match[2]) if match else math.nan
+        except ValueError:
+            value = math.nan
+        if match is None or math.isnan(value):
+            raise ValueError(
+                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of = != < <= > >=, and a "
+                "number: age>=65"
+            )
+        return cls(name, match[1], value)
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class PointsQuery:
+    """A question about points.
+
+    Attributes:
+      text: as it was written.
+      statistic: "mean", "sd", "median", "quantile", "share", "correlation" or "slope".
+      columns: the names of its columns; none for "share", and two for the last two.
+      quantile: the share of rows below a quantile, or None.
+      share: conditions of the rows whose share is asked for.
+      where: conditions of the rows that count at all.
+    """
+
+    text: str
+    statistic: str
+    columns: tuple[str, ...]
+    quantile: float | None
+    share: tuple[Condition, ...]
+    where: tuple[Condition, ...]
+
+    @classmethod
+    def parse(cls, text: str, names: Sequence[str]) -> PointsQuery:
+        """The query that a text asks.
+
+        Args:
+          text: a statistic with its columns in brackets, then perhaps "where" and conditions. The slope of (pay, age)
+            is that of a linear regression of pay on age.
+          names: of the columns.
+
+        Raises:
+          ValueError: the text cannot be read.
+        """
+        parts = parts_of(text, (*_OF_ONE, "quantile", "share", *_OF_TWO), EXAMPLES)
+        if parts.by is not None:
+            raise ValueError(f"query {text!r}: there are no groups in points; use where with a range")
+        columns, quantile, share = (), None, ()
+        if parts.statistic == "share":
+            share = _conditions(text, parts.inside, names)
+        elif parts.statistic == "quantile":
+            name, quantile = column_and_quantile(text, parts.inside)
+            columns = (name,)
+        elif parts.statistic in _OF_TWO:
+            columns = _pair(text, parts.inside, names)
+        else:
+            columns = (parts.inside,)
+        for name in columns:
+            check_known(text, name, names)
+        return cls(text, parts.statistic, columns, quantile, share, _conditions(text, parts.where, names))
+
+    def answer(self, names: Sequence[str], points: Float[np.ndarray, "M d"], weights: Float[np.ndarray, "M"]) -> float:
+        """The statistic of weighted points [M, d]; NaN if no point counts.
+
+        Args:
+          names: of the d columns.
+          points: z.
+          weights: w, not negative.
+        """
+        values = {name: points[:, i] for i, name in enumerate(names)}
+        kept = _meet(values, self.where, len(points)) & (weights > 0)
+        if not kept.any():
+            return math.nan
+        weights = weights[kept] / weights[kept].sum()
+        if self.statistic == "share":
+            return float(weights @ _meet(values, self.share, len(points))[kept])
+        first, *others = (values[name][kept] for name in self.columns)
+        mean = float(weights @ first)
+        if self.statistic == "mean":
+            return mean
+        if self.statistic in _OF_ONE or self.quantile is not None:
+            if self.statistic == "sd":
+                return math.sqrt(weights @ np.square(first - mean))
+            return _quantile(first, weights, 0.5 if self.quantile is None else self.quantile)
+        second = others[0] - weights @ others[0]
+        covariance, variance = float(weights @ ((first - mean) * second)), float(weights @ np.square(second))
+        if self.statistic == "slope":
+            return covariance / variance if variance > 0 else math.nan
+        scale = math.sqrt(variance * float(weights @ np.square(first - mean)))
+        return covariance / scale if scale > 0 else math.nan
+
+
+def _pair(text: str, inside: str, names: Sequence[str]) -> tuple[str, str]:
+    """Two columns that a comma separates. Names may have commas."""
+    words = inside.split(",")
+    for cut in range(1, len(words)):
+        pair = ",".join(words[:cut]).strip(), ",".join(words[cut:]).strip()
+        if set(pair) <= set(names) or len(words) == 2:
+            return pair
+    raise ValueError(f"query {text!r}: expected two columns with a comma between them")
+
+
+def _conditions(text: str, conditions: str | None, names: Sequence[str]) -> tuple[Condition, ...]:
+    try:
+        return tuple(Condition.parse(condition, names) for condition in conditions_of(conditions, names))
+    except ValueError as error:
+        raise ValueError(f"query {text!r}: {error}") from None
+
+
+def _meet(
+    values: dict[str, Float[np.ndarray, "M"]], conditions: Sequence[Condition], number: int
+) -> Bool[np.ndarray, "M"]:
+    """Which points meet all conditions, [M]."""
+    met = np.ones(number, bool)
+    for condition in conditions:
+        met &= _COMPARISONS[condition.comparison](values[condition.column], condition.value)
+    return met
+
+
+def _quantile(values: Float[np.ndarray, "M"], weights: Float64[np.ndarray, "M"], share: float) -> float:
+    """The quantile of weighted values, linear between the middles of their steps."""
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share, cumulative, values[order]))

@@ -1,0 +1,214 @@
+"""Whether two tables have the same distribution in each column, from releases.
+
+Columns are compared one by one. For each column there are noisy counts of its cells. For columns of many values there
+are also noisy sums of their scores, and of the squares of these. The noise is independent and known. Cells of an
+ordered column are grouped into at most 64 intervals of about equally many reference rows. The reference is the public
+table, or else the synthetic rows of both releases. Let φ be the indicators g of the groups and the scores of a row, d
+the difference of the means of φ, Σ its covariance, S that of the noise, c = 1/N + 1/n, V = cΣ + S, and A = Cov(φ, g).
+
+For densities whose ratio is 1 + h, with a random function h of the groups of covariance K, the mean of d has the
+covariance A K Aᵀ. For an ordered column, h varies along the ranks of the values, at lengths of a half and of a tenth of
+all rows. For other columns, values of h are independent. With V = LLᵀ, the eigenvalues of L⁻¹ A K Aᵀ L⁻ᵀ are the
+information κ about each direction of L⁻¹ d, see ``kme_jax.analysis.chi_squares`` for the statistic.
+
+The p-value of the table is the smallest of its columns times their number (Bonferroni), so it holds for any dependence
+between columns. A change of the dependence between columns alone is not found.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float64, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.analysis.chi_squares import check_num_public, compared
+from kme_jax.analysis.direct import rows_noise
+from kme_jax.analysis.outcome import TestResult
+from kme_jax.table.plan import Singles
+from kme_jax.table.readers import open_table
+from kme_jax.table.release import NAMES, TableRelease
+from kme_jax.table.tilt import Moments
+
+_MOST_GROUPS = 64
+_LENGTHS = (0.5, 0.1)  # of the random functions of ranks, in shares of all rows
+HYPOTHESIS = "each column has the same distribution"
+
+
+@short_repr
+class _Side(NamedTuple):
+    """What is known of a column of one table.
+
+    Attributes:
+      edges: the first code of every cell, and the number of codes, [cells + 1].
+      shares: of all rows in each cell, [cells].
+      variance: of the noise of each share.
+      moments: noisy sums of scores; None if there are none.
+      num_rows: number of rows.
+      rows_noise: standard deviation of the noise of this number.
+    """
+
+    edges: Int64[np.ndarray, "ends"]
+    shares: Float64[np.ndarray, "cells"]
+    variance: float
+    moments: Moments | None
+    num_rows: int
+    rows_noise: float
+
+
+def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
+    """Tests whether each column of a released table has the same distribution as in another table. Post-processing.
+
+    Args:
+      release: of a table.
+      other: another release with the same schema; or a public table with the columns of the schema: a path, a pyarrow
+        table or a pandas DataFrame.
+      seed: of the simulated quantiles.
+
+    Returns:
+      The result, with a p-value for each column.
+
+    Raises:
+      ValueError: it is no release of a table; schemas differ; the table does not fit the schema (``FileError``); or
+        there are less than 20 public rows.
+    """
+    if not isinstance(release, TableRelease):
+        raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
+    schema = release.schema
+    if isinstance(other, TableRelease):
+        if other.schema != schema:
+            raise ValueError("release: the schemas of the two releases differ")
+        codes = np.concatenate([schema.encode(table) for table in (release.table, other.table)])
+    else:
+        source = open_table(other, schema)
+        check_num_public(source.num_rows)
+        codes = np.concatenate(list(source.codes()))
+    codes = codes.astype(np.int64)
+    first, second = _sides(release), _sides(other) if isinstance(other, TableRelease) else None
+    statistics, p_values = [], {}
+    for j, (name, column) in enumerate(zip(schema.names, schema.columns, strict=True)):
+        last = column.num_codes - column.nullable if column.ordered else 0
+        of_other = None if second is None else second[j]
+        statistic, p_values[name] = _compare(first[j], of_other, codes[:, j], last, seed + j)
+        statistics.append(statistic)
+    p_value = min(1.0, min(p_values.values()) * len(p_values))
+    return TestResult(HYPOTHESIS, statistics[int(np.argmin(list(p_values.values())))], p_value, p_values)
+
+
+def _sides(release: TableRelease) -> list[_Side]:
+    """What the first measurement says of each column."""
+    measurement, num_rows = release.measurement, release.statement["num_rows"]
+    layout, noise_of_rows = measurement.layout, rows_noise(measurement)
+    singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
+
+    def side(j: int, counts: Float64[np.ndarray, "cells"], noise: float, moments: Moments | None) -> _Side:
+        edges, variance = layout.binnings[j].first_codes(), (noise / num_rows) ** 2
+        return _Side(edges, counts / num_rows, variance, moments, num_rows, noise_of_rows)
+
+    sides = {
+        j: side(j, singles.sums[a], singles.sums_sigmas[a], singles.moments[a]) for a, j in enumerate(layout.columns)
+    }
+    if layout.split >= 0 and singles.classes is not None:
+        sides[layout.split] = side(layout.split, singles.classes, singles.classes_sigma, None)
+    elif layout.split >= 0:  # the sums over the cells of the smallest marginal
+        a = int(np.argmin([len(sums) for sums in singles.sums]))
+        noise = singles.sigmas[a] * math.sqrt(len(singles.sums[a]))
+        sides[layout.split] = side(layout.split, singles.counts[a].sum(1), noise, None)
+    return [sides[j] for j in range(len(layout.binnings))]
+
+
+def _compare(
+    first: _Side, second: _Side | None, codes: Int64[np.ndarray, "n"], ordered: int, seed: int
+) -> tuple[float, float]:
+    """The statistic of a column over its mean if the hypothesis is true, and its p-value.
+
+    Args:
+      first: of the release.
+      second: of the other release; None for the public rows with these codes.
+      codes: of the reference rows.
+      ordered: the number of codes that are in order; 0 for a column without order.
+      seed: of the simulated quantiles.
+    """
+    edges = first.edges if second is None else np.intersect1d(first.edges, second.edges)
+    if ordered:
+        edges = _grouped(edges, codes, ordered)
+    moments = first.moments if second is None else _common(first.moments, second.moments)
+    groups = np.searchsorted(edges, codes, side="right") - 1
+    features = np.zeros((len(codes), len(edges) - 1))
+    features[np.arange(len(codes)), groups] = 1
+    shares = features.mean(axis=0)
+    if moments is not None:
+        scores = moments.moment.scores(0, moments.binning, codes)
+        features = np.column_stack([features, scores, np.square(scores)])
+    mean = features.mean(axis=0)
+    difference, noise, num_rows = -mean, np.zeros((len(mean), len(mean))), [first.num_rows]
+    if second is None:
+        num_rows.append(len(codes))
+        difference += _means(first, edges, moments is not None, noise, mean)
+    else:
+        num_rows.append(second.num_rows)
+        difference = _means(first, edges, moments is not None, noise, mean)
+        difference -= _means(second, edges, moments is not None, noise, mean)
+    covariance = features.T @ features / len(codes) - np.outer(mean, mean)
+    total = sum(1 / number for number in num_rows) * covariance + noise
+    total += 1e-9 * np.diag(np.diag(total)) + 1e-12 / first.num_rows * np.eye(len(mean))
+    root, across = np.linalg.cholesky(total), covariance[:, : len(shares)]
+    kernel = np.eye(len(shares))
+    if ordered:
+        values = edges[:-1] < ordered
+        ranks = (np.cumsum(shares) - shares / 2)[values]
+        distances = np.square(ranks[:, None] - ranks[None, :])
+        kernel[np.ix_(values, values)] = sum(np.exp(-distances / (2 * length**2)) for length in _LENGTHS)
+    whitened = scipy.linalg.solve_triangular(root, across, lower=True)  # L⁻¹ A
+    form = whitened @ kernel @ whitened.T
+    along = scipy.linalg.solve_triangular(root, difference, lower=True)
+    information, directions = np.linalg.eigh(form)
+    information = np.where(information > 1e-9, information, 0)  # all 0 if all rows have one value
+    return compared(np.square(directions.T @ along), information, seed)
+
+
+def _means(
+    side: _Side, edges: Int64[np.ndarray, "ends"], scored: bool, noise: Float64[np.ndarray, "F F"], mean: np.ndarray
+) -> Float64[np.ndarray, "F"]:
+    """The noisy means of the features. The covariance of their noise is added to ``noise``.
+
+    Args:
+      side: of a release.
+      edges: of the groups, a part of the edges of the side.
+      scored: whether scores are among the features.
+      noise: is changed.
+      mean: of the features of the reference rows, for the noise of the number of rows.
+    """
+    first = np.searchsorted(side.edges, edges[:-1])
+    means = np.add.reduceat(side.shares, first)
+    variances = side.variance * np.diff(np.append(first, len(side.shares)))
+    if scored:
+        assert side.moments is not None
+        means = np.concatenate([means, side.moments.sums / side.num_rows])
+        variances = np.concatenate([variances, np.full(2, (side.moments.sigma / side.num_rows) ** 2)])
+    noise += np.diag(variances) + (side.rows_noise / side.num_rows) ** 2 * np.outer(mean, mean)
+    return means
+
+
+def _common(first: Moments | None, second: Moments | None) -> Moments | None:
+    """The moments if both releases have the same scores, otherwise None."""
+    if first is None or second is None:
+        return None
+    same = (first.moment.low, first.moment.high) == (second.moment.low, second.moment.high)
+    return first if same else None
+
+
+def _grouped(
+    edges: Int64[np.ndarray, "ends"], codes: Int64[np.ndarray, "n"], ordered: int
+) -> Int64[np.ndarray, "ends"]:
+    """Edges of at most 64 groups of cells of about equally many reference rows, and those of codes without order."""
+    before = np.searchsorted(np.sort(codes), edges) / len(codes)  # the share of rows below each edge
+    places = np.searchsorted(before, np.linspace(0, 1, _MOST_GROUPS + 1)[1:-1] - 1e-12)
+    kept = np.zeros(len(edges), bool)
+    kept[np.minimum(places, len(edges) - 1)] = True
+    kept |= edges >= ordered
+    kept[0] = True
+    return edges[kept]

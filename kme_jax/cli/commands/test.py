@@ -1,0 +1,82 @@
+"""kme-jax test: hypotheses about releases."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+from typing import Any
+
+import kme_jax
+from kme_jax.cli import parsing, sizes
+from kme_jax.cli.artifacts import RELEASES, is_of_points
+from kme_jax.cli.errors import InputError
+from kme_jax.cli.printing import print_line, report_of
+
+SUMMARY = "Test whether a release and other rows have the same distribution."
+DESCRIPTION = """Test a hypothesis about the private rows of a release. Nothing is spent. Quantiles take account of the
+noise of privacy and of the sampling of rows. There is nothing to choose.
+
+  kme-jax test published other            # two releases: do their rows have the same distribution?
+  kme-jax test published public.csv       # and public rows?
+  kme-jax test points --independent=x,y   # are two columns of a release of points independent?
+
+Columns of a table are compared one by one; a change of their dependence alone is not found. For points, the squared
+distance of the embeddings (MMD) is printed, too.
+
+Rows in a file must be public. A test of private rows is not private."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("folder", help="A release of points or of a table.")
+    parser.add_argument("other", nargs="?", help="Another release, or a file of public rows.")
+    parser.add_argument(
+        "--independent", type=parsing.names, metavar="COLUMN,COLUMN", help="Two columns of a release of points."
+    )
+    sizes.add_file_flags(parser)
+    parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of simulated quantiles. Default: 0.")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Does the work.
+
+    Raises:
+      ValueError: if an argument, a folder or the file is not valid.
+      OSError: if a file cannot be read.
+    """
+    from kme_jax.analysis import independence_test, mmd, two_sample_test
+
+    if (args.other is None) == (args.independent is None):
+        raise InputError("give another release or a file of public rows, or else --independent")
+    release = kme_jax.load(args.folder, RELEASES)
+    if args.independent is not None:
+        if len(args.independent) != 2:
+            raise InputError("--independent: expected two columns with a comma between them")
+        result = independence_test(release, *args.independent, seed=args.seed)
+        print_line(str(result))
+        return
+    other = kme_jax.load(args.other, RELEASES) if os.path.isdir(args.other) else _public_rows(args, release)
+    result = two_sample_test(release, other, seed=args.seed)
+    with report_of("the test"):
+        print_line(str(result))
+        if is_of_points(release):
+            print_line(f"squared distance (MMD²): {mmd(release, other)}")
+        for name, p_value in sorted(result.parts.items(), key=lambda part: part[1]):
+            print_line(f"  {name}: p = {p_value:.2g}")
+
+
+def _public_rows(args: argparse.Namespace, release: Any) -> Any:
+    """The rows of the file, for points; its path, for a table."""
+    if not is_of_points(release):
+        return args.other
+    from kme_jax.points.files import read_rows
+
+    has_names = pathlib.Path(args.other).suffix == ".csv" and args.header
+    return read_rows(
+        args.other,
+        columns=release.columns if has_names else None,
+        num_columns=len(release.columns),
+        header=args.header,
+        array=args.array,
+    )

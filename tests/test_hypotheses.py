@@ -1,0 +1,333 @@
+"""Distances between releases, two-sample tests and tests of independence."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.linalg
+import scipy.stats
+
+from kme_jax import (
+    Bounds,
+    Categorical,
+    Gaussian,
+    Laplacian,
+    NormalProposal,
+    Numeric,
+    PrivacyBudget,
+    Release,
+    Schema,
+    WeightedSample,
+    cli,
+    mean_embedding,
+    measure,
+    measure_table,
+    perturb,
+)
+from kme_jax.analysis import independence_test, mmd, two_sample_test
+from kme_jax.analysis.chi_squares import compared
+from kme_jax.analysis.outcome import TestResult
+from kme_jax.analysis.two_sample import smooth_difference
+from kme_jax.table.release import TableRelease
+
+KERNEL = Gaussian(gamma=8.0)
+BOUNDS = Bounds.create(np.full(2, -4.0), np.full(2, 4.0), ("x", "y"))
+BUDGET = PrivacyBudget(1.0, 1e-5)
+
+
+def _rows(rng, number, shift=0.0):
+    return np.stack([rng.gamma(2.0, 0.7, number) - 1.4, rng.normal(0, 1, number)], axis=1) + shift
+
+
+@pytest.fixture(scope="module")
+def template():
+    """A measurement whose noisy embedding is replaced by those of other rows."""
+    return measure(_rows(np.random.default_rng(0), 2000), KERNEL, budget=BUDGET, bounds=BOUNDS)
+
+
+def _measured(template, rows, seed, budget=BUDGET):
+    """A measurement of other rows, with simulated noise: the same as ``measure``, and reproducible."""
+    embedding = mean_embedding(template.noisy.feature_map, BOUNDS.to_unit(rows))
+    return dataclasses.replace(template, noisy=perturb(jax.random.key(seed), embedding, budget))
+
+
+def _released(measured, points):
+    weights = np.full(len(points), 1 / len(points))
+    return Release(measured, WeightedSample(np.clip(points, -4, 4), weights, measured.noisy.mechanism), 0)
+
+
+# -- distances
+
+
+def _plain_mmd(template, rows, others):
+    ours, theirs = (np.asarray(template.noisy.feature_map(BOUNDS.to_unit(x)), np.float64) for x in (rows, others))
+    return float(np.square(ours.mean(0) - theirs.mean(0)).sum())
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2])
+@pytest.mark.parametrize("between_releases", [False, True])
+def test_the_distance_is_unbiased_and_knows_its_noise(template, shift, between_releases):
+    rng = np.random.default_rng(1)
+    rows, others = _rows(rng, 1000), _rows(rng, 1000, shift)
+    exact, errors, stated = _plain_mmd(template, rows, others), [], []
+    for seed in range(100):
+        other = _measured(template, others, 1000 + seed) if between_releases else others
+        found = mmd(_measured(template, rows, seed), other)
+        errors.append(found.value - exact)
+        stated.append(found.standard_error)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / 10
+    assert 0.6 < np.mean(np.square(np.asarray(errors) / stated)) < 1.55
+    corrected = template.noisy.mechanism.variance * template.noisy.feature_map.num_features
+    assert corrected > 8 * np.std(errors) / 10  # without the correction, the test of the bias would fail
+
+
+def test_the_distance_of_populations_is_unbiased(template):
+    """It is 0 for rows of one distribution. That of the rows is not."""
+    values, of_rows, stated = [], [], []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        measured, public = _measured(template, _rows(rng, 1000), seed), _rows(rng, 500)
+        of_rows.append(mmd(measured, public).value)
+        found = mmd(measured, public, population=True)
+        values.append(found.value)
+        stated.append(found.standard_error)
+    assert abs(np.mean(values)) < 4 * np.std(values) / 10
+    assert np.mean(of_rows) > 8 * np.std(of_rows) / 10
+    assert 0.5 < np.std(values) / np.mean(stated) < 1.2
+
+
+def test_distances_that_cannot_be(template):
+    rng = np.random.default_rng(0)
+    rows = _rows(rng, 100)
+    other = measure(rows, Gaussian(gamma=9.0), budget=BUDGET, bounds=BOUNDS)
+    with pytest.raises(ValueError, match="different features"):
+        mmd(template, other)
+    wider = Bounds.create(np.full(2, -5.0), np.full(2, 4.0), ("x", "y"))
+    with pytest.raises(ValueError, match="different features"):
+        two_sample_test(template, measure(rows, KERNEL, budget=BUDGET, bounds=wider))
+    with pytest.raises(ValueError, match="expected 2 columns"):
+        mmd(template, rows[:, :1])
+    with pytest.raises(ValueError, match="at least 2 rows"):
+        mmd(template, rows[:1])
+    with pytest.raises(ValueError, match="expected a release of points"):
+        mmd(rows, rows)
+    with pytest.raises(ValueError, match="two measurements have no points"):
+        mmd(template, template, population=True)
+    points = measure(rows, KERNEL, rows[:5], budget=BUDGET)
+    assert mmd(points, rows).value < 1
+    with pytest.raises(ValueError, match="needs Fourier features"):
+        mmd(points, rows, population=True)
+
+
+# -- two samples
+
+
+def test_the_statistic_is_the_formula(rng):
+    """The logarithm of the ratio of two normal densities of d: with and without a random difference. Dense matrices."""
+    root, difference = rng.normal(size=(7, 5)) / 3, rng.normal(size=5)
+    sigma, scale, variance = root.T @ root, 0.1, 0.02
+    total = scale * sigma + variance * np.eye(5)
+    largest = scipy.linalg.eigh(sigma @ sigma, total, eigvals_only=True)[-1]
+    moved = total + 9 / largest * sigma @ sigma
+    ratio = np.linalg.inv(total) - np.linalg.inv(moved)
+    expected = difference @ ratio @ difference / np.trace(ratio @ total)
+    statistic, _ = smooth_difference(difference, root, scale, variance, 0)
+    assert statistic == pytest.approx(expected)
+    # d along directions that no row has does not count, and few rows are summed the other way.
+    beside = np.concatenate([difference, np.full(4, 100.0)])
+    wider = np.concatenate([root, np.zeros((7, 4))], axis=1)
+    assert smooth_difference(beside, wider, scale, variance, 0)[0] == pytest.approx(expected)
+
+
+def test_p_values_are_those_of_chi_square():
+    for degrees, statistic in ((1, 3.84), (5, 9.0), (80, 100.0)):
+        found, p_value = compared(np.full(degrees, statistic / degrees), np.ones(degrees), 0)
+        assert p_value == pytest.approx(scipy.stats.chi2.sf(statistic, degrees), abs=0.01)
+        assert found == pytest.approx(statistic / degrees)
+    assert compared(np.full(3, 1e9), np.ones(3), 0)[1] == pytest.approx(1 / 20_001)
+    assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["public", "release"])
+def test_the_level_of_the_two_sample_test(template, kind):
+    """P-values of 100 true hypotheses are uniform: the share of small ones, and their mean."""
+    p_values = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        measured, others = _measured(template, _rows(rng, 800), seed), _rows(rng, 800)
+        other = others if kind == "public" else _released(_measured(template, others, 1000 + seed), _rows(rng, 300))
+        p_values.append(two_sample_test(measured, other, seed=seed).p_value)
+    p_values = np.asarray(p_values)
+    assert (p_values <= 0.05).mean() <= 0.13  # 3.7 standard errors
+    assert 0.38 < p_values.mean() < 0.62
+    assert (p_values <= 0.5).mean() > 0.3
+
+
+def test_the_two_sample_test_finds_a_shift(template):
+    rng = np.random.default_rng(3)
+    measured = _measured(template, _rows(rng, 2000), 0)
+    result = two_sample_test(measured, _rows(rng, 2000, 0.2))
+    assert result.p_value < 0.001
+    assert result.statistic > 3
+    assert "rejected at the level 5 %" in str(result)
+    assert result.to_json()["parts"] == {}
+    with pytest.raises(ValueError, match="at least 20 public rows, got 19"):
+        two_sample_test(measured, _rows(rng, 19))
+    with pytest.raises(ValueError, match="expected a release of points or of a table, got a ndarray"):
+        two_sample_test(_rows(rng, 30), _rows(rng, 30))
+
+
+# -- tables
+
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 99, integer=True),
+        Numeric("pay", 0, 5000, step=0.01, nullable=True),
+        Categorical("town", ("a", "b", "c")),
+        Categorical("rich", ("no", "yes")),
+    )
+)
+
+
+def _people(rng, number, raised=1.0, towns=(0.6, 0.3, 0.1)):
+    age = np.clip(rng.normal(40, 15, number), 0, 99).round().astype(int)
+    pay = np.round((raised * rng.gamma(4, 300, number)).clip(0, 5000), 2)
+    rich = np.where(rng.random(number) < age / 99, "yes", "no")
+    town = rng.choice(["a", "b", "c"], number, p=towns)
+    return pa.table({"age": age, "pay": pa.array(pay, mask=rng.random(number) < 0.2), "town": town, "rich": rich})
+
+
+def _table_release(rng, number, relation="replace_one", target="rich", **options):
+    """A release whose synthetic rows are stood in for by public ones, because a synthesis takes seconds."""
+    budget = PrivacyBudget(1.0, 1e-5, relation)
+    measured = measure_table(
+        _people(rng, number, **options), SCHEMA, budget=budget, target=target, secure=False, seed=int(rng.integers(1e9))
+    )
+    return TableRelease(measured, None, _people(rng, 2000), 0)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+def test_the_level_of_the_test_of_tables(relation):
+    rng = np.random.default_rng(5)
+    releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(24)]
+    against_rows = [two_sample_test(one, _people(rng, 2000), seed=i) for i, one in enumerate(releases)]
+    pairs = zip(releases[::2], releases[1::2], strict=True)
+    of_pairs = [two_sample_test(one, other, seed=i) for i, (one, other) in enumerate(pairs)]
+    for name in SCHEMA.names:
+        parts = np.asarray([result.parts[name] for result in (*against_rows, *of_pairs)])
+        assert (parts <= 0.05).mean() <= 0.2, name  # 36 tests: 4.1 standard errors
+        assert 0.3 < parts.mean() < 0.7, name
+    assert np.mean([result.p_value <= 0.05 for result in against_rows]) <= 0.25
+    assert against_rows[0].p_value == pytest.approx(min(1.0, 4 * min(against_rows[0].parts.values())))
+
+
+def test_the_test_of_tables_finds_the_column(tmp_path):
+    rng = np.random.default_rng(6)
+    released = _table_release(rng, 4000)
+    result = two_sample_test(released, _people(rng, 4000, raised=1.4))
+    assert min(result.parts, key=result.parts.get) == "pay"
+    assert result.p_value < 0.02
+    assert two_sample_test(released, _people(rng, 4000, towns=(0.5, 0.3, 0.2))).parts["town"] < 0.02
+    path = tmp_path / "public.parquet"
+    pa.parquet.write_table(_people(np.random.default_rng(7), 500), path)
+    again = two_sample_test(released, _people(np.random.default_rng(7), 500))
+    assert two_sample_test(released, path).parts == again.parts
+    with pytest.raises(ValueError, match="at least 20 public rows"):
+        two_sample_test(released, _people(rng, 10))
+    fewer = Schema(SCHEMA.columns[:-1])
+    measured = measure_table(_people(rng, 100).drop(["rich"]), fewer, budget=BUDGET, secure=False)
+    with pytest.raises(ValueError, match="schemas of the two releases differ"):
+        two_sample_test(released, TableRelease(measured, None, _people(rng, 50).drop(["rich"]), 0))
+
+
+# -- independence
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 10.0])
+def test_the_level_of_the_test_of_independence(template, epsilon):
+    p_values = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        measured = _measured(template, _rows(rng, 1500), seed, PrivacyBudget(epsilon, 1e-5))
+        p_values.append(independence_test(_released(measured, _rows(rng, 300)), "x", "y", seed=seed).p_value)
+    p_values = np.asarray(p_values)
+    assert (p_values <= 0.05).mean() <= 0.175  # 40 tests: 3.6 standard errors
+    assert 0.32 < p_values.mean() < 0.68
+
+
+def test_dependence_without_correlation_is_found(template):
+    rng = np.random.default_rng(0)
+    angle = rng.uniform(0, 2 * math.pi, 3000)
+    circle = 2 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    released = _released(_measured(template, circle, 0), circle[:300])
+    result = independence_test(released, 0, "y")
+    assert result.p_value < 0.01
+    assert result.hypothesis == "x and y are independent"
+    assert independence_test(released, "y", "x").p_value < 0.01
+
+
+def test_independence_of_two_of_three_columns():
+    """The frequencies of both columns are those of a lattice of two columns."""
+    rng = np.random.default_rng(1)
+    first = rng.normal(size=2000)
+    rows = np.stack([first, rng.normal(size=2000), 0.7 * first + 0.5 * rng.normal(size=2000)], axis=1)
+    bounds = Bounds.create(np.full(3, -4.0), np.full(3, 4.0))
+    measured = measure(rows, Gaussian(gamma=4.0), budget=PrivacyBudget(3.0, 1e-5), bounds=bounds)
+    released = _released(measured, rows[:300])
+    assert independence_test(released, "x1", "x3").p_value < 0.01
+    assert independence_test(released, "x1", "x2").p_value > 0.01
+
+
+def test_what_cannot_be_tested_for_independence(template):
+    rng = np.random.default_rng(0)
+    released = _released(template, _rows(rng, 50))
+    for columns, message in (
+        (("x", "z"), "expected one of x, y or its index, got 'z'"),
+        (("x", 2), "or its index, got 2"),
+        (("x", 0), "expected two different ones"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            independence_test(released, *columns)
+    with pytest.raises(ValueError, match="expected a release of points"):
+        independence_test(template, 0, 1)
+    proposal = NormalProposal.create(np.zeros(2), 2.0)
+    random = measure(_rows(rng, 100), Laplacian(gamma=1.0), proposal, budget=BUDGET, num_features=20)
+    with pytest.raises(ValueError, match="needs a LatticeMap"):
+        independence_test(_released(random, _rows(rng, 50)), 0, 1)
+
+
+# -- the command
+
+
+def test_the_command(template, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    released = _released(template, _rows(rng, 50))
+    released.save("published")
+    np.save("public.npy", _rows(rng, 500, 0.5))
+    assert cli.main(["test", "published", "public.npy"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    expected = two_sample_test(released, np.load("public.npy"))
+    assert printed[0] == str(expected)
+    assert printed[1] == f"squared distance (MMD²): {mmd(released, np.load('public.npy'))}"
+    assert cli.main(["test", "published", "published"]) == 0
+    capsys.readouterr()
+    assert cli.main(["test", "published", "--independent=x,y"]) == 0
+    assert capsys.readouterr().out == f"{independence_test(released, 'x', 'y')}\n"
+    for words, message in (
+        (["test", "published"], "give another release or a file of public rows, or else --independent"),
+        (["test", "published", "public.npy", "--independent=x,y"], "or else --independent"),
+        (["test", "published", "--independent=x"], "expected two columns"),
+        (["test", "published", "nowhere.csv"], "no such file"),
+    ):
+        assert cli.main(words) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_result_is_short():
+    result = TestResult("x and y are independent", 1.0, 0.2)
+    assert str(result) == "p = 0.2: x and y are independent: not rejected at the level 5 %"
+    assert repr(result) == f"TestResult({result})"

@@ -1,0 +1,202 @@
+"""Estimates with intervals, from releases of points."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from kme_jax import Bounds, Gaussian, PrivacyBudget, Release, WeightedSample, cli, estimate, measure
+from kme_jax.analysis import PosteriorDraws, posterior, posterior_draws
+from kme_jax.analysis.point_queries import PointsQuery
+from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport
+
+NAMES = ("age", "pay, net")
+BOUNDS = Bounds.create(np.array([0.0, 0.0]), np.array([100.0, 50.0]), NAMES)
+KERNEL = Gaussian(gamma=8.0)
+BUDGET = PrivacyBudget(1.0, 1e-5)
+
+
+def _people(rng, number):
+    age = rng.normal(45, 12, number)
+    return np.stack([age, 20 + 0.2 * (age - 45) + rng.normal(0, 4, number)], axis=1)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return _people(np.random.default_rng(0), 3000)
+
+
+@pytest.fixture(scope="module")
+def measured(rows):
+    return measure(rows, KERNEL, budget=BUDGET, bounds=BOUNDS)
+
+
+@pytest.fixture(scope="module")
+def draws(measured):
+    """Draws of a short run of the sampler."""
+    with pytest.MonkeyPatch.context() as patch:
+        short = functools.partial(posterior.posterior_mean, num_atoms=20, num_trajectories=4, num_leaps=20)
+        patch.setattr(posterior, "posterior_mean", short)
+        return posterior_draws(measured, seed=1)
+
+
+def _released(measured, rows):
+    points = BOUNDS.from_unit(BOUNDS.to_unit(rows[:50]))
+    return Release(measured, WeightedSample(points, np.full(50, 1 / 50), measured.noisy.mechanism), 0)
+
+
+QUERIES = {
+    "mean(age)": lambda x: x[:, 0].mean(),
+    "SD( age )": lambda x: x[:, 0].std(),
+    "median(pay, net)": lambda x: np.median(x[:, 1]),
+    "quantile(pay, net, 0.9)": lambda x: np.quantile(x[:, 1], 0.9),
+    "share(age>=50 and pay, net<20)": lambda x: np.mean((x[:, 0] >= 50) & (x[:, 1] < 20)),
+    "mean(age) where pay, net>20 and age<=60": lambda x: x[(x[:, 1] > 20) & (x[:, 0] <= 60), 0].mean(),
+    "correlation(age, pay, net)": lambda x: np.corrcoef(x.T)[0, 1],
+    "slope(pay, net, age)": lambda x: np.polyfit(x[:, 0], x[:, 1], 1)[0],
+    "share(age=50)": lambda x: np.mean(x[:, 0] == 50),
+    "share(age!=50)": lambda x: np.mean(x[:, 0] != 50),
+}
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_queries_are_answered_as_by_hand(rng, text):
+    rows = _people(rng, 4000).round(1)
+    query = PointsQuery.parse(text, NAMES)
+    uniform = query.answer(NAMES, rows, np.full(4000, 1 / 4000))
+    assert uniform == pytest.approx(QUERIES[text](rows), rel=1e-3)
+    weights = rng.integers(0, 4, 4000)  # a weight of 3 is a row that occurs three times
+    weighted = query.answer(NAMES, rows, weights.astype(float))
+    assert weighted == pytest.approx(QUERIES[text](np.repeat(rows, weights, axis=0)), rel=3e-3)
+
+
+def test_nobody_counts(rng):
+    query = PointsQuery.parse("mean(age) where age>1000", NAMES)
+    assert math.isnan(query.answer(NAMES, _people(rng, 10), np.full(10, 0.1)))
+    for text in ("correlation(age, pay, net)", "slope(pay, net, age)"):
+        assert math.isnan(PointsQuery.parse(text, NAMES).answer(NAMES, np.ones((3, 2)), np.ones(3)))
+
+
+BAD = {
+    "mean": "expected one of mean, sd",
+    "mode(age)": "expected one of mean, sd",
+    "mean(aeg)": "no column 'aeg'",
+    "quantile(age)": "share of rows from 0 to 1",
+    "quantile(age, 1.5)": "share of rows from 0 to 1",
+    "correlation(age)": "two columns with a comma",
+    "slope(age, height)": "no column 'height'",
+    "share(age)": "expected one of the columns age, pay, net, one of",
+    "share(age>=old)": "and a number",
+    "mean(age) where height>3": "expected one of the columns",
+    "mean(age) by age": "there are no groups in points",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_queries(measured, text):
+    with pytest.raises(ValueError, match=BAD[text]) as error:
+        estimate(measured, text)
+    assert "\n" not in str(error.value)
+
+
+def test_draws_are_distributions_within_the_bounds(draws):
+    assert len(draws.samples) > 10
+    for sample in draws.samples:
+        assert sample.weights.min() > 0
+        assert sample.weights.sum() == pytest.approx(1)
+        assert (sample.points >= BOUNDS.lower).all()
+        assert (sample.points <= BOUNDS.upper).all()
+        assert sample.mechanism is draws.measurement.noisy.mechanism
+
+
+def test_points_stand_for_normal_distributions(monkeypatch, measured):
+    """Means and variances of a draw are those of its mixture: there is one atom of known width."""
+    mean = PosteriorMean(
+        measured.noisy.feature_map,
+        measured.noisy.coordinates,
+        centres=np.array([[[0.4, 0.6], [0.5, 0.5]]] * 4),
+        weights=np.array([[0.75, 0.25]] * 4),
+        widths=np.array([[0.05, 0.02]] * 4),
+        mechanism=measured.noisy.mechanism,
+    )
+    report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
+    monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
+    sample = posterior_draws(measured).samples[0]
+    unit = BOUNDS.to_unit(sample.points)
+    centre = sample.weights @ unit
+    np.testing.assert_allclose(centre, [0.425, 0.575], atol=1e-9)
+    between = 0.75 * 0.25 * 0.1**2
+    variance = sample.weights @ np.square(unit - centre)
+    np.testing.assert_allclose(variance, 0.75 * 0.05**2 + 0.25 * 0.02**2 + between, rtol=2e-3)
+    equal = posterior_draws(measured).estimate(lambda s: s.expectation(lambda z: z[:, 0]))
+    assert equal.standard_error < 1e-9  # all draws are the same distribution
+    report = dataclasses.replace(report, converged=False)
+    with pytest.raises(ValueError, match="no mixture that explains"):
+        posterior_draws(measured)
+
+
+def test_intervals_contain_the_private_statistics(rows, measured, draws):
+    for text in ("mean(age)", "sd(pay, net)", "share(age>=50)", "correlation(age, pay, net)", "slope(pay, net, age)"):
+        private = PointsQuery.parse(text, NAMES).answer(NAMES, rows, np.full(len(rows), 1 / len(rows)))
+        found = estimate(measured, text, replicates=draws)
+        assert abs(found.value - private) < 5 * found.standard_error, text
+        assert 0 < found.standard_error < 0.2 * abs(private), text
+        assert (found.method, found.population) == ("posterior", False)
+
+
+def test_several_statistics_and_the_population(rows, draws):
+    def moments(sample):
+        return {"mean": sample.expectation(lambda z: z[:, 0]), "square": sample.expectation(lambda z: z[:, 0] ** 2)}
+
+    of_rows, of_population = draws.estimate(moments), draws.estimate(moments, population=True)
+    sampling = rows[:, 0].std() / math.sqrt(len(rows))
+    for name, scale in (("mean", sampling), ("square", (rows[:, 0] ** 2).std() / math.sqrt(len(rows)))):
+        expected = math.hypot(of_rows[name].standard_error, scale)
+        assert of_population[name].standard_error == pytest.approx(expected, rel=0.35), name
+        assert of_population[name].population
+    nowhere = draws.estimate(lambda s: {"missing": math.nan})
+    assert nowhere["missing"].high == math.inf
+    with pytest.raises(ValueError, match="must be a number"):
+        draws.estimate(lambda s: "large")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        draws.estimate(moments, level=95)
+
+
+def test_what_has_no_posterior(measured, draws, rows):
+    weighted = measure(rows, KERNEL, BOUNDS.lower + 50 * np.ones((3, 2)), budget=BUDGET)
+    with pytest.raises(ValueError, match="gives weights to public points"):
+        estimate(weighted, "mean(x1)")
+    with pytest.raises(ValueError, match="expected a release of points"):
+        posterior_draws(draws)
+    with pytest.raises(ValueError, match="replicates: they are of another release"):
+        estimate(dataclasses.replace(measured), "mean(age)", replicates=draws)
+    with pytest.raises(ValueError, match="method must be posterior for this release"):
+        estimate(measured, "mean(age)", method="direct")
+
+
+def test_the_command(monkeypatch, tmp_path, capsys, measured, draws, rows):
+    monkeypatch.chdir(tmp_path)
+    released = _released(measured, rows)
+    released.save("published")
+    loaded = []
+
+    def saved_draws(release, **_):
+        loaded.append(release)
+        return PosteriorDraws(release.measurement, draws.samples, draws.seed)
+
+    monkeypatch.setattr("kme_jax.analysis.posterior_draws", saved_draws)
+    words = ["estimate", "published", "mean(age)", "slope(pay, net, age)"]
+    assert cli.main([*words, "--output=answers.json", "--level=0.9"]) == 0
+    printed = capsys.readouterr().out
+    expected = estimate(measured, "mean(age)", level=0.9, replicates=draws)
+    assert f"mean(age): {expected}  (posterior)\n" in printed
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    assert answers["mean(age)"][""]["value"] == pytest.approx(expected.value)
+    assert len(loaded) == 1  # draws are made once for all questions
+    assert cli.main(["estimate", "published", "mean(height)"]) == 2
+    assert "no column 'height'" in capsys.readouterr().err.splitlines()[-1]
+    assert cli.main([*words, "--method=bootstrap"]) == 2
+    assert "method must be posterior" in capsys.readouterr().err.splitlines()[-1]
