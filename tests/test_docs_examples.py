@@ -14,6 +14,7 @@ from tests import documentation
 
 # The most used public names, each with an example. Examples share shapes, so that few programs are compiled.
 QUICK = (
+    "kme_jax.WeightedSample.systematic_counts",
     "kme_jax.analysis.conditional_mean",
     "kme_jax.analysis.mmd",
     "kme_jax.analysis.push_forward",

@@ -36,6 +36,10 @@ TABLES = {
         f"tables_{name}": ((f"tables_{name}",), "experiments.tables.releases", "markdown")
         for name in ("adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
+    "inference_coverage": (("inference_coverage",), "experiments.inference.coverage", "markdown"),
+    "inference_distance": (("inference_detection",), "experiments.inference.detection", "distance_markdown"),
+    "inference_level": (("inference_detection",), "experiments.inference.detection", "level_markdown"),
+    "inference_power": (("inference_detection",), "experiments.inference.detection", "power_markdown"),
     "tables_coverage": (("tables_coverage",), "experiments.tables.coverage", "markdown"),
     "tables_exclusive": (("tables_hard",), "experiments.tables.hard", "exclusive_markdown"),
     "tables_few": (("tables_hard",), "experiments.tables.hard", "few_markdown"),
