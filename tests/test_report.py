@@ -20,7 +20,7 @@ from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.report import page
 from kme_jax.table.report import report as report_of
 from kme_jax.table.report.bins import bins_of, cramers_v, quantile_bins
-from kme_jax.table.report.data import Section
+from kme_jax.table.report.data import MeasuredCells, Section
 from kme_jax.table.report.histogram import (
     FONT_SIZE,
     Label,
@@ -31,7 +31,7 @@ from kme_jax.table.report.histogram import (
     round_ticks,
 )
 from kme_jax.table.report.rendering import environment
-from kme_jax.table.report.words import power, shortened, text_width
+from kme_jax.table.report.words import power, shortened, text_width, with_error
 from kme_jax.table.schema import Schema
 
 _ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
@@ -598,3 +598,34 @@ def test_shares_of_a_target_of_several_classes_are_in_words(rng):
     page = _Page(report(_release(columns, cells, "class")))
     described = [found["aria-label"] for tag, found in page.elements if tag == "div" and found.get("role") == "img"]
     assert described == ["three: 25.0\xa0%, two: 50.0\xa0%, one: 25.0\xa0%", "three: 100\xa0%"]
+
+
+def test_errors_of_shares(release):
+    """Bars have the noise of the counts that they consist of."""
+    assert 'class="error"' not in report(release)
+    assert "are one standard error" not in report(release)
+    column, codes = Numeric("x", 0, 99, integer=True), np.repeat(np.arange(100), 10)
+    cells = MeasuredCells(np.arange(0, 101, 4), 0.01)
+    assert cells.error_between(4, 8) == 0.01
+    assert cells.error_between(5, 7) == 0.01  # a part of one cell
+    assert cells.error_between(7, 13) == pytest.approx(0.01 * 3**0.5)
+    assert cells.error(np.array([3, 4, 5, 99])) == pytest.approx(0.01 * 3**0.5)
+    bars = histogram_of(column, codes, cells).bars
+    assert {round(bar.title.count("±")) for bar in bars} == {1}
+    # Bars of three codes lie in one cell or in two.
+    lengths = {round(bar.error / bars[0].height * 0.03, 4) for bar in bars[:-1]}
+    assert lengths == {0.01, round(0.01 * 2**0.5, 4)}
+    page = report_of(
+        pa.table({"x": codes}), Schema([column]), release.statement, None, [MeasuredCells(np.arange(0, 101, 4), 0.01)]
+    )
+    assert page.count('class="error"') == len(bars)
+    assert "are one standard error" in page
+    assert with_error(0.123, 0.0123) == "12.3 ± 1.2 %".replace(" ", "\N{NO-BREAK SPACE}")
+    assert with_error(0.5, 1e-5) == "50.0\N{NO-BREAK SPACE}%"
+
+
+def test_categories_have_errors(release):
+    column, codes = Categorical("x", ("a", "b", "c")), ["a"] * 50 + ["b"] * 30
+    cells = MeasuredCells(np.arange(4), 0.02)
+    page = report_of(pa.table({"x": codes}), Schema([column]), release.statement, None, [cells])
+    assert "62.5 ± 2.0 %".replace(" ", "\N{NO-BREAK SPACE}") in page

@@ -17,7 +17,6 @@ between columns. A change of the dependence between columns alone is not found.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,21 +102,17 @@ def _sides(release: TableRelease) -> list[_Side]:
     measurement, num_rows = release.measurement, release.statement["num_rows"]
     layout, noise_of_rows = measurement.layout, rows_noise(measurement)
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
-
-    def side(j: int, counts: Float64[np.ndarray, "cells"], noise: float, moments: Moments | None) -> _Side:
-        edges, variance = layout.binnings[j].first_codes(), (noise / num_rows) ** 2
-        return _Side(edges, counts / num_rows, variance, moments, num_rows, noise_of_rows)
-
-    sides = {
-        j: side(j, singles.sums[a], singles.sums_sigmas[a], singles.moments[a]) for a, j in enumerate(layout.columns)
-    }
-    if layout.split >= 0 and singles.classes is not None:
-        sides[layout.split] = side(layout.split, singles.classes, singles.classes_sigma, None)
-    elif layout.split >= 0:  # the sums over the cells of the smallest marginal
-        a = int(np.argmin([len(sums) for sums in singles.sums]))
-        noise = singles.sigmas[a] * math.sqrt(len(singles.sums[a]))
-        sides[layout.split] = side(layout.split, singles.counts[a].sum(1), noise, None)
-    return [sides[j] for j in range(len(layout.binnings))]
+    counts = dict(zip(layout.columns, singles.sums, strict=True))
+    moments: list[Moments | None] = [None] * len(layout.binnings)
+    if layout.split >= 0:
+        smallest = min(singles.counts, key=lambda of_cells: of_cells.shape[1])
+        counts[layout.split] = smallest.sum(1) if singles.classes is None else singles.classes
+    for a, j in enumerate(layout.columns):
+        moments[j] = singles.moments[a]
+    return [
+        _Side(cells.edges, counts[j] / num_rows, cells.noise**2, moments[j], num_rows, noise_of_rows)
+        for j, cells in enumerate(measurement.measured_cells)
+    ]
 
 
 def _compare(

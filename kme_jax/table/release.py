@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ from kme_jax.table.conditions import ranges_of
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
-from kme_jax.table.report import report
+from kme_jax.table.report import MeasuredCells, report
 from kme_jax.table.schema import Schema
 
 MAX_COLUMNS = 200
@@ -133,6 +134,19 @@ class TableMeasurement:
         """The columns, their cells, and the column by which marginals are split."""
         binnings = binnings_and_target(self.schema, self.target)
         return plans.Layout.of_plan(*binnings, self.plan, self.measured[NAMES[0]])
+
+    @property
+    def measured_cells(self) -> list[MeasuredCells]:
+        """For each column, the cells in which the first measurement counts its values, and their noise."""
+        layout, num_rows = self.layout, self.statement["num_rows"]
+        singles = plans.Singles.read(layout, self.measured[NAMES[0]], denoised=False)
+        noise = dict(zip(layout.columns, singles.sums_sigmas, strict=True))
+        if layout.split >= 0 and layout.has_classes:
+            noise[layout.split] = singles.classes_sigma
+        elif layout.split >= 0:  # the sums over the cells of the smallest marginal
+            a = min(range(len(singles.sums)), key=lambda a: len(singles.sums[a]))
+            noise[layout.split] = singles.sigmas[a] * math.sqrt(len(singles.sums[a]))
+        return [MeasuredCells(b.first_codes(), noise[j] / num_rows) for j, b in enumerate(layout.binnings)]
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.
@@ -355,7 +369,7 @@ class TableRelease:
         """
         arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
         tree = {"rows": encode(self.rows, arrays, "rows"), "seed": self.seed, "num_rows": self.table.num_rows}
-        text = report(self.table, self.schema, self.statement, self.target)
+        text = report(self.table, self.schema, self.statement, self.target, self.measurement.measured_cells)
         added = {
             "rows.npz": arrays_writer(arrays, tree),
             "synthetic.parquet": lambda path: write_table(path, self.table),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,31 @@ class Section:
 
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredCells:
+    """The cells of a column whose rows were counted with noise.
+
+    Attributes:
+      edges: the first code of every cell, and the number of codes, [cells + 1].
+      noise: standard deviation of the noise of the share of rows in one cell.
+    """
+
+    edges: Int64[np.ndarray, "ends"]
+    noise: float
+
+    def error(self, codes: Int[np.ndarray, "n"]) -> float:
+        """Standard deviation of the noise of the share of rows in all cells that have one of these codes."""
+        cells = np.searchsorted(self.edges, codes, side="right")
+        return self.noise * math.sqrt(len(np.unique(cells)))
+
+    def error_between(self, first: int, end: int) -> float:
+        """The same for the codes from ``first`` to ``end`` − 1."""
+        low, high = np.searchsorted(self.edges, [first, end], side="left")
+        low -= int(self.edges[low] != first)
+        return self.noise * math.sqrt(high - low)
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
 class ReportData:
     """The public data of a report.
 
@@ -48,6 +75,7 @@ class ReportData:
       codes: category codes of the rows that the report is computed from, [n, d].
       num_rows: number of synthetic rows. It exceeds n if the report is computed from a part of them.
       target: the index of the column that the other columns are meant to predict, or None.
+      cells: those that were counted, for each column, or None if they are not known.
     """
 
     schema: Schema
@@ -55,14 +83,22 @@ class ReportData:
     codes: Int64[np.ndarray, "n d"]
     num_rows: int
     target: int | None
+    cells: Sequence[MeasuredCells] | None = None
 
     @classmethod
-    def create(cls, table: pa.Table, schema: Schema, statement: dict[str, Any], target: str | None) -> ReportData:
+    def create(
+        cls,
+        table: pa.Table,
+        schema: Schema,
+        statement: dict[str, Any],
+        target: str | None,
+        cells: Sequence[MeasuredCells] | None = None,
+    ) -> ReportData:
         """The data of a table. At most 40 000 rows are used, evenly spaced in the table."""
         num_rows = table.num_rows
         num_used = min(num_rows, _MAX_ROWS)
         codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)))
-        return cls(schema, statement, codes, num_rows, None if target is None else schema.index(target))
+        return cls(schema, statement, codes, num_rows, None if target is None else schema.index(target), cells)
 
     @property
     def columns(self) -> list[tuple[Column, Int[np.ndarray, "n"]]]:

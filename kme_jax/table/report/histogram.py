@@ -12,7 +12,8 @@ from jaxtyping import Bool, Int, Shaped
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
-from kme_jax.table.report.words import label_of, number, percent, range_of, shortened, text_width
+from kme_jax.table.report.data import MeasuredCells
+from kme_jax.table.report.words import label_of, number, percent, range_of, shortened, text_width, with_error
 
 _HISTOGRAM_BINS = 40
 _ATOM = 0.03  # share of rows from which on a value is drawn by itself
@@ -34,6 +35,7 @@ class Rectangle(NamedTuple):
       x, y, width, height: where it is, in units of the drawing.
       title: its values and their share of the rows.
       broken: whether it is longer than drawn.
+      error: the standard error of its length, or 0 if none is drawn.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Rectangle(NamedTuple):
     height: float
     title: str
     broken: bool
+    error: float
 
 
 @short_repr
@@ -94,12 +97,13 @@ class Histogram:
     all_values: str
 
 
-def histogram_of(column: Column, codes: Int[np.ndarray, "n"]) -> Histogram | None:
+def histogram_of(column: Column, codes: Int[np.ndarray, "n"], cells: MeasuredCells | None = None) -> Histogram | None:
     """The histogram of a column with an order; None if all values are missing.
 
     Args:
       column: the column.
       codes: category codes of its rows, [n].
+      cells: those that were counted, for the errors of bars; None for no errors.
     """
     num_rows = len(codes)
     values, counts = np.unique(codes[codes != column.num_values], return_counts=True)
@@ -138,22 +142,25 @@ def histogram_of(column: Column, codes: Int[np.ndarray, "n"]) -> Histogram | Non
     def place(code: float) -> float:
         return left + (code - first) / (num_bins * width) * (right - left)
 
-    def bar(kind: str, middle: float, wide: float, share: float, title: str) -> Rectangle:
-        tall = _BARS * min(share / top, 1)
-        return Rectangle(
-            kind, middle - wide / 2, _AXIS - tall, wide, tall, f"{title}: {percent(share)}", bool(share > top)
-        )
+    def bar(kind: str, middle: float, wide: float, share: float, title: str, codes: tuple[int, int]) -> Rectangle:
+        tall, broken = _BARS * min(share / top, 1), bool(share > top)
+        error = 0.0 if cells is None else cells.error_between(*codes)
+        text, drawn_error = f"{title}: {with_error(share, error)}", 0.0 if broken else _BARS * error / top
+        return Rectangle(kind, middle - wide / 2, _AXIS - tall, wide, tall, text, broken, drawn_error)
 
     step = (right - left) / num_bins
     wide = min(step - 0.6, 24)
     bars = []
     for i in np.flatnonzero(heights):
         start = first + int(i) * width
-        title = range_of(column, start, min(start + width, column.num_values) - 1)
-        bars.append(bar("bar", left + (i + 0.5) * step, wide, heights[i], title))
-    bars += [bar("atom", place(code + 0.5), 3, share, label_of(column, code)) for code, share in spikes]
+        end = min(start + width, column.num_values)
+        title = range_of(column, start, end - 1)
+        bars.append(bar("bar", left + (i + 0.5) * step, wide, heights[i], title, (start, end)))
+    for code, share in spikes:
+        bars.append(bar("atom", place(code + 0.5), 3, share, label_of(column, code), (code, code + 1)))
     if share_missing:
-        bars.append(bar("missing", labels[0].x, 10, share_missing, "missing"))
+        codes_of_missing = (column.num_values, column.num_codes)
+        bars.append(bar("missing", labels[0].x, 10, share_missing, "missing", codes_of_missing))
     ticks = [Label(place(code + 0.5), label) for code, label in _axis(column, first, last)]
 
     quartiles = [label_of(column, _quantile(values, counts, q)) for q in (0.25, 0.5, 0.75)]

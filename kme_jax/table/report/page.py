@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from kme_jax.privacy.statement import has_noisy_count
-from kme_jax.table.report.data import ReportData, Section
+from kme_jax.table.report.data import MeasuredCells, ReportData, Section
 from kme_jax.table.report.rendering import environment
 from kme_jax.table.report.sections import SECTIONS
 from kme_jax.table.report.words import power
 from kme_jax.table.schema import Schema
 
 
-def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: str | None = None) -> str:
+def report(
+    table: pa.Table,
+    schema: Schema,
+    statement: dict[str, Any],
+    target: str | None = None,
+    cells: Sequence[MeasuredCells] | None = None,
+) -> str:
     """The report of a release, as HTML that needs no other file and no network. A release always has the same report.
 
     Args:
@@ -22,12 +29,13 @@ def report(table: pa.Table, schema: Schema, statement: dict[str, Any], target: s
       schema: of the columns.
       statement: the privacy statement.
       target: the name of the column that the other columns are meant to predict, or None.
+      cells: those that were counted, for each column; None to show no errors of shares.
 
     Raises:
       ModuleNotFoundError: Jinja2 is not installed.
     """
     page = environment().get_template("page.html")
-    data = ReportData.create(table, schema, statement, target)
+    data = ReportData.create(table, schema, statement, target, cells)
     sections = [section for section in (make(data) for make in SECTIONS) if section is not None]
     return page.render(
         private=statement["private"],

@@ -58,6 +58,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.{int(0 < share < 1)}f}\N{NO-BREAK SPACE}%"
 
 
+def with_error(share: float, error: float) -> str:
+    """A share in [0, 1] in per cent, with its standard error if that is at least 0.05 %."""
+    if error < 0.0005:
+        return percent(share)
+    return f"{100 * share:.1f} ± {100 * error:.1f} %".replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def label_of(column: Column, code: int) -> str:
     """The value of a code that does not stand for missing cells."""
     if not isinstance(column, Numeric):
