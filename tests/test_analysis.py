@@ -235,7 +235,7 @@ def test_estimates_of_all_methods(released, replicates):
     assert direct.population
     with pytest.raises(ValueError, match="method must be direct or bootstrap"):
         estimate(released, "mean(age)", method="best")
-    with pytest.raises(ValueError, match="expected the release of a table"):
+    with pytest.raises(ValueError, match="expected a release of points or of a table"):
         estimate(released.table, "mean(age)")
 
 

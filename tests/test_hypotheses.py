@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -55,6 +57,7 @@ def _measured(template, rows, seed, budget=BUDGET):
 
 
 def _released(measured, points):
+    """A release with other points, because a synthesis takes seconds."""
     weights = np.full(len(points), 1 / len(points))
     return Release(measured, WeightedSample(np.clip(points, -4, 4), weights, measured.noisy.mechanism), 0)
 
@@ -106,8 +109,15 @@ def test_distances_that_cannot_be(template):
     with pytest.raises(ValueError, match="different features"):
         mmd(template, other)
     wider = Bounds.create(np.full(2, -5.0), np.full(2, 4.0), ("x", "y"))
+    released = _released(template, rows)
     with pytest.raises(ValueError, match="different features"):
-        two_sample_test(template, measure(rows, KERNEL, budget=BUDGET, bounds=wider))
+        two_sample_test(released, measure(rows, KERNEL, budget=BUDGET, bounds=wider))
+    with pytest.raises(ValueError, match="both are the same measurement"):
+        two_sample_test(released, released)
+    with pytest.raises(ValueError, match="a measurement has no points"):
+        two_sample_test(template, rows)
+    with pytest.raises(ValueError, match="expected rows of numbers or a release of points, got a table"):
+        two_sample_test(released, _people(rng, 30))
     with pytest.raises(ValueError, match="expected 2 columns"):
         mmd(template, rows[:, :1])
     with pytest.raises(ValueError, match="at least 2 rows"):
@@ -115,9 +125,16 @@ def test_distances_that_cannot_be(template):
     with pytest.raises(ValueError, match="expected a release of points"):
         mmd(rows, rows)
     with pytest.raises(ValueError, match="two measurements have no points"):
-        mmd(template, template, population=True)
+        mmd(template, _measured(template, rows, 3), population=True)
     points = measure(rows, KERNEL, rows[:5], budget=BUDGET)
     assert mmd(points, rows).value < 1
+    weighted = Release(points, WeightedSample(rows[:5], np.full(5, 0.2), points.noisy.mechanism), 0)
+    assert 0 < two_sample_test(weighted, rows).p_value <= 1
+    far = np.where(np.arange(100)[:, None] < 5, 1e200, rows)  # rows beyond the reach count as zero on both sides
+    assert np.isfinite(two_sample_test(weighted, far).statistic)
+    laplace = measure(rows, KERNEL, rows[:5], budget=PrivacyBudget(1.0, 0.0), noise="laplace")
+    with pytest.raises(ValueError, match="for Gaussian noise, and this release has laplace noise"):
+        two_sample_test(dataclasses.replace(weighted, measurement=laplace), rows)
     with pytest.raises(ValueError, match="needs Fourier features"):
         mmd(points, rows, population=True)
 
@@ -151,24 +168,41 @@ def test_p_values_are_those_of_chi_square():
     assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", ["public", "release"])
+@pytest.mark.parametrize("kind", [20, 100, 800, "release"])
 def test_the_level_of_the_two_sample_test(template, kind):
     """P-values of 100 true hypotheses are uniform: the share of small ones, and their mean."""
     p_values = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        measured, others = _measured(template, _rows(rng, 800), seed), _rows(rng, 800)
-        other = others if kind == "public" else _released(_measured(template, others, 1000 + seed), _rows(rng, 300))
-        p_values.append(two_sample_test(measured, other, seed=seed).p_value)
+        number = kind if isinstance(kind, int) else 800
+        measured, others = _measured(template, _rows(rng, 800), seed), _rows(rng, number)
+        other = _measured(template, others, 1000 + seed) if kind == "release" else others
+        p_values.append(two_sample_test(_released(measured, _rows(rng, 300)), other, seed=seed).p_value)
     p_values = np.asarray(p_values)
     assert (p_values <= 0.05).mean() <= 0.13  # 3.7 standard errors
     assert 0.38 < p_values.mean() < 0.62
     assert (p_values <= 0.5).mean() > 0.3
 
 
+def test_rare_and_repeated_rows_keep_the_level(template):
+    """Half of the rows have one value, and one in fifty is far away. Few public rows hardly show where rows vary."""
+
+    def rows(rng, number):
+        values = np.where(rng.random((number, 1)) < 0.5, 1.0, rng.normal(size=(number, 2)))
+        return np.where(rng.random((number, 1)) < 0.02, -3.5, values)
+
+    p_values = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        released = _released(_measured(template, rows(rng, 5000), seed), rows(rng, 500))
+        p_values.append(two_sample_test(released, rows(rng, 50), seed=seed).p_value)
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.13
+
+
 def test_the_two_sample_test_finds_a_shift(template):
     rng = np.random.default_rng(3)
-    measured = _measured(template, _rows(rng, 2000), 0)
+    measured = _released(_measured(template, _rows(rng, 2000), 0), _rows(rng, 300))
+    assert two_sample_test(measured, np.full((500, 2), 3.9)).p_value < 0.001  # rows that do not vary
     result = two_sample_test(measured, _rows(rng, 2000, 0.2))
     assert result.p_value < 0.001
     assert result.statistic > 3
@@ -224,6 +258,24 @@ def test_the_level_of_the_test_of_tables(relation):
     assert against_rows[0].p_value == pytest.approx(min(1.0, 4 * min(against_rows[0].parts.values())))
 
 
+def test_few_public_rows_keep_the_level_of_tables():
+    """A category of forty values, and 100 public rows."""
+    schema = Schema((Categorical("code", tuple(f"c{i}" for i in range(40))), Numeric("age", 0, 99, integer=True)))
+
+    def rows(rng, number):
+        codes = np.stack([rng.integers(0, 40, number), rng.integers(0, 100, number)], axis=1)
+        return schema.decode(codes)
+
+    p_values = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        measured = measure_table(rows(rng, 20_000), schema, budget=BUDGET, secure=False, seed=seed)
+        released = TableRelease(measured, None, rows(rng, 2000), 0)
+        p_values.append(two_sample_test(released, rows(rng, 100), seed=seed).parts["code"])
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.15
+    assert 0.35 < np.mean(p_values) < 0.65
+
+
 def test_the_test_of_tables_finds_the_column(tmp_path):
     rng = np.random.default_rng(6)
     released = _table_release(rng, 4000)
@@ -231,12 +283,19 @@ def test_the_test_of_tables_finds_the_column(tmp_path):
     assert min(result.parts, key=result.parts.get) == "pay"
     assert result.p_value < 0.02
     assert two_sample_test(released, _people(rng, 4000, towns=(0.5, 0.3, 0.2))).parts["town"] < 0.02
+    constant = _people(rng, 500).set_column(0, "age", pa.array([99] * 500))
+    assert two_sample_test(released, constant).parts["age"] < 1e-3
     path = tmp_path / "public.parquet"
     pa.parquet.write_table(_people(np.random.default_rng(7), 500), path)
     again = two_sample_test(released, _people(np.random.default_rng(7), 500))
     assert two_sample_test(released, path).parts == again.parts
     with pytest.raises(ValueError, match="at least 20 public rows"):
         two_sample_test(released, _people(rng, 10))
+    with pytest.raises(ValueError, match="both are the same measurement"):
+        two_sample_test(released, released)
+    points = measure(np.zeros((30, 1)), KERNEL, np.zeros((2, 1)), budget=BUDGET)
+    with pytest.raises(ValueError, match="expected a table, got a release of points"):
+        two_sample_test(released, points)
     fewer = Schema(SCHEMA.columns[:-1])
     measured = measure_table(_people(rng, 100).drop(["rich"]), fewer, budget=BUDGET, secure=False)
     with pytest.raises(ValueError, match="schemas of the two releases differ"):
@@ -291,8 +350,10 @@ def test_what_cannot_be_tested_for_independence(template):
     ):
         with pytest.raises(ValueError, match=message):
             independence_test(released, *columns)
-    with pytest.raises(ValueError, match="expected a release of points"):
+    with pytest.raises(ValueError, match="expected a release of points with synthetic points, got a Measurement"):
         independence_test(template, 0, 1)
+    with pytest.raises(ValueError, match="all synthetic points have the same value"):
+        independence_test(_released(template, np.zeros((50, 2))), 0, np.int64(1))
     proposal = NormalProposal.create(np.zeros(2), 2.0)
     random = measure(_rows(rng, 100), Laplacian(gamma=1.0), proposal, budget=BUDGET, num_features=20)
     with pytest.raises(ValueError, match="needs a LatticeMap"):
@@ -309,12 +370,14 @@ def test_the_command(template, tmp_path, monkeypatch, capsys):
     released.save("published")
     np.save("public.npy", _rows(rng, 500, 0.5))
     assert cli.main(["test", "published", "public.npy"]) == 0
-    printed = capsys.readouterr().out.splitlines()
+    printed, warned = capsys.readouterr()
+    printed = printed.splitlines()
+    assert "public only if public.npy is" in warned
     expected = two_sample_test(released, np.load("public.npy"))
     assert printed[0] == str(expected)
     assert printed[1] == f"squared distance (MMD²): {mmd(released, np.load('public.npy'))}"
-    assert cli.main(["test", "published", "published"]) == 0
-    capsys.readouterr()
+    shutil.copy("public.npy", "private.npy")
+    pathlib.Path("private.npy.ledger").touch()
     assert cli.main(["test", "published", "--independent=x,y"]) == 0
     assert capsys.readouterr().out == f"{independence_test(released, 'x', 'y')}\n"
     for words, message in (
@@ -322,6 +385,8 @@ def test_the_command(template, tmp_path, monkeypatch, capsys):
         (["test", "published", "public.npy", "--independent=x,y"], "or else --independent"),
         (["test", "published", "--independent=x"], "expected two columns"),
         (["test", "published", "nowhere.csv"], "no such file"),
+        (["test", "published", "published"], "both are the same measurement"),
+        (["test", "published", "private.npy"], "has a ledger, so it is private"),
     ):
         assert cli.main(words) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]

@@ -1,6 +1,6 @@
 """How often intervals for released points contain the private statistic.
 
-python -m experiments.inference.coverage                              # 100 releases in each of six settings
+python -m experiments.inference.coverage                              # 50 releases in each of six settings
 python -m experiments.inference.coverage --dims=2 --epsilons=1 --num_releases=20
 
 Private rows are new for each release: ten normal clusters at random places, as in the figures of Balog et al. 2018,
@@ -65,7 +65,7 @@ class PointsCoverageConfig(Config):
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
     num_features: int = flag(2000, "J, features of the kernel; fewer are used in one and two columns.", quick=200)
     gamma_scale: float = flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.", quick=0.1)
-    num_releases: int = flag(100, "Tables, each released at each ε.", quick=2)
+    num_releases: int = flag(50, "Tables, each released at each ε.", quick=2)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")
 
     def validate(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.estimates import Estimate, check_level
 from kme_jax.analysis.point_queries import PointsQuery
@@ -49,7 +51,8 @@ def estimate(
       release: of points, with bounds or a proposal; or of a table.
       query: "mean(income)", "sd(age)", "median(age)", "quantile(income, 0.9)" or "share(age>=65)". It may be followed
         by "where" and conditions, such as "where age>=18 and age<65"; and, for a table, by "by" and the name of a
-        column. For points there are "correlation(age, income)" and "slope(income, age)", too.
+        column. For points there are "correlation(age, income)" and "slope(income, age)", too, and limits must lie
+        between the values of a discrete column, such as "share(age>=64.5)".
       level: of the interval.
       method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them.
       population: whether the question is about the population from which the private rows were drawn at random.
@@ -88,7 +91,9 @@ def estimate(
     check_level(level)
     measurement = release.measurement if isinstance(release, Release) else release
     draws = posterior_draws(release, seed=seed, progress=progress) if replicates is None else replicates
-    if not isinstance(draws, PosteriorDraws) or draws.measurement is not measurement:
+    if not isinstance(draws, PosteriorDraws) or not np.array_equal(
+        draws.measurement.noisy.coordinates, measurement.noisy.coordinates
+    ):
         raise ValueError("replicates: they are of another release")
     names = columns_of(measurement)
     return draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)

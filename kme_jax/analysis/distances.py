@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Real
 
-from kme_jax._numerics.precision import check_columns, check_points
+from kme_jax._numerics.precision import check_columns, check_points, float64
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate
-from kme_jax.embedding import mean_embedding
+from kme_jax.embedding import mean_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.points.release import Measurement, Release
-from kme_jax.privacy.mechanisms import noise_of
+from kme_jax.privacy.mechanisms import NoisyEmbedding, noise_of
 from kme_jax.storage.codec import encode
 
 PointsRelease = Release | Measurement
@@ -77,28 +77,49 @@ def _side_of_release(measurement: Measurement) -> Side:
 def _side_of_other(measurement: Measurement, other: Any) -> Side:
     if isinstance(other, Release | Measurement):
         second = measurement_of(other)
+        if np.array_equal(measurement.noisy.coordinates, second.noisy.coordinates):
+            raise ValueError(
+                "both are the same measurement: a distance and a test need two releases, with noise of their own"
+            )
         if not _have_equal_features(measurement, second):
             raise ValueError(
                 "the releases have different features: they need the same bounds or proposal, kernel, number of "
                 "features and seed"
             )
         return _side_of_release(second)
+    if hasattr(other, "schema"):
+        raise ValueError("other: expected rows of numbers or a release of points, got a table")
     rows = features_rows(measurement, other)
     mean = mean_embedding(measurement.noisy.feature_map, rows).coordinates
     return Side(np.asarray(mean, np.float64), 0.0, 0.0, len(rows))
 
 
 def features_rows(measurement: Measurement, rows: Real[AnyArray, "n d"]) -> Float64[np.ndarray, "n d"]:
-    """Public rows as the feature map expects them: scaled by the bounds if there are any, [n, d].
+    """Public rows as the feature map expects them, [n, d].
+
+    With bounds they are scaled, and what is beyond a bound or missing is moved, as for the private rows.
 
     Raises:
-      ValueError: they are no finite numbers of shape [n, d], or there are less than two.
+      ValueError: they do not have the shape [n, d], there are less than two, or without bounds one is not finite.
     """
-    points = np.asarray(check_points(rows, "rows"), np.float64)
+    if measurement.bounds is None:
+        points = np.asarray(check_points(rows, "rows"), np.float64)
+    else:
+        points = np.asarray(private_points(rows), np.float64)
     check_columns(points, measurement.noisy.feature_map.dim, "rows")
     if len(points) < 2:
         raise ValueError(f"rows: expected at least 2 rows, got {len(points)}")
     return points if measurement.bounds is None else measurement.bounds.to_unit(points)
+
+
+def check_gaussian(noisy: NoisyEmbedding) -> None:
+    """Refuses noise for which the tests have no quantiles.
+
+    Raises:
+      ValueError: the noise is not Gaussian.
+    """
+    if noisy.mechanism.noise != "gaussian":
+        raise ValueError(f"release: the test is for Gaussian noise, and this release has {noisy.mechanism.noise} noise")
 
 
 def _have_equal_features(first: Measurement, second: Measurement) -> bool:
@@ -122,10 +143,11 @@ def mmd(
     """The squared maximum mean discrepancy (MMD) of Gretton et al. (2012), with an interval for the noise. Unbiased.
 
     It is ‖μ − ν‖² for the embeddings of the private rows and of the other rows, in the features of the release. The
-    estimate may be negative, because the noise is subtracted on average. Its standard error is exact for a given
-    distance, which is estimated. The interval is symmetric, and good if F is large or the distance exceeds the noise.
+    estimate may be negative, because the noise is subtracted on average. Its standard error is that of the noise for
+    the distance that was found. The interval is symmetric, and good if F is large or the distance exceeds the noise.
 
-    Other rows must be public. A distance to private rows is not private: this function adds no noise for them.
+    Other rows must be public. A distance to private rows is not private: this function adds no noise for them. With
+    bounds, other rows are moved into them, and missing cells to the middle, as it was done with the private rows.
 
     Args:
       release: of points, or its measurement.
@@ -135,8 +157,9 @@ def mmd(
       level: of the interval.
 
     Raises:
-      ValueError: it is no release of points; releases have different features; rows have another number of columns, or
-        are less than two; or the population is asked for, and the map is none of Fourier features.
+      ValueError: it is no release of points; releases have different features, or are the same; rows have another
+        number of columns, or are less than two; or the population is asked for, and the map is none of Fourier
+        features, or there are no points to estimate its covariance from.
 
     Examples:
       >>> import numpy as np
@@ -154,16 +177,15 @@ def mmd(
     num_features, variance = len(first.mean), first.variance + second.variance
     # The noise of two releases is independent: Var Σ(ξ − ξ′)² = F (Var ξ² + Var ξ′² + 4 σ² σ′²).
     fourth = first.fourth + second.fourth + 4 * first.variance * second.variance
-    raw = float(np.square(first.mean - second.mean).sum())
-    value = raw - num_features * variance
-    error = 4 * variance * max(value, 0.0) + num_features * fourth
+    value = float(np.square(first.mean - second.mean).sum()) - num_features * variance
+    error = num_features * fourth
     if population:
         feature_map = measurement_of(release).noisy.feature_map
-        traces = [_trace(feature_map, side) for side in (first, second)]
-        value -= sum(trace / side.num_rows for trace, side in zip(traces, (first, second), strict=True))
+        value -= sum(_trace(feature_map, side) / side.num_rows for side in (first, second))
         scale = 1 / first.num_rows + 1 / second.num_rows
         root = covariance_root(release, other)
         error += _sampling_variance(first.mean - second.mean, variance, scale, root)
+    error += 4 * variance * max(value, 0.0)
     return Estimate.of(value, math.sqrt(error), level, method="direct", population=population)
 
 
@@ -191,33 +213,38 @@ def _sampling_variance(difference: Float64[np.ndarray, "F"], variance: float, sc
       scale: c.
       root: R with RᵀR = Σ, [m, F].
     """
-    trace, squared = float(np.square(root).sum()), float(np.square(root @ root.T).sum())
+    trace = float(np.square(root).sum())
+    squared = max(0.0, float(np.square(root @ root.T).sum()) - trace**2 / (len(root) - 1))  # without its bias
     # E (δ + s + ξ)ᵀ Σ (δ + s + ξ) = δᵀ Σ δ + c tr Σ² + σ² tr Σ
     linear = max(0.0, float(np.square(root @ difference).sum()) - scale * squared - variance * trace)
     return 4 * scale * linear + 2 * scale**2 * squared + 4 * scale * variance * trace
 
 
 def covariance_root(release: PointsRelease, other: Any, *, seed: int = 0) -> Float64[np.ndarray, "m F"]:
-    """R with RᵀR = Σ, an estimate of the covariance of the features of a row, from at most 1000 public points.
+    """R with RᵀR = Σ, an estimate of the covariance of the features of a row, from public points.
 
-    They are the public rows, or else synthetic points of both releases.
+    These are at most 1000 public rows, and 1000 synthetic points of each release. With public rows alone, Σ would be
+    too small exactly where these rows happen to vary little.
 
     Raises:
-      ValueError: both are measurements, which have no points.
+      ValueError: there are no points: both are measurements.
     """
     rng, measurement = np.random.default_rng(seed), measurement_of(release)
-    if isinstance(other, Release | Measurement):
-        samples = [side.sample for side in (release, other) if isinstance(side, Release)]
-        if not samples:
-            raise ValueError("release: two measurements have no points; synthesise() makes a release with points")
-        places = [_drawn(sample.weights, _REFERENCE // len(samples), rng) for sample in samples]
-        rows = np.concatenate([sample.points[chosen] for sample, chosen in zip(samples, places, strict=True)])
-        rows = features_rows(measurement, rows)
-    else:
-        rows = features_rows(measurement, other)
-        if len(rows) > _REFERENCE:
-            rows = rows[rng.choice(len(rows), _REFERENCE, replace=False)]
-    features = np.asarray(measurement.noisy.feature_map(rows), np.float64)
+    parts = []
+    for side in (release, other):
+        if isinstance(side, Release):
+            chosen = _drawn(side.sample.weights, _REFERENCE, rng)
+            parts.append(features_rows(measurement, side.sample.points[chosen]))
+        elif not isinstance(side, Measurement):
+            rows = features_rows(measurement, side)
+            parts.append(rows if len(rows) <= _REFERENCE else rows[rng.choice(len(rows), _REFERENCE, replace=False)])
+    if not parts:
+        raise ValueError("release: two measurements have no points; synthesise() makes a release with points")
+    rows, feature_map = np.concatenate(parts), measurement.noisy.feature_map
+    covered = np.asarray(feature_map.covers(rows))
+    with float64():
+        features = np.array(feature_map(np.where(covered[:, None], rows, 0.0)), np.float64)
+    features[~covered] = 0
     return (features - features.mean(axis=0)) / math.sqrt(len(features) - 1)
 
 

@@ -73,6 +73,8 @@ class Estimate:
         return cls(value, standard_error, value - half, value + half, level, bias, method, population)
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "no answer: no rows of the release count"
         ends = f"[{html.number(self.low)}, {html.number(self.high)}]"
         return f"{html.number(self.value)} ± {html.number(self.standard_error)}, {100 * self.level:g} % {ends}"
 

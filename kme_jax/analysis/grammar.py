@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 
-_QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL)
+_QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL | re.IGNORECASE)
 
 
 @short_repr

@@ -17,11 +17,13 @@ independent, and such rows are drawn from the synthetic points. That of the nois
 from __future__ import annotations
 
 import math
+import numbers
 
 import numpy as np
 from jaxtyping import Complex128, Float64, Int
 
 from kme_jax._numerics.precision import MAX_SEED
+from kme_jax.analysis.distances import check_gaussian
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.points.release import Release
@@ -59,7 +61,8 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
       True
     """
     if not isinstance(release, Release):
-        raise ValueError(f"release: expected a release of points, got a {type(release).__name__}")
+        raise ValueError(f"release: expected a release of points with synthetic points, got a {type(release).__name__}")
+    check_gaussian(release.noisy)
     feature_map, seed = release.noisy.feature_map, check_integer("seed", seed, 0, MAX_SEED)
     if not isinstance(feature_map, LatticeMap):
         raise ValueError(
@@ -115,17 +118,21 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
         noisy = noise_both - means[1] * noise_one - means[0] * noise_two - noise_one * noise_two
         simulated.append(statistic(sampled + heights * noisy))
     expected = np.concatenate(simulated)
+    average = float(expected.mean())
+    if not average > 0:
+        raise ValueError("columns: all synthetic points have the same value in one of them")
     p_value = (1 + int((expected >= found).sum())) / (1 + len(expected))
     names = [release.columns[column] for column in columns]
     hypothesis = f"{names[0]} and {names[1]} are independent"
-    return TestResult(hypothesis, found / float(expected.mean()), p_value)
+    return TestResult(hypothesis, found / average, p_value)
 
 
 def _index(names: tuple[str, ...], column: str | int) -> int:
-    if isinstance(column, str) and column in names:
-        return names.index(column)
-    if isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
-        return column
+    if isinstance(column, str):
+        if column in names:
+            return names.index(column)
+    elif isinstance(column, numbers.Integral) and 0 <= int(column) < len(names):
+        return int(column)
     raise ValueError(f"column: expected one of {', '.join(names)} or its index, got {column!r}")
 
 

@@ -13,12 +13,12 @@ from kme_jax._numerics.short_repr import short_repr
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class TestResult:
-    """The result of a test of a hypothesis. Public.
+    """The result of a test of a hypothesis. Public if the other rows of the test are.
 
     Attributes:
       hypothesis: what the test may reject, as a sentence.
       statistic: its size grows with the evidence against the hypothesis. It is about 1 on average if the hypothesis is
-        true.
+        true. For a table it is that of the column with the smallest p-value.
       p_value: the probability of a statistic of at least this size if the hypothesis is true, about.
       parts: for a table, the p-value of each column by itself, not adjusted for their number. Empty for points.
     """

@@ -1,4 +1,4 @@
-"""Questions about points as text: mean(income) where age>=65, correlation(age, income)."""
+"""Questions about points as text: mean(income) where age>=64.5, correlation(age, income)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from jaxtyping import Bool, Float, Float64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.grammar import check_known, column_and_quantile, conditions_of, parts_of
 
-EXAMPLES = "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65), correlation(age, pay), slope(pay, age)"
+EXAMPLES = (
+    "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=64.5), correlation(age, pay), slope(pay, age)"
+)
 _OF_ONE = ("mean", "sd", "median")
 _OF_TWO = ("correlation", "slope")
 _COMPARED = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
+_OF_DISCRETE = "points are smooth: ask for a range with limits between values, such as age>=64.5 and age<65.5"
 _COMPARISONS: dict[str, Callable[..., Bool[np.ndarray, "M"]]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
     "<": operator.lt,
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
 }
 
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """A condition on one column, such as age>=65.
+    """A condition on one column, such as age>=64.5.
 
     Attributes:
       column: its name.
-      comparison: one of = != < <= > >=.
+      comparison: one of < <= > >=.
       value: to compare with.
     """
 
@@ -60,9 +60,11 @@ class Condition:
             value = math.nan
         if match is None or math.isnan(value):
             raise ValueError(
-                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of = != < <= > >=, and a "
-                "number: age>=65"
+                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of < <= > >=, and a number: "
+                "age>=64.5"
             )
+        if match[1] not in _COMPARISONS:
+            raise ValueError(f"condition {text!r}: {_OF_DISCRETE}")
         return cls(name, match[1], value)
 
 
@@ -104,7 +106,7 @@ class PointsQuery:
             raise ValueError(f"query {text!r}: there are no groups in points; use where with a range")
         columns, quantile, share = (), None, ()
         if parts.statistic == "share":
-            share = _conditions(text, parts.inside, names)
+            share = _conditions(text, parts.inside or "nothing", names)
         elif parts.statistic == "quantile":
             name, quantile = column_and_quantile(text, parts.inside)
             columns = (name,)
@@ -117,18 +119,19 @@ class PointsQuery:
         return cls(text, parts.statistic, columns, quantile, share, _conditions(text, parts.where, names))
 
     def answer(self, names: Sequence[str], points: Float[np.ndarray, "M d"], weights: Float[np.ndarray, "M"]) -> float:
-        """The statistic of weighted points [M, d]; NaN if no point counts.
+        """The statistic of weighted points [M, d]; NaN if no weight counts.
 
         Args:
           names: of the d columns.
           points: z.
-          weights: w, not negative.
+          weights: w. Some may be negative.
         """
         values = {name: points[:, i] for i, name in enumerate(names)}
-        kept = _meet(values, self.where, len(points)) & (weights > 0)
-        if not kept.any():
+        kept = _meet(values, self.where, len(points)) & (weights != 0)
+        total = weights[kept].sum()
+        if not total > 0:
             return math.nan
-        weights = weights[kept] / weights[kept].sum()
+        weights = weights[kept] / total
         if self.statistic == "share":
             return float(weights @ _meet(values, self.share, len(points))[kept])
         first, *others = (values[name][kept] for name in self.columns)
@@ -137,13 +140,13 @@ class PointsQuery:
             return mean
         if self.statistic in _OF_ONE or self.quantile is not None:
             if self.statistic == "sd":
-                return math.sqrt(weights @ np.square(first - mean))
+                return math.sqrt(max(weights @ np.square(first - mean), 0))
             return _quantile(first, weights, 0.5 if self.quantile is None else self.quantile)
         second = others[0] - weights @ others[0]
         covariance, variance = float(weights @ ((first - mean) * second)), float(weights @ np.square(second))
         if self.statistic == "slope":
             return covariance / variance if variance > 0 else math.nan
-        scale = math.sqrt(variance * float(weights @ np.square(first - mean)))
+        scale = math.sqrt(max(variance * float(weights @ np.square(first - mean)), 0))
         return covariance / scale if scale > 0 else math.nan
 
 
@@ -175,7 +178,10 @@ def _meet(
 
 
 def _quantile(values: Float[np.ndarray, "M"], weights: Float64[np.ndarray, "M"], share: float) -> float:
-    """The quantile of weighted values, linear between the middles of their steps."""
+    """The quantile of weighted values, linear between the middles of their steps.
+
+    The cumulative distribution is made to increase where weights are negative.
+    """
     order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order]) - weights[order] / 2
+    cumulative = np.maximum.accumulate(np.cumsum(weights[order]) - weights[order] / 2)
     return float(np.interp(share, cumulative, values[order]))

@@ -1,18 +1,30 @@
 """Intervals for any statistic of released points, from draws of the posterior of the private distribution.
 
 The noise of a release is known exactly, so Bayes' rule gives the distribution of what was measured. The synthesis
-samples this posterior, see ``kme_jax.synthesis.posterior``, and keeps its mean. Here the draws themselves are kept.
+samples this posterior, see ``kme_jax.synthesis.posterior``, and keeps its mean. Here the draws ν themselves are kept.
 Each is a distribution of rows that explains the noisy embedding up to its noise. Any statistic of all draws has a mean
 and a standard deviation, which is the standard error that the noise of privacy causes (Bernstein & Sheldon 2018). This
 is post-processing: it spends nothing.
 
+Draws are mixtures of normal distributions. Private rows are not, so that draws alone would be biased: they lose a part
+of a skewed tail, for instance, and the mean with it. Therefore each draw is corrected by what the noisy embedding β
+says beyond it. Let the private rows have the density u relative to a measure m, beside the draw, where values of u are
+independent with mean 0 and variance τ². Given β, and with new noise ξ of variance σ², their part beside the draw is
+
+    η = W Ψ (Ψᵀ W Ψ + (σ²/τ²) I)⁻¹ (β + ξ − ψ(ν))
+
+for points of m with weights W and features Ψ without their means. The draw becomes ν + η, whose weights may be
+negative. For a function h with h ≈ aᵀψ + constant on m, Σ η h is aᵀ(β + ξ − ψ(ν)). So ν + η has the mean aᵀβ of h,
+which is unbiased whatever the private rows are, and its standard deviation is σ‖a‖. For what features do not say,
+h − aᵀψ, draws differ as before. m is half the mean of the draws, and half the bounds or the proposal. So it reaches
+where draws have nothing. τ² is 10/N, ten times the variance that sampling N rows would cause.
+
 Features of a kernel say little about details that are much finer than its length. Draws differ in such details, so
 intervals of statistics that depend on them are wide: a share of rows beyond a limit has a wider interval than a mean.
-
-What intervals cover: draws are right on average over distributions like those of the prior, mixtures of normal
-distributions within the proposal. ``experiments.inference.coverage`` shows how often intervals contain the private
-statistic for other distributions. If the sampler did not converge, there are no intervals, because no mixture explains
-the noisy embedding.
+Draws are smooth, so a value that many private rows share is spread out. In a column of whole numbers, a limit must lie
+between two of them: ask for age>=64.5.
+``experiments.inference.coverage`` shows how often intervals contain the private statistic. If the sampler did not
+converge, there are no intervals, because no mixture explains the noisy embedding.
 """
 
 from __future__ import annotations
@@ -24,17 +36,23 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.linalg
 import scipy.special
+from jaxtyping import Float64
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate, check_level, number_of
+from kme_jax.domain import NormalProposal, unit_box
 from kme_jax.points.release import Measurement, Release
 from kme_jax.privacy.budget import check_integer
 from kme_jax.synthesis.posterior import posterior_mean
 from kme_jax.synthesis.sample import WeightedSample
 
-_POINTS_PER_DRAW = 8192
+_POINTS_PER_DRAW = 4096
+_EVERY = 2  # draws follow each other closely: every second one is used
+_ANCHORS = 1200  # points of m
+_TAU_SQUARED = 10.0  # τ² N
 
 
 @short_repr
@@ -44,7 +62,8 @@ class PosteriorDraws:
 
     Attributes:
       measurement: of points.
-      samples: one weighted sample for each draw, in the units of the private rows. Weights are positive.
+      samples: one weighted sample for each draw, in the units of the private rows. Some weights are negative, and their
+        sum is 1.
       seed: of the draws.
     """
 
@@ -65,7 +84,7 @@ class PosteriorDraws:
             returns a number, or a mapping from names to numbers.
           level: of the interval.
           population: whether the statistic is that of the population from which the private rows were drawn at random.
-            Then N rows are drawn anew from each draw. Otherwise it is that of the private rows.
+            Then weights vary as if N rows were drawn. Otherwise it is that of the private rows.
 
         Returns:
           An :class:`Estimate`, or a dictionary of them by name.
@@ -90,9 +109,8 @@ class PosteriorDraws:
         values: list[Mapping[Any, Any]] = []
         for sample in self.samples:
             if population:
-                rows = self.measurement.statement["num_rows"]
-                drawn = rng.multinomial(rows, sample.weights / sample.weights.sum()) / rows
-                sample = dataclasses.replace(sample, points=sample.points[drawn > 0], weights=drawn[drawn > 0])
+                weights = _resampled(sample.weights, self.measurement.statement["num_rows"], rng)
+                sample = dataclasses.replace(sample, weights=weights)
             result = statistic(sample)
             values.append(result if hasattr(result, "items") else {"": result})
         estimates = {}
@@ -137,12 +155,64 @@ def posterior_draws(
             "the sampler found no mixture that explains the noisy embedding, so there are no intervals: the rows have "
             "finer structure than the mixtures have"
         )
-    samples, rng = [], np.random.default_rng(seed)
-    for centres, weights, widths in zip(mean.centres, mean.weights, mean.widths, strict=True):
-        points, shares = _points_of(centres, weights, widths, rng)
+    rng, box = np.random.default_rng(seed), None if bounds is None else unit_box(bounds.dim)
+    draws = [
+        _points_of(*draw, rng)
+        for draw in zip(mean.centres[::_EVERY], mean.weights[::_EVERY], mean.widths[::_EVERY], strict=True)
+    ]
+    if box is not None:
+        draws = [(np.clip(points, *box), weights) for points, weights in draws]
+    anchors = _anchors(draws, proposal, box, rng)
+    samples = []
+    for (points, weights), added in zip(draws, corrections(measurement, draws, anchors, rng), strict=True):
+        points = np.concatenate([points, anchors])
         points = points if bounds is None else bounds.from_unit(points)
-        samples.append(WeightedSample(points, shares, mean.mechanism))
+        samples.append(WeightedSample(points, np.concatenate([weights, added]), mean.mechanism))
     return PosteriorDraws(measurement, tuple(samples), seed)
+
+
+def _anchors(
+    draws: list[tuple[np.ndarray, np.ndarray]],
+    proposal: NormalProposal,
+    box: tuple[np.ndarray, np.ndarray] | None,
+    rng: np.random.Generator,
+) -> Float64[np.ndarray, "n d"]:
+    """Points of m: half from the draws, and half from all of the box or the proposal."""
+    half = _ANCHORS // 2
+    points, weights = (np.concatenate(arrays) for arrays in zip(*draws, strict=True))
+    own = points[rng.choice(len(points), half, p=weights / weights.sum())]
+    if box is None:
+        return np.concatenate([own, proposal.sample(half, int(rng.integers(MAX_SEED)))])
+    return np.concatenate([own, rng.uniform(*box, (half, proposal.dim))])
+
+
+def corrections(
+    measurement: Measurement,
+    draws: list[tuple[np.ndarray, np.ndarray]],
+    anchors: Float64[np.ndarray, "n d"],
+    rng: np.random.Generator,
+) -> Float64[np.ndarray, "draws n"]:
+    """η of the module's text for each draw: weights of the anchors, whose sum is 0."""
+    feature_map, mechanism = measurement.noisy.feature_map, measurement.noisy.mechanism
+    explained = [
+        feature_map.weighted_sum(points.astype(np.float32), weights.astype(np.float32)) for points, weights in draws
+    ]
+    noise = math.sqrt(mechanism.variance) * rng.standard_normal((len(draws), feature_map.num_features))
+    left = np.asarray(measurement.noisy.coordinates, np.float64) + noise - np.asarray(explained, np.float64)
+    features = np.asarray(feature_map(anchors.astype(np.float32)), np.float64)
+    features -= features.mean(axis=0)
+    system = features @ features.T / len(anchors)
+    system[np.diag_indices(len(anchors))] += mechanism.variance * mechanism.num_rows / _TAU_SQUARED
+    solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(system, lower=True), features @ left.T).T / len(anchors)
+    return solved - solved.mean(axis=1, keepdims=True)
+
+
+def _resampled(weights: Float64[np.ndarray, "M"], num_rows: int, rng: np.random.Generator) -> Float64[np.ndarray, "M"]:
+    """Weights that vary as the shares of N rows do: a normal approximation, which takes negative weights as 0."""
+    positive = np.maximum(weights, 0)
+    positive /= positive.sum()
+    steps = np.sqrt(positive / num_rows) * rng.standard_normal(len(weights))
+    return weights + steps - positive * steps.sum()
 
 
 def check_has_posterior(measurement: Any) -> None:

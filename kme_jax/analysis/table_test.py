@@ -2,9 +2,10 @@
 
 Columns are compared one by one. For each column there are noisy counts of its cells. For columns of many values there
 are also noisy sums of their scores, and of the squares of these. The noise is independent and known. Cells of an
-ordered column are grouped into at most 64 intervals of about equally many reference rows. The reference is the public
-table, or else the synthetic rows of both releases. Let φ be the indicators g of the groups and the scores of a row, d
-the difference of the means of φ, Σ its covariance, S that of the noise, c = 1/N + 1/n, V = cΣ + S, and A = Cov(φ, g).
+ordered column are grouped into at most 64 intervals of about equally many reference rows. The reference is the
+synthetic rows of both releases, or public and synthetic rows together. Let φ be the indicators g of the groups and the
+scores of a row, d the difference of the means of φ, Σ its covariance, S that of the noise, c = 1/N + 1/n, V = cΣ + S,
+and A = Cov(φ, g).
 
 For densities whose ratio is 1 + h, with a random function h of the groups of covariance K, the mean of d has the
 covariance A K Aᵀ. For an ordered column, h varies along the ranks of the values, at lengths of a half and of a tenth of
@@ -17,7 +18,8 @@ between columns. A change of the dependence between columns alone is not found.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.linalg
@@ -27,12 +29,14 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.chi_squares import check_num_public, compared
 from kme_jax.analysis.direct import rows_noise
 from kme_jax.analysis.outcome import TestResult
+from kme_jax.points.release import Measurement, Release
 from kme_jax.table.plan import Singles
 from kme_jax.table.readers import open_table
 from kme_jax.table.release import NAMES, TableRelease
 from kme_jax.table.tilt import Moments
 
 _MOST_GROUPS = 64
+_LEAST_SYNTHETIC = 1000  # synthetic rows beside public ones
 _LENGTHS = (0.5, 0.1)  # of the random functions of ranks, in shares of all rows
 HYPOTHESIS = "each column has the same distribution"
 
@@ -71,26 +75,35 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
       The result, with a p-value for each column.
 
     Raises:
-      ValueError: it is no release of a table; schemas differ; the table does not fit the schema (``FileError``); or
+      ValueError: it is no release of a table, or the other is one of points; schemas differ, or the measurement is the
+        same; the table does not fit the schema (``FileError``); or
         there are less than 20 public rows.
     """
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
-    schema = release.schema
+    schema, second, public = release.schema, None, None
+    reference = [schema.encode(release.table)]
     if isinstance(other, TableRelease):
         if other.schema != schema:
             raise ValueError("release: the schemas of the two releases differ")
-        codes = np.concatenate([schema.encode(table) for table in (release.table, other.table)])
+        ours, theirs = (side.measurement.measured[NAMES[0]].coordinates for side in (release, other))
+        if np.array_equal(ours, theirs):
+            raise ValueError("both are the same measurement: a test needs two releases, with noise of their own")
+        reference.append(schema.encode(other.table))
+        second = _sides(other)
+    elif isinstance(other, Release | Measurement):
+        raise ValueError("other: expected a table, got a release of points")
     else:
         source = open_table(other, schema)
         check_num_public(source.num_rows)
-        codes = np.concatenate(list(source.codes()))
-    codes = codes.astype(np.int64)
-    first, second = _sides(release), _sides(other) if isinstance(other, TableRelease) else None
+        public = np.concatenate(list(source.codes())).astype(np.int64)
+        # As many synthetic rows as public ones, so that neither decides alone where rows vary; but at least 1000.
+        reference = [public, reference[0][: max(len(public), _LEAST_SYNTHETIC)]]
+    first, codes = _sides(release), np.concatenate(reference).astype(np.int64)
     statistics, p_values = [], {}
     for j, (name, column) in enumerate(zip(schema.names, schema.columns, strict=True)):
         last = column.num_codes - column.nullable if column.ordered else 0
-        of_other = None if second is None else second[j]
+        of_other = _public(first[j], cast(np.ndarray, public)[:, j]) if second is None else second[j]
         statistic, p_values[name] = _compare(first[j], of_other, codes[:, j], last, seed + j)
         statistics.append(statistic)
     p_value = min(1.0, min(p_values.values()) * len(p_values))
@@ -115,49 +128,56 @@ def _sides(release: TableRelease) -> list[_Side]:
     ]
 
 
+def _public(side: _Side, codes: Int64[np.ndarray, "n"]) -> _Side:
+    """What public rows with these codes say, in the cells of the release and with its scores."""
+    cells = np.searchsorted(side.edges, codes, side="right") - 1
+    shares, moments = np.bincount(cells, minlength=len(side.edges) - 1) / len(codes), side.moments
+    if moments is not None:
+        scores = moments.moment.scores(0, moments.binning, codes)
+        sums = np.array([scores.sum(), np.square(scores).sum()])
+        moments = dataclasses.replace(moments, sums=sums, sigma=0.0, num_rows=len(codes))
+    return _Side(side.edges, shares, 0.0, moments, len(codes), 0.0)
+
+
 def _compare(
-    first: _Side, second: _Side | None, codes: Int64[np.ndarray, "n"], ordered: int, seed: int
+    first: _Side, second: _Side, codes: Int64[np.ndarray, "n"], ordered: int, seed: int
 ) -> tuple[float, float]:
     """The statistic of a column over its mean if the hypothesis is true, and its p-value.
 
     Args:
       first: of the release.
-      second: of the other release; None for the public rows with these codes.
+      second: of the other release, or of the public rows.
       codes: of the reference rows.
       ordered: the number of codes that are in order; 0 for a column without order.
       seed: of the simulated quantiles.
     """
-    edges = first.edges if second is None else np.intersect1d(first.edges, second.edges)
+    edges = np.intersect1d(first.edges, second.edges)
     if ordered:
         edges = _grouped(edges, codes, ordered)
-    moments = first.moments if second is None else _common(first.moments, second.moments)
+    moments = _common(first.moments, second.moments)
     groups = np.searchsorted(edges, codes, side="right") - 1
-    features = np.zeros((len(codes), len(edges) - 1))
-    features[np.arange(len(codes)), groups] = 1
-    shares = features.mean(axis=0)
+    num_groups = len(edges) - 1
+    mean = shares = np.bincount(groups, minlength=num_groups) / len(codes)
+    square = np.diag(shares)  # the mean of φφᵀ
     if moments is not None:
         scores = moments.moment.scores(0, moments.binning, codes)
-        features = np.column_stack([features, scores, np.square(scores)])
-    mean = features.mean(axis=0)
-    difference, noise, num_rows = -mean, np.zeros((len(mean), len(mean))), [first.num_rows]
-    if second is None:
-        num_rows.append(len(codes))
-        difference += _means(first, edges, moments is not None, noise, mean)
-    else:
-        num_rows.append(second.num_rows)
-        difference = _means(first, edges, moments is not None, noise, mean)
-        difference -= _means(second, edges, moments is not None, noise, mean)
-    covariance = features.T @ features / len(codes) - np.outer(mean, mean)
-    total = sum(1 / number for number in num_rows) * covariance + noise
+        both = np.stack([scores, np.square(scores)])
+        mean = np.concatenate([shares, both.mean(axis=1)])
+        across = np.stack([np.bincount(groups, values, minlength=num_groups) for values in both]) / len(codes)
+        square = np.block([[square, across.T], [across, both @ both.T / len(codes)]])
+    noise, covariance = np.zeros((len(mean), len(mean))), square - np.outer(mean, mean)
+    difference = _means(first, edges, moments is not None, noise, mean)
+    difference -= _means(second, edges, moments is not None, noise, mean)
+    total = (1 / first.num_rows + 1 / second.num_rows) * covariance + noise
     total += 1e-9 * np.diag(np.diag(total)) + 1e-12 / first.num_rows * np.eye(len(mean))
-    root, across = np.linalg.cholesky(total), covariance[:, : len(shares)]
-    kernel = np.eye(len(shares))
+    root, with_groups = np.linalg.cholesky(total), covariance[:, :num_groups]
+    kernel = np.eye(num_groups)
     if ordered:
         values = edges[:-1] < ordered
         ranks = (np.cumsum(shares) - shares / 2)[values]
         distances = np.square(ranks[:, None] - ranks[None, :])
         kernel[np.ix_(values, values)] = sum(np.exp(-distances / (2 * length**2)) for length in _LENGTHS)
-    whitened = scipy.linalg.solve_triangular(root, across, lower=True)  # L⁻¹ A
+    whitened = scipy.linalg.solve_triangular(root, with_groups, lower=True)  # L⁻¹ A
     form = whitened @ kernel @ whitened.T
     along = scipy.linalg.solve_triangular(root, difference, lower=True)
     information, directions = np.linalg.eigh(form)
@@ -171,7 +191,7 @@ def _means(
     """The noisy means of the features. The covariance of their noise is added to ``noise``.
 
     Args:
-      side: of a release.
+      side: of a release, or of public rows.
       edges: of the groups, a part of the edges of the side.
       scored: whether scores are among the features.
       noise: is changed.

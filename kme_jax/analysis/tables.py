@@ -15,8 +15,6 @@ from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
 from kme_jax.table.release import TableRelease
 
-METHODS = ("direct", "bootstrap")
-
 
 def answers(
     release: TableRelease,
@@ -59,9 +57,7 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
       ValueError: as ``kme_jax.estimate``.
     """
     if not isinstance(release, TableRelease):
-        raise ValueError(f"release: expected the release of a table, got a {type(release).__name__}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
     query = Query.parse(text, release.schema)
     is_split = release.measurement.layout.split >= 0
     others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))

@@ -20,12 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Real
+from jaxtyping import Float64
 
 from kme_jax._numerics.precision import MAX_SEED
-from kme_jax._numerics.shapes import AnyArray
 from kme_jax.analysis.chi_squares import check_num_public, compared
-from kme_jax.analysis.distances import PointsRelease, covariance_root, sides
+from kme_jax.analysis.distances import check_gaussian, covariance_root, sides
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.points.release import Measurement, Release
 from kme_jax.privacy.budget import check_integer
@@ -39,42 +38,46 @@ def two_sample_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     For points, the module's text has the statistic. For tables, columns are compared one by one, see
     ``kme_jax.analysis.table_test``.
 
-    Other rows must be public. A test of private rows is not private: this function adds no noise for them.
+    Both sets of rows must be independent: of different people. Otherwise differences are found too rarely. Other rows
+    must be public. A test of private rows is not private: this function adds no noise for them. Other rows are moved
+    into the bounds, and missing cells and cells that do not fit the schema are read, as it was done with the private
+    rows.
 
     Args:
-      release: of points or of a table. The measurement of points is enough for a test against public rows.
+      release: of points or of a table.
       other: public rows, [n, d], or a table for the release of a table (a path, a pyarrow table or a DataFrame); or
         another release with the same features or the same schema.
       seed: of the simulated quantiles.
 
     Returns:
-      The result. The smallest p-value is 5e-5 for points.
+      The result. The smallest p-value is 5e-5 for points, and 5e-5 times the number of columns for a table.
 
     Raises:
-      ValueError: it is no such release; releases have different features; rows have another number of columns, or are
-        less than 20.
+      ValueError: it is no such release, or has other noise than Gaussian; releases have different features or schemas,
+        or are the same; rows have other columns, or are less than 20.
 
     Examples:
       >>> import numpy as np
-      >>> from kme_jax import Bounds, Gaussian, PrivacyBudget, measure
+      >>> from kme_jax import Bounds, Gaussian, PrivacyBudget, release
       >>> from kme_jax.analysis import two_sample_test
       >>> rng = np.random.default_rng(0)
       >>> bounds = Bounds.create([0], [100])
       >>> private, public = rng.normal(50, 10, size=(2, 5000, 1))
-      >>> measured = measure(private, Gaussian(gamma=5), budget=PrivacyBudget(1.0, 1e-5), bounds=bounds)
-      >>> two_sample_test(measured, public + 5).p_value < 0.01
+      >>> released = release(
+      ...     private, Gaussian(gamma=5), bounds=bounds, budget=PrivacyBudget(1.0, 1e-5), num_points=50
+      ... )
+      >>> two_sample_test(released, public + 5).p_value < 0.01
       True
     """
     seed = check_integer("seed", seed, 0, MAX_SEED)
-    if not isinstance(release, Release | Measurement):
+    if isinstance(release, Measurement):
+        raise ValueError("release: a measurement has no points; synthesise() makes a release with points")
+    if not isinstance(release, Release):
         from kme_jax.analysis.table_test import table_test  # needs pyarrow
 
         return table_test(release, other, seed=seed)
-    return _points_test(release, other, seed)
-
-
-def _points_test(release: PointsRelease, other: PointsRelease | Real[AnyArray, "n d"], seed: int) -> TestResult:
     first, second = sides(release, other)
+    check_gaussian(release.noisy)
     if not isinstance(other, Release | Measurement):
         check_num_public(second.num_rows)
     root = covariance_root(release, other, seed=seed)

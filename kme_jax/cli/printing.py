@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from kme_jax._numerics.text import printable
 
@@ -78,6 +79,12 @@ def discard_output() -> None:
     """Discards text that was printed but could not be written, so that Python does not try again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def warn_of_simulated_noise(release: Any) -> None:
+    """Warns on standard error if a release protects nobody."""
+    if not release.statement["private"]:
+        print("warning: NOT PRIVATE: the noise of this release was simulated", file=sys.stderr)
 
 
 @contextlib.contextmanager

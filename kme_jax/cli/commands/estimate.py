@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import sys
 from typing import Any
 
 import kme_jax
 from kme_jax.cli import parsing
 from kme_jax.cli.artifacts import RELEASES, is_of_points
 from kme_jax.cli.errors import InputError
-from kme_jax.cli.printing import print_line, report_of
+from kme_jax.cli.printing import print_line, report_of, warn_of_simulated_noise
 
 SUMMARY = "Answer questions about the private rows of a release, with intervals."
 DESCRIPTION = """Answer questions about the private rows of a release, with intervals for the noise of privacy. Nothing
@@ -23,7 +22,7 @@ is spent, and only the release is read. Questions are
 and they may be followed by conditions: mean(income) where age>=18 and age<65
 
 Points: there are correlation(age, income) and slope(income, age), too. All answers come from draws of the posterior,
-which take as long as a synthesis.
+which take as long as a synthesis. Limits must lie between the values of a discrete column: share(age>=64.5).
 
 Tables: questions are about one column, and about the target if there is one. A column of groups may follow:
 mean(income) by member. The method "direct" answers mean, sd and share of one column from noisy sums. It takes no time,
@@ -46,9 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
     )
-    parser.add_argument(
-        "--num_replicates", type=int, default=20, metavar="B", help="Repetitions for bootstrap. Default: 20."
-    )
+    parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 20.")
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of repetitions and draws. Default: 0.")
     parser.add_argument("--output", metavar="FILE", help="A new JSON file for the answers.")
 
@@ -98,17 +95,20 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
 
         for text in args.queries:
             check_points_query(release, text)
+        if args.num_replicates is not None:
+            raise InputError("--num_replicates does not apply to points")
+        warn_of_simulated_noise(release)
         return posterior_draws(release, seed=args.seed, progress=True)
     from kme_jax.analysis import bootstrap
     from kme_jax.analysis.tables import check_query
 
     for text in args.queries:
         check_query(release, text, method)
-    if not release.statement["private"]:
-        print("warning: NOT PRIVATE: the noise of this release was simulated", file=sys.stderr)
+    warn_of_simulated_noise(release)
     if method == "direct":
         return None
-    return bootstrap(release, args.num_replicates, population=args.population, seed=args.seed, progress=True)
+    number = 20 if args.num_replicates is None else args.num_replicates
+    return bootstrap(release, number, population=args.population, seed=args.seed, progress=True)
 
 
 def _write(output: pathlib.Path, document: dict) -> None:

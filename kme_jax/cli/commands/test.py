@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import sys
 from typing import Any
 
 import kme_jax
 from kme_jax.cli import parsing, sizes
 from kme_jax.cli.artifacts import RELEASES, is_of_points
 from kme_jax.cli.errors import InputError
-from kme_jax.cli.printing import print_line, report_of
+from kme_jax.cli.printing import print_line, report_of, warn_of_simulated_noise
 
 SUMMARY = "Test whether a release and other rows have the same distribution."
 DESCRIPTION = """Test a hypothesis about the private rows of a release. Nothing is spent. Quantiles take account of the
@@ -24,7 +25,8 @@ noise of privacy and of the sampling of rows. There is nothing to choose.
 Columns of a table are compared one by one; a change of their dependence alone is not found. For points, the squared
 distance of the embeddings (MMD) is printed, too.
 
-Rows in a file must be public. A test of private rows is not private."""
+Rows in a file must be public: a test of private rows is not private. They must be of other people than the private
+rows. Cells are moved into the bounds or the schema, as those of the private rows were."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +52,22 @@ def run(args: argparse.Namespace) -> None:
     if (args.other is None) == (args.independent is None):
         raise InputError("give another release or a file of public rows, or else --independent")
     release = kme_jax.load(args.folder, RELEASES)
+    warn_of_simulated_noise(release)
     if args.independent is not None:
         if len(args.independent) != 2:
             raise InputError("--independent: expected two columns with a comma between them")
+        if not is_of_points(release):
+            raise InputError("--independent: only columns of a release of points can be tested")
         result = independence_test(release, *args.independent, seed=args.seed)
         print_line(str(result))
         return
-    other = kme_jax.load(args.other, RELEASES) if os.path.isdir(args.other) else _public_rows(args, release)
+    if os.path.isdir(args.other):
+        other = kme_jax.load(args.other, RELEASES)
+        if is_of_points(release) != is_of_points(other):
+            raise InputError("one is a release of points, and the other of a table")
+        warn_of_simulated_noise(other)
+    else:
+        other = _public_rows(args, release)
     result = two_sample_test(release, other, seed=args.seed)
     with report_of("the test"):
         print_line(str(result))
@@ -67,8 +78,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _public_rows(args: argparse.Namespace, release: Any) -> Any:
-    """The rows of the file, for points; its path, for a table."""
+    """The rows of the file, for points; its path, for a table. A file with a ledger is private, and is refused."""
+    if os.path.exists(f"{args.other}.ledger"):
+        raise InputError(f"{args.other} has a ledger, so it is private: a test of private rows is not private")
+    print(f"this result is public only if {args.other} is", file=sys.stderr)
     if not is_of_points(release):
+        for name, is_set in {"no-header": not args.header, "array": args.array}.items():
+            if is_set:
+                raise InputError(f"--{name} does not apply to a table")
         return args.other
     from kme_jax.points.files import read_rows
 
