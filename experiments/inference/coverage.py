@@ -1,6 +1,6 @@
 """How often intervals for released points contain the private statistic.
 
-python -m experiments.inference.coverage                              # 50 releases in each of six settings
+python -m experiments.inference.coverage                              # 30 releases in each of six settings
 python -m experiments.inference.coverage --dims=2 --epsilons=1 --num_releases=20
 
 Private rows are new for each release: ten normal clusters at random places, as in the figures of Balog et al. 2018,
@@ -63,9 +63,9 @@ class PointsCoverageConfig(Config):
     epsilons: tuple[float, ...] = flag((0.1, 1.0), "Privacy levels ε.", quick=(1.0,))
     num_rows: int = flag(10_000, "N, rows of each table.", quick=1000)
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
-    num_features: int = flag(2000, "J, features of the kernel; fewer are used in one and two columns.", quick=200)
+    num_features: int = flag(1000, "J, features of the kernel; fewer are used in one and two columns.", quick=200)
     gamma_scale: float = flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.", quick=0.1)
-    num_releases: int = flag(50, "Tables, each released at each ε.", quick=2)
+    num_releases: int = flag(30, "Tables, each released at each ε.", quick=2)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")
 
     def validate(self) -> None:

@@ -64,7 +64,7 @@ class DetectionConfig(Config):
     )
     power_epsilons: tuple[float, ...] = flag((0.1, 1.0), "Privacy levels ε of power.", quick=(1.0,))
     shift: float = flag(0.034, "By how much public rows are moved, in both columns.")
-    num_tests: int = flag(150, "Repeats of power.", quick=3)
+    num_tests: int = flag(100, "Repeats of power.", quick=3)
     num_permutations: int = flag(300, "Permutations of dpMMD and of the test that is not private.", quick=40)
     num_distances: int = flag(500, "Releases of distance.", quick=3)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")

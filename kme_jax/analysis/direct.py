@@ -17,7 +17,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
@@ -38,20 +38,24 @@ class Answer(NamedTuple):
 
 
 def direct_answer(measurement: TableMeasurement, query: Query) -> Answer | None:
-    """The answer to a query about one column, from the noisy sums of the first measurement.
+    """The answer to a query about one column and the target, from the noisy sums of the first measurement.
 
     Args:
       measurement: of a table.
-      query: any query.
+      query: any query without groups.
 
     Returns:
-      None unless the query is the mean or the standard deviation of a column, or the share of rows that meet conditions
-      on one column, of all rows. None, too, if cells do not tell the answer exactly, or if noise hides it.
+      None unless the query is a mean, a standard deviation or a share; or if it is about two columns of which neither
+      is a target whose classes were counted with the other; or if cells do not tell the answer exactly, or noise hides
+      it.
     """
-    if query.where or query.by or query.statistic not in ("mean", "sd", "share"):
+    if query.by or query.statistic not in ("mean", "sd", "share"):
         return None
     layout = measurement.layout
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
+    asked = {measurement.schema.index(name) for name in query.asked_columns(measurement.schema)}
+    if query.where or len(asked) == 2:
+        return _conditional(measurement, query, layout, singles, asked)
     if query.statistic == "share":
         return _share(measurement, query, layout, singles)
     j = measurement.schema.index(str(query.column))
@@ -92,15 +96,109 @@ def _share(measurement: TableMeasurement, query: Query, layout: Layout, singles:
     else:
         a = layout.columns.index(j)
         counts, noise = singles.sums[a], singles.sums_sigmas[a]
-        first = layout.binnings[j].first_codes()
-        parts = [np.minimum(first[1:], high) - np.maximum(first[:-1], low) for low, high in allowed]
-        inside = np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(first)
-        if not np.isin(inside, (0, 1)).all():  # a condition cuts a cell
+        cells = _inside(layout.binnings[j].first_codes(), allowed)
+        if cells is None:
             return None
+        inside = cells.astype(float)
     centre = inside.mean()
     value = centre + float((inside - centre) @ counts) / num_rows
     variance = np.square(inside - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
     return Answer(value, math.sqrt(variance) / num_rows)
+
+
+def _inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Bool[np.ndarray, "cells"] | None:
+    """Which cells lie within ranges of codes; None if a range cuts a cell."""
+    parts = [np.minimum(edges[1:], high) - np.maximum(edges[:-1], low) for low, high in allowed]
+    inside = np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(edges)
+    return inside == 1 if np.isin(inside, (0, 1)).all() else None
+
+
+def _conditional(
+    measurement: TableMeasurement, query: Query, layout: Layout, singles: Singles, asked: set[int]
+) -> Answer | None:
+    """The answer for the rows that meet conditions on a column and on the target, from the counts of its cells.
+
+    It is a ratio of two noisy sums over cells. Its error is that of the delta method, unless the number of rows that
+    count is known from elsewhere: N, or the noisy sizes of the classes.
+    """
+    others = sorted(asked - {layout.split})
+    if len(others) != 1 or others[0] not in layout.columns:
+        return None
+    j, schema = others[0], measurement.schema
+    a, edges, binning = layout.columns.index(j), layout.binnings[j].first_codes(), layout.binnings[j]
+    split = layout.split in asked
+    counts = singles.counts[a] if split else singles.sums[a][None]
+    noise = singles.sigmas[a] if split else singles.sums_sigmas[a]
+    masks = []
+    for conditions in (query.where, query.share):
+        ranges, mask = ranges_of(schema, conditions), np.ones(counts.shape, bool)
+        cells = _inside(edges, ranges[j]) if j in ranges else np.ones(counts.shape[1], bool)
+        if cells is None:
+            return None
+        mask &= cells[None, :]
+        if layout.split in ranges:
+            codes = np.arange(len(counts))
+            mask &= np.any([(codes >= low) & (codes < high) for low, high in ranges[layout.split]], axis=0)[:, None]
+        masks.append(mask)
+    counted, met = masks
+    if query.statistic == "share":
+        values = met.astype(float)
+    elif query.column != schema.names[j] or not (np.diff(edges) == 1).all():
+        return None
+    else:
+        values = np.broadcast_to(numeric_values(schema.columns[j], edges[:-1]), counts.shape)
+        counted = counted & ~np.isnan(values)
+        values = np.nan_to_num(values)
+    classes, sizes = counted.any(axis=1), None
+    left_out = (
+        np.zeros(counts.shape[1], bool)
+        if query.statistic == "share"
+        else np.arange(len(edges) - 1) >= (binning.num_values)
+    )
+    if (counted == (classes[:, None] & ~left_out[None, :])).all():  # all rows of the classes, but for missing cells
+        if classes.all():
+            sizes = float(measurement.statement["num_rows"]), rows_noise(measurement)
+        elif singles.classes is not None:
+            sizes = float(singles.classes[classes].sum()), singles.classes_sigma * math.sqrt(classes.sum())
+    if sizes is not None and left_out.any():
+        missing = counts[np.ix_(classes, left_out)]
+        sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], noise * math.sqrt(missing.size))
+    mean = _ratio(counts, noise, counted, values, sizes)
+    if query.statistic != "sd" or mean is None:
+        return mean
+    square = _ratio(counts, noise, counted, np.square(values - mean.value), sizes)
+    return square and _root(square.value, square.standard_error)
+
+
+def _ratio(
+    counts: Float64[np.ndarray, "classes cells"],
+    noise: float,
+    counted: Bool[np.ndarray, "classes cells"],
+    values: Float64[np.ndarray, "classes cells"],
+    sizes: tuple[float, float] | None,
+) -> Answer | None:
+    """The mean of values over the rows of the counted cells.
+
+    Args:
+      counts: noisy counts.
+      noise: standard deviation of each.
+      counted: which cells count.
+      values: of the cells.
+      sizes: the number of rows in the counted cells, and its standard deviation, if it is known from elsewhere.
+    """
+    y, v = counts[counted], values[counted]
+    if not y.size:
+        return None
+    rows, noise_of_rows = sizes or (float(y.sum()), noise * math.sqrt(y.size))
+    if rows < 1 or rows < _LEAST_SIGNAL * noise_of_rows:
+        return None
+    if sizes is None:
+        value = float(v @ y) / rows
+        return Answer(value, noise * float(np.linalg.norm(v - value)) / rows)
+    centre = float(v.mean())
+    value = centre + float((v - centre) @ y) / rows
+    variance = noise**2 * np.square(v - centre).sum() + ((value - centre) * noise_of_rows) ** 2
+    return Answer(value, math.sqrt(variance) / rows)
 
 
 class _Numbers:

@@ -111,6 +111,11 @@ class Query:
         j = schema.index(self.column)
         return numeric_values(schema.columns[j], codes[:, j])
 
+    def numbers(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "k"]:
+        """The numbers of the rows that count, groups aside, [k]."""
+        values = self.values(schema, codes)
+        return values[_meet(schema, self.where, codes) & ~np.isnan(values)]
+
     def answer(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> dict[str, float]:
         """The statistic of each group, by the text of the group's value; NaN for a group without rows.
 

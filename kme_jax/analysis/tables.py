@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
 from kme_jax._numerics.precision import Progress
@@ -31,9 +31,13 @@ def answers(
     query = check_query(release, text, method)
     check_level(level)
     if method == "direct":
-        answer = cast(Answer, direct_answer(release.measurement, query))
-        error = math.hypot(answer.standard_error, _sampling_error(release, query, answer.value) if population else 0.0)
-        return Estimate.of(answer.value, error, level, method="direct", population=population)
+        found = {}
+        for group, of_group in _by_group(release, query).items():
+            answer = cast(Answer, direct_answer(release.measurement, of_group))
+            sampling = _sampling_error(release, of_group, answer.value) if population else 0.0
+            error = math.hypot(answer.standard_error, sampling)
+            found[group] = Estimate.of(answer.value, error, level, method="direct", population=population)
+        return found if query.by is not None else found[""]
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -66,20 +70,32 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
         raise ValueError(
             f"query {query.text!r}: it is about {others[0]} and {others[1]}; intervals are for questions of {known}"
         )
-    if method == "direct" and direct_answer(release.measurement, query) is None:
-        raise ValueError(f"query {query.text!r}: noisy sums do not answer it by themselves; the method bootstrap does")
+    if method == "direct":
+        answers_of_groups = [direct_answer(release.measurement, one) for one in _by_group(release, query).values()]
+        if None in answers_of_groups:
+            raise ValueError(
+                f"query {query.text!r}: noisy sums do not answer it by themselves; the method bootstrap does"
+            )
     return query
 
 
+def _by_group(release: TableRelease, query: Query) -> dict[str, Query]:
+    """A query for each group, by the text of the group's value; {"": query} if there are no groups."""
+    if query.by is None:
+        return {"": query}
+    groups = query.groups(release.schema)
+    return {group: dataclasses.replace(query, by=None, where=(*query.where, f"{query.by}={group}")) for group in groups}
+
+
 def _sampling_error(release: TableRelease, query: Query, value: float) -> float:
-    """Standard error of a mean, a share or a standard deviation of N rows of a population."""
-    rows = release.statement["num_rows"]
+    """Standard error of a mean, a share or a standard deviation of N rows of a population, of which some count."""
+    codes = release.schema.encode(release.table)
+    numbers = query.numbers(release.schema, codes)
+    rows = max(1.0, release.statement["num_rows"] * len(numbers) / len(codes))
     if query.statistic == "share":
         return math.sqrt(max(value * (1 - value), 0) / rows)
-    codes = release.schema.encode(release.table)
-    numbers = query.values(release.schema, codes)
-    numbers = numbers[~np.isnan(numbers)]
-    rows = max(1.0, rows * len(numbers) / len(codes))
+    if not len(numbers):
+        return math.inf
     variance = float(numbers.var())
     if query.statistic == "mean":
         return math.sqrt(variance / rows)
