@@ -168,20 +168,20 @@ def test_p_values_are_those_of_chi_square():
     assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", [20, 100, 800, "release"])
+@pytest.mark.parametrize("kind", [20, 800, "release"])
 def test_the_level_of_the_two_sample_test(template, kind):
-    """P-values of 100 true hypotheses are uniform: the share of small ones, and their mean."""
+    """P-values of 60 true hypotheses are uniform: the share of small ones, and their mean."""
     p_values = []
-    for seed in range(100):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         number = kind if isinstance(kind, int) else 800
         measured, others = _measured(template, _rows(rng, 800), seed), _rows(rng, number)
         other = _measured(template, others, 1000 + seed) if kind == "release" else others
         p_values.append(two_sample_test(_released(measured, _rows(rng, 300)), other, seed=seed).p_value)
     p_values = np.asarray(p_values)
-    assert (p_values <= 0.05).mean() <= 0.13  # 3.7 standard errors
-    assert 0.38 < p_values.mean() < 0.62
-    assert (p_values <= 0.5).mean() > 0.3
+    assert (p_values <= 0.05).mean() <= 0.15  # 3.6 standard errors
+    assert 0.35 < p_values.mean() < 0.65
+    assert (p_values <= 0.5).mean() > 0.25
 
 
 def test_rare_and_repeated_rows_keep_the_level(template):
@@ -192,11 +192,11 @@ def test_rare_and_repeated_rows_keep_the_level(template):
         return np.where(rng.random((number, 1)) < 0.02, -3.5, values)
 
     p_values = []
-    for seed in range(100):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         released = _released(_measured(template, rows(rng, 5000), seed), rows(rng, 500))
         p_values.append(two_sample_test(released, rows(rng, 50), seed=seed).p_value)
-    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.13
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.15
 
 
 def test_the_two_sample_test_finds_a_shift(template):
@@ -243,7 +243,7 @@ def _table_release(rng, number, relation="replace_one", target="rich", **options
     return TableRelease(measured, None, _people(rng, 2000), 0)
 
 
-@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("relation", ["replace_one", pytest.param("add_remove", marks=pytest.mark.slow)])
 def test_the_level_of_the_test_of_tables(relation):
     rng = np.random.default_rng(5)
     releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(24)]
@@ -267,13 +267,13 @@ def test_few_public_rows_keep_the_level_of_tables():
         return schema.decode(codes)
 
     p_values = []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         measured = measure_table(rows(rng, 20_000), schema, budget=BUDGET, secure=False, seed=seed)
         released = TableRelease(measured, None, rows(rng, 2000), 0)
         p_values.append(two_sample_test(released, rows(rng, 100), seed=seed).parts["code"])
-    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.15
-    assert 0.35 < np.mean(p_values) < 0.65
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.18
+    assert 0.33 < np.mean(p_values) < 0.67
 
 
 def test_the_test_of_tables_finds_the_column(tmp_path):
@@ -305,7 +305,7 @@ def test_the_test_of_tables_finds_the_column(tmp_path):
 # -- independence
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 10.0])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_the_level_of_the_test_of_independence(template, epsilon):
     p_values = []
     for seed in range(40):

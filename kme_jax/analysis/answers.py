@@ -36,8 +36,8 @@ def estimate(
     noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
     questions, by ``kme_jax.analysis.posterior_draws``.
 
-    *Tables* have two methods. *direct*: the mean and the standard deviation of a column, and the share of rows that
-    meet conditions on one column, from the noisy sums that were measured first (``kme_jax.analysis.direct``). This
+    *Tables* have two methods. *direct*: means, standard deviations and shares, also of the rows that meet conditions on
+    the same column and on the target, from the noisy sums that were measured first (``kme_jax.analysis.direct``). This
     takes no time, and the interval is that of the known noise. *bootstrap*: any answer of the released rows, with an
     interval from replicates of the release (``kme_jax.analysis.replicates``). It is often several times shorter, but
     contains the statistic less often than its level says: about 90 % of intervals with a level of 95 % did in

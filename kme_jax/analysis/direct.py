@@ -9,6 +9,10 @@ Let y_c be the noisy counts of the cells of a column, with noise σ, n the numbe
 cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
 Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances.
+
+Cells are counted for each class of the target if marginals are split by it. So rows that meet conditions on the column
+and on the target are a set of cells, too. Their number is N, or a sum of class sizes, or else it is the noisy sum of
+their counts, and the mean is a ratio.
 """
 
 from __future__ import annotations

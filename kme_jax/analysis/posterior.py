@@ -17,7 +17,8 @@ for points of m with weights W and features Ψ without their means. The draw bec
 negative. For a function h with h ≈ aᵀψ + constant on m, Σ η h is aᵀ(β + ξ − ψ(ν)). So ν + η has the mean aᵀβ of h,
 which is unbiased whatever the private rows are, and its standard deviation is σ‖a‖. For what features do not say,
 h − aᵀψ, draws differ as before. m is half the mean of the draws, and half the bounds or the proposal. So it reaches
-where draws have nothing. τ² is 10/N, ten times the variance that sampling N rows would cause.
+where draws have nothing. τ² is 1/N, the variance that sampling N rows would cause, and 10/N for at most three columns.
+With more columns the bounds are mostly empty, and a larger τ makes intervals far too long.
 
 Features of a kernel say little about details that are much finer than its length. Draws differ in such details, so
 intervals of statistics that depend on them are wide: a share of rows beyond a limit has a wider interval than a mean.
@@ -52,7 +53,7 @@ from kme_jax.synthesis.sample import WeightedSample
 _POINTS_PER_DRAW = 4096
 _EVERY = 2  # draws follow each other closely: every second one is used
 _ANCHORS = 1200  # points of m
-_TAU_SQUARED = 10.0  # τ² N
+_FEW_COLUMNS = 3  # for which τ² N is 10, and 1 for more
 
 
 @short_repr
@@ -202,7 +203,8 @@ def corrections(
     features = np.asarray(feature_map(anchors.astype(np.float32)), np.float64)
     features -= features.mean(axis=0)
     system = features @ features.T / len(anchors)
-    system[np.diag_indices(len(anchors))] += mechanism.variance * mechanism.num_rows / _TAU_SQUARED
+    tau_squared = (10.0 if feature_map.dim <= _FEW_COLUMNS else 1.0) / mechanism.num_rows
+    system[np.diag_indices(len(anchors))] += mechanism.variance / tau_squared
     solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(system, lower=True), features @ left.T).T / len(anchors)
     return solved - solved.mean(axis=1, keepdims=True)
 
