@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -189,7 +189,7 @@ def _anchors(
 
 def corrections(
     measurement: Measurement,
-    draws: list[tuple[np.ndarray, np.ndarray]],
+    draws: Sequence[tuple[Float64[np.ndarray, "M d"], Float64[np.ndarray, "M"]]],
     anchors: Float64[np.ndarray, "n d"],
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, "draws n"]:

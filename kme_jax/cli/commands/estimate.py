@@ -26,8 +26,8 @@ which take as long as a synthesis. Limits must lie between the values of a discr
 
 Tables: questions are about one column, and about the target if there is one. A column of groups may follow:
 mean(income) by member. The method "direct" answers mean, sd and share from noisy sums, if values were counted one by
-one. It takes no time, and its intervals are those of the known noise. The method "bootstrap" answers all questions. It repeats the release on
-its own rows, so it takes a while. Its intervals are shorter, and somewhat too short."""
+one. It takes no time, and its intervals are those of the known noise. The method "bootstrap" answers all questions. It
+repeats the release on its own rows, so it takes a while. Its intervals are shorter, and somewhat too short."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
