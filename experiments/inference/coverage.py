@@ -203,7 +203,7 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
     for axes in all_axes[-1]:
         axes.set_xlabel("share of intervals that cover")
     all_axes[0, 0].invert_yaxis()
-    all_axes[0, 0].legend(loc="lower left")
+    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(METHODS))
     return save(figure, [output])
 
 

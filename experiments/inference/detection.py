@@ -322,9 +322,12 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
     for epsilon, style in zip(result["config"]["power_epsilons"], (":", "-", "--", "-."), strict=False):
         for (name, title), colour in zip(METHODS.items(), COLOURS, strict=False):
             powers = [_rejected(result, "power", size, f"{epsilon:g}", name) for size in sizes]
-            right.plot(sizes, powers, style, marker="o", color=colour, label=f"{title}, ε = {epsilon:g}")
+            is_private = name != "not_private"
+            if is_private or epsilon == result["config"]["power_epsilons"][0]:
+                label = f"{title}, ε = {epsilon:g}" if is_private else title
+                right.plot(sizes, powers, style if is_private else "-", marker="o", color=colour, label=label)
     right.set(xscale="log", ylim=(0, 1.03), xlabel="N", ylabel="shifts found", title="power")
-    right.legend()
+    right.legend(loc="lower right", fontsize="small")
     return save(figure, [output])
 
 
