@@ -168,19 +168,19 @@ def test_p_values_are_those_of_chi_square():
     assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", [20, 800, "release"])
+@pytest.mark.parametrize("kind", [20, "release"])
 def test_the_level_of_the_two_sample_test(template, kind):
-    """P-values of 60 true hypotheses are uniform: the share of small ones, and their mean."""
+    """P-values of 40 true hypotheses are uniform: the share of small ones, and their mean."""
     p_values = []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         number = kind if isinstance(kind, int) else 800
         measured, others = _measured(template, _rows(rng, 800), seed), _rows(rng, number)
         other = _measured(template, others, 1000 + seed) if kind == "release" else others
         p_values.append(two_sample_test(_released(measured, _rows(rng, 300)), other, seed=seed).p_value)
     p_values = np.asarray(p_values)
-    assert (p_values <= 0.05).mean() <= 0.15  # 3.6 standard errors
-    assert 0.35 < p_values.mean() < 0.65
+    assert (p_values <= 0.05).mean() <= 0.175  # 3.6 standard errors
+    assert 0.33 < p_values.mean() < 0.67
     assert (p_values <= 0.5).mean() > 0.25
 
 
@@ -192,11 +192,11 @@ def test_rare_and_repeated_rows_keep_the_level(template):
         return np.where(rng.random((number, 1)) < 0.02, -3.5, values)
 
     p_values = []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         released = _released(_measured(template, rows(rng, 5000), seed), rows(rng, 500))
         p_values.append(two_sample_test(released, rows(rng, 50), seed=seed).p_value)
-    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.15
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.175
 
 
 def test_the_two_sample_test_finds_a_shift(template):
@@ -246,15 +246,15 @@ def _table_release(rng, number, relation="replace_one", target="rich", **options
 @pytest.mark.parametrize("relation", ["replace_one", pytest.param("add_remove", marks=pytest.mark.slow)])
 def test_the_level_of_the_test_of_tables(relation):
     rng = np.random.default_rng(5)
-    releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(24)]
+    releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(16)]
     against_rows = [two_sample_test(one, _people(rng, 2000), seed=i) for i, one in enumerate(releases)]
     pairs = zip(releases[::2], releases[1::2], strict=True)
     of_pairs = [two_sample_test(one, other, seed=i) for i, (one, other) in enumerate(pairs)]
     for name in SCHEMA.names:
         parts = np.asarray([result.parts[name] for result in (*against_rows, *of_pairs)])
-        assert (parts <= 0.05).mean() <= 0.2, name  # 36 tests: 4.1 standard errors
-        assert 0.3 < parts.mean() < 0.7, name
-    assert np.mean([result.p_value <= 0.05 for result in against_rows]) <= 0.25
+        assert (parts <= 0.05).mean() <= 0.22, name  # 24 tests: 3.8 standard errors
+        assert 0.27 < parts.mean() < 0.73, name
+    assert np.mean([result.p_value <= 0.05 for result in against_rows]) <= 0.32
     assert against_rows[0].p_value == pytest.approx(min(1.0, 4 * min(against_rows[0].parts.values())))
 
 
@@ -267,13 +267,13 @@ def test_few_public_rows_keep_the_level_of_tables():
         return schema.decode(codes)
 
     p_values = []
-    for seed in range(40):
+    for seed in range(24):
         rng = np.random.default_rng(seed)
         measured = measure_table(rows(rng, 20_000), schema, budget=BUDGET, secure=False, seed=seed)
         released = TableRelease(measured, None, rows(rng, 2000), 0)
         p_values.append(two_sample_test(released, rows(rng, 100), seed=seed).parts["code"])
-    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.18
-    assert 0.33 < np.mean(p_values) < 0.67
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.21
+    assert 0.28 < np.mean(p_values) < 0.72
 
 
 def test_the_test_of_tables_finds_the_column(tmp_path):
@@ -308,13 +308,13 @@ def test_the_test_of_tables_finds_the_column(tmp_path):
 @pytest.mark.parametrize("epsilon", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_the_level_of_the_test_of_independence(template, epsilon):
     p_values = []
-    for seed in range(40):
+    for seed in range(24):
         rng = np.random.default_rng(seed)
         measured = _measured(template, _rows(rng, 1500), seed, PrivacyBudget(epsilon, 1e-5))
         p_values.append(independence_test(_released(measured, _rows(rng, 300)), "x", "y", seed=seed).p_value)
     p_values = np.asarray(p_values)
-    assert (p_values <= 0.05).mean() <= 0.175  # 40 tests: 3.6 standard errors
-    assert 0.32 < p_values.mean() < 0.68
+    assert (p_values <= 0.05).mean() <= 0.21  # 24 tests: 3.6 standard errors
+    assert 0.28 < p_values.mean() < 0.72
 
 
 def test_dependence_without_correlation_is_found(template):
