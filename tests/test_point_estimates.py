@@ -89,7 +89,7 @@ BAD = {
     "slope(age, height)": "no column 'height'",
     "share(age)": "expected one of the columns age, pay, net, one of",
     "share(age>=old)": "and a number",
-    "share()": "expected one of the columns",
+    "share()": "expected one of mean, sd",
     "share(age=50)": "points are smooth: ask for a range",
     "mean(age) where age!=50": "points are smooth: ask for a range",
     "mean(age) where height>3": "expected one of the columns",

@@ -38,10 +38,10 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
       examples: of questions, for the error.
 
     Raises:
-      ValueError: the text cannot be read, or its statistic is not known.
+      ValueError: the text cannot be read, its statistic is not known, or there is nothing in its brackets.
     """
     match = _QUERY.match(text)
-    if match is None or match[1].lower() not in statistics:
+    if match is None or not match[2].strip() or match[1].lower() not in statistics:
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
     return Parts(match[1].lower(), match[2].strip(), match[3], match[4])
 

@@ -109,7 +109,7 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
         return np.square(np.abs(difference)) @ weight
 
     together, one, two = parts(measured)
-    found = float(statistic(heights * (together - one * two)))
+    observed = float(statistic(heights * (together - one * two)))
     simulated = []
     for _ in range(_DRAWS // _AT_ONCE):
         sampled = rng.normal(size=(_AT_ONCE, _POINTS)) @ influence / math.sqrt(_POINTS * num_rows)
@@ -121,10 +121,10 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
     average = float(expected.mean())
     if not average > 0:
         raise ValueError("columns: all synthetic points have the same value in one of them")
-    p_value = (1 + int((expected >= found).sum())) / (1 + len(expected))
+    p_value = (1 + int((expected >= observed).sum())) / (1 + len(expected))
     names = [release.columns[column] for column in columns]
     hypothesis = f"{names[0]} and {names[1]} are independent"
-    return TestResult(hypothesis, found / average, p_value)
+    return TestResult(hypothesis, observed / average, p_value)
 
 
 def _index(names: tuple[str, ...], column: str | int) -> int:

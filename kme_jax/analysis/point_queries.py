@@ -106,7 +106,7 @@ class PointsQuery:
             raise ValueError(f"query {text!r}: there are no groups in points; use where with a range")
         columns, quantile, share = (), None, ()
         if parts.statistic == "share":
-            share = _conditions(text, parts.inside or "nothing", names)
+            share = _conditions(text, parts.inside, names)
         elif parts.statistic == "quantile":
             name, quantile = column_and_quantile(text, parts.inside)
             columns = (name,)

@@ -62,7 +62,7 @@ class Query:
         parts = parts_of(text, [*_STATISTICS, "quantile", "share"], EXAMPLES)
         quantile, column, share = None, None, ()
         if parts.statistic == "share":
-            share = conditions_of(parts.inside or "nothing", schema.names)
+            share = conditions_of(parts.inside, schema.names)
         elif parts.statistic == "quantile":
             column, quantile = column_and_quantile(text, parts.inside)
         else:
