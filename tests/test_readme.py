@@ -164,7 +164,7 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
             columns = [{"name": c["name"]} | FILLED_IN[c["name"]] for c in json.loads(path.read_text())["columns"]]
             path.write_text(json.dumps({"schema_version": 1, "columns": columns}))
     printed = capsys.readouterr().out
-    assert "mean(age): " in printed
+    assert "mean(age) by rich = yes: " in printed
     assert "share(rich=yes): " in printed
     older = pd.read_csv("older.csv")
     assert len(older) == 1000

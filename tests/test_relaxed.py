@@ -152,7 +152,6 @@ def _behind_noise(rng, num_classes, sigma):
     pairs, precision = np.zeros((num_classes, 20, 20)), np.zeros((20, 20))
     pairs[:, :8, 8:], precision[:8, 8:] = table + noise, 1 / sigma
     singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
-    coarse = np.zeros((num_classes, 1, 1)), np.zeros((1, 1)), np.zeros((20, 1))
     no_scores = np.zeros((20, 0)), np.zeros((0, 0)), np.zeros((0, 0))
     no_triples = np.zeros((20, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0)
     zeros = np.zeros(20)
@@ -164,9 +163,9 @@ def _behind_noise(rng, num_classes, sigma):
         np.full(20, 10.0),
         zeros,
         zeros,
+        np.zeros((20, 0)),
         pairs,
         precision,
-        *coarse,
         None,
         *no_scores,
         *no_triples,
@@ -200,8 +199,8 @@ def _observed_of(num_classes, num_bins, noise):
     zeros, precision = np.zeros(num_bins), np.full((num_bins, num_bins), 1 / noise)
     pairs, counts = np.zeros((num_classes, num_bins, num_bins)), np.ones((num_classes, num_bins))
     return Observed(
-        (0, num_bins), 10_000, counts, counts, zeros + 1, zeros, zeros, pairs, precision, pairs, precision,
-        np.eye(num_bins), None, np.zeros((num_bins, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((num_bins, 2)),
+        (0, num_bins), 10_000, counts, counts, zeros + 1, zeros, zeros, np.zeros((num_bins, 0)), pairs, precision,
+        None, np.zeros((num_bins, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((num_bins, 2)),
         np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0),
     )  # fmt: skip
 
@@ -307,9 +306,9 @@ def test_a_counted_class_survives_noise(classes):
     prior = np.asarray([[450.0] * 4, [50.0] * 4])
     zeros, sigmas = np.zeros(4), np.full(4, 10 * noise)
     observed = Observed(
-        (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, pairs, precision, 0 * pairs, 0 * precision, np.eye(4),
-        classes, np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64),
-        np.zeros(0), np.zeros(0),
+        (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, np.zeros((4, 0)), pairs, precision, classes,
+        np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0),
+        np.zeros(0),
     )  # fmt: skip
     weights, _ = relaxed.fit(jax.random.key(0), observed, num_fits=4, num_relaxed=4, num_steps=150)
     assert weights.sum() == pytest.approx(1)

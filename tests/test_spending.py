@@ -344,8 +344,8 @@ def test_a_fit_has_no_limits(num_rows):
         prior = np.full((1, 4), num_rows / 2)
         totals = np.zeros(4)
         observed = relaxed.Observed(
-            (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, pairs, precision, pairs, precision,
-            np.eye(4), np.full(1, float(num_rows)), np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
+            (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, np.zeros((4, 0)), pairs, precision,
+            np.full(1, float(num_rows)), np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
             np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0),
         )  # fmt: skip
         weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)

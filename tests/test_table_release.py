@@ -20,10 +20,11 @@ from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.fit import observe
 from kme_jax.table.marginals import means, total_variation
 from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import open_table
-from kme_jax.table.release import TableMeasurement, TableRelease
+from kme_jax.table.release import NAMES, TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
 from tests import artifacts
 from tests.arguments import arguments
@@ -449,6 +450,37 @@ def test_too_many_columns():
     table = pa.table({name: [0.5, 0.5] for name in schema.names})
     with pytest.raises(ValueError, match="at most 200 columns"):
         release_table(table, schema, budget=PrivacyBudget(1.0, 1e-6))
+
+
+def test_pairs_that_were_measured_twice_say_what_both_measurements_say(rng):
+    """Log-likelihoods of two tables differ by as much, from the marginals themselves and from what a fit gets."""
+    measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3, 1e-6), secure=False)
+    layout, plan, embeddings = measured.layout, measured.plan, [measured.measured[name] for name in NAMES]
+    observed = observe(layout, plan, plans.Singles.read(layout, embeddings[0]), *embeddings[1:], TABLE.num_rows)
+    rows = rng.dirichlet(np.ones(7), size=2), rng.random((2, 7, observed.offsets[-1]))
+    direct, fitted, met = [], [], 0
+    for weights, probabilities in zip(*rows, strict=True):
+        parts = np.concatenate([probabilities, probabilities @ observed.unions], axis=1)
+        counts = TABLE.num_rows * np.einsum("k,ka,kb->ab", weights, parts, parts)
+        fitted.append(np.square((counts - observed.pairs[0]) * observed.pairs_precision).sum())
+        direct.append(0.0)
+        for noisy, labels in ((embeddings[1], plan.merged), (embeddings[2], plan.bins)):
+            blocks = noisy.feature_map.blocks
+            marginals = noisy.feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
+            for block, marginal in zip(blocks, marginals, strict=True):
+                if len(block.columns) != 2:
+                    continue
+                members = []
+                for a in block.columns:  # the probability of each bin or union of a column, from its bins
+                    to = labels[a][np.unique(plan.bins[a], return_index=True)[1]]
+                    own = probabilities[:, slice(*observed.offsets[a : a + 2])]
+                    members.append(own @ np.eye(to.max() + 1)[to])
+                table = TABLE.num_rows * np.einsum("k,ka,kb->ab", weights, *members)
+                direct[-1] += np.square((table - marginal) / plans.sigma(noisy, block)).sum()
+                met += 1
+    assert met > 4
+    assert observed.unions.size > 0
+    assert direct[1] - direct[0] == pytest.approx(fitted[1] - fitted[0], rel=1e-9)
 
 
 def test_plans_do_not_see_rows():

@@ -102,7 +102,7 @@ class PosteriorDraws:
           >>> measured = measure(rows, Gaussian(gamma=5), budget=PrivacyBudget(1.0, 1e-5), bounds=bounds)
           >>> draws = posterior_draws(measured)
           >>> mean = draws.estimate(lambda sample: sample.expectation(lambda z: z[:, 0]))
-          >>> mean.low < rows.mean() < mean.high
+          >>> bool(mean.low < rows.mean() < mean.high)
           True
         """
         check_level(level)

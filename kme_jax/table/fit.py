@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -46,19 +48,48 @@ def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarr
     return [(b, marginal, sigma(noisy, b)) for b, marginal in zip(feature_map.blocks, marginals, strict=True)]
 
 
+def _unions(plan: Plan) -> tuple[list[slice], list[slice], Float[np.ndarray, "bins unions"]]:
+    """Where the bins and the unions of each column are among the parts, and which bins are in which union [D, E].
+
+    Bins that the plan leaves as they are have no unions of their own.
+    """
+    ends = np.cumsum([0, *(int(bins.max()) + 1 for bins in plan.bins)])
+    bins = [slice(int(i), int(j)) for i, j in itertools.pairwise(ends)]
+    places, columns, size = [], [], int(ends[-1])
+    for place, union in zip(bins, plan.unions, strict=True):
+        number = int(union.max()) + 1
+        if np.array_equal(union, np.arange(len(union))):
+            places.append(place)
+            continue
+        members = np.zeros((int(ends[-1]), number))
+        members[np.arange(place.start, place.stop), union] = 1
+        places.append(slice(size, size + number))
+        columns.append(members)
+        size += number
+    return bins, places, np.concatenate([np.zeros((int(ends[-1]), 0)), *columns], axis=1)
+
+
 def _pairs(
-    layout: Layout, offsets: list[int], noisy: NoisyEmbedding | None
-) -> tuple[Float[np.ndarray, "classes bins bins"], Float[np.ndarray, "bins bins"]]:
-    """Noisy counts of pairs of bins, [T, D, D], and 1/σ of each, [D, D]; both are 0 where nothing was measured."""
-    size = offsets[-1]
-    counts, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
-    for block, marginal, noise in _marginals(noisy):
-        columns = [j for j in block.columns if j != layout.split]
-        if len(columns) == 2:
-            first, second = (slice(*offsets[a : a + 2]) for a in map(layout.columns.index, columns))
-            counts[:, first, second] = marginal.reshape(layout.num_classes, *marginal.shape[-2:])
-            precision[first, second] = 1 / noise
-    return counts, precision
+    layout: Layout, size: int, measured: Sequence[tuple[NoisyEmbedding | None, Sequence[slice]]]
+) -> tuple[Float[np.ndarray, "classes parts parts"], Float[np.ndarray, "parts parts"]]:
+    """Noisy counts of pairs of parts, [T, F, F], and 1/σ of each, [F, F]; both are 0 where nothing was measured.
+
+    A pair that was measured twice has the best weighted mean, which says the same about the rows as both.
+
+    Args:
+      layout: of the columns.
+      size: F, the number of parts.
+      measured: measurements, each with the parts of every column.
+    """
+    sums, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
+    for noisy, places in measured:
+        for block, marginal, noise in _marginals(noisy):
+            columns = [j for j in block.columns if j != layout.split]
+            if len(columns) == 2:
+                first, second = (places[a] for a in map(layout.columns.index, columns))
+                sums[:, first, second] += marginal.reshape(layout.num_classes, *marginal.shape[-2:]) / noise**2
+                precision[first, second] += 1 / noise**2
+    return sums / np.where(precision > 0, precision, 1), np.sqrt(precision)
 
 
 def observe(
@@ -79,13 +110,8 @@ def observe(
       pairs: the third measurement, or None.
       num_rows: N.
     """
-    sizes = [int(bins.max()) + 1 for bins in plan.bins]
-    union_sizes = [int(union.max()) + 1 for union in plan.unions]
-    offsets, union_offsets = ([0, *np.cumsum(lengths).tolist()] for lengths in (sizes, union_sizes))
-    unions = np.zeros((offsets[-1], union_offsets[-1]))
-    unions[
-        np.arange(offsets[-1]), np.concatenate([u + o for u, o in zip(plan.unions, union_offsets, strict=False)])
-    ] = 1
+    of_bins, of_unions, unions = _unions(plan)
+    offsets = [0, *(place.stop for place in of_bins)]
     counts: list[Float[np.ndarray, "classes _"]] = [
         np.stack([np.bincount(bins, row) for row in of_classes])
         for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
@@ -115,9 +141,8 @@ def observe(
         np.concatenate(spread),
         totals,
         totals_precision,
-        *_pairs(layout, offsets, pairs),
-        *_pairs(layout, union_offsets, coarse),
         unions,
+        *_pairs(layout, sum(unions.shape), [(coarse, of_unions), (pairs, of_bins)]),
         _classes(layout, singles, coarse, pairs, num_rows),
         *_products(layout, plan, singles, offsets, pairs),
         *_parities(layout, plan, pairs),

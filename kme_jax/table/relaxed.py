@@ -60,11 +60,10 @@ class Observed:
       singles_sigma: σ of ``singles``, [D].
       totals: noisy counts of every bin, all classes together, [D].
       totals_precision: 1/σ of ``totals``, [D]; 0 where nothing was measured.
-      pairs: noisy counts of every class and pair of bins, [T, D, D]; 0 where nothing was measured.
-      pairs_precision: 1/σ of ``pairs``, [D, D]; 0 where nothing was measured.
-      coarse: noisy counts of every class and pair of unions of bins, [T, E, E].
-      coarse_precision: 1/σ of ``coarse``, [E, E].
-      unions: 1 where a bin is in a union, 0 elsewhere, [D, E].
+      unions: 1 where a bin is in a union of bins, 0 elsewhere, [D, E].
+      pairs: noisy counts of every class and pair of parts, [T, F, F]; 0 where nothing was measured. The F = D + E parts
+        are the bins, followed by the unions.
+      pairs_precision: 1/σ of ``pairs``, [F, F]; 0 where nothing was measured.
       classes: estimated counts of the classes, which relaxed rows have, [T] with Σ = N; None if they were not measured
         by themselves. Then they are fitted.
       scores: the mean score of each bin for each column with scores, 0 for the bins of other columns, [D, S].
@@ -84,11 +83,9 @@ class Observed:
     singles_sigma: Float[np.ndarray, "bins"]
     totals: Float[np.ndarray, "bins"]
     totals_precision: Float[np.ndarray, "bins"]
-    pairs: Float[np.ndarray, "classes bins bins"]
-    pairs_precision: Float[np.ndarray, "bins bins"]
-    coarse: Float[np.ndarray, "classes unions unions"]
-    coarse_precision: Float[np.ndarray, "unions unions"]
     unions: Float[np.ndarray, "bins unions"]
+    pairs: Float[np.ndarray, "classes parts parts"]
+    pairs_precision: Float[np.ndarray, "parts parts"]
     classes: Float[np.ndarray, "classes"] | None
     scores: Float[np.ndarray, "bins scored"]
     products: Float[np.ndarray, "scored scored"]
@@ -101,14 +98,19 @@ class Observed:
     @property
     def num_observations(self) -> int:
         """How many noisy numbers there are."""
-        of_classes = np.count_nonzero(self.pairs_precision) + np.count_nonzero(self.coarse_precision)
+        of_classes = np.count_nonzero(self.pairs_precision)
         others = (self.totals_precision, self.products_precision, self.parities_precision)
         return int(len(self.singles) * of_classes + self.singles.size + sum(map(np.count_nonzero, others)))
 
 
 def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
-    columns = [jax.nn.softmax(logits[..., i:j], axis=-1) for i, j in itertools.pairwise(offsets)]
-    return jnp.concatenate(columns, axis=-1)
+    """The softmax of the bins of each column. Sums over columns are products of matrices, whose gradients are fast."""
+    columns = [jax.lax.stop_gradient(logits[..., i:j]) for i, j in itertools.pairwise(offsets)]
+    largest = [jnp.broadcast_to(jnp.max(column, axis=-1, keepdims=True), column.shape) for column in columns]
+    odds = jnp.exp(logits - jnp.concatenate(largest, axis=-1))
+    of_column = np.repeat(np.eye(len(offsets) - 1, dtype=np.float32), np.diff(offsets), axis=0)
+    einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    return odds * einsum("...c,dc->...d", 1 / einsum("...d,dc->...c", odds, of_column), of_column)
 
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
@@ -124,14 +126,14 @@ def _steps(state, data, first, num_steps, *, offsets):
         if "classes" in data:
             weights = data["classes"][:, None] * jax.nn.softmax(parameters["weights"], axis=1)
         einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
-        pairs = einsum("tka,tk,tkb->tab", probabilities, weights, probabilities)
+        of_unions = einsum("tka,ae->tke", probabilities, data["unions"])
+        parts = jnp.concatenate([probabilities, of_unions], axis=-1)
+        pairs = einsum("tka,tk,tkb->tab", parts, weights, parts)
         singles = einsum("tk,tka->ta", weights, probabilities)
-        coarse = einsum("tab,ac,bd->tcd", pairs, data["unions"], data["unions"])
         scores = einsum("tka,as->tks", probabilities, data["scores"])
         products = einsum("tks,tk,tkr->sr", scores, weights, scores)
         misfit = (
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
-            + jnp.sum(jnp.square((data["rows"] * coarse - data["coarse"]) * data["coarse_precision"]))
             + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
@@ -223,7 +225,7 @@ def fit(
     # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.
     single = functools.partial(np.asarray, dtype=np.float32)
     names = ("singles", "singles_sigma", "totals", "totals_precision")
-    names += ("pairs", "pairs_precision", "coarse", "coarse_precision", "unions")
+    names += ("unions", "pairs", "pairs_precision")
     names += ("scores", "products", "products_precision", "signs", "parities", "parities_precision")
     finest = _FINEST * observed.num_rows
     data = {
@@ -240,7 +242,7 @@ def fit(
     data["triples"] = observed.triples
     if observed.classes is not None:
         data["classes"] = single(observed.classes / observed.classes.sum())
-    for name in ("singles_sigma", "pairs_precision", "coarse_precision"):
+    for name in ("singles_sigma", "pairs_precision"):
         data[name] = data[name][None]
     spread = single(_START_SPREAD) * np.asarray(
         random.normal(key, (num_fits, num_classes, each, num_bins), jnp.float32)
