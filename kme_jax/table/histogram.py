@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 
-_NUM_SHIFTS, _TOGETHER = 16, 1 << 12  # shifts of intervals, and values of all shifts that fit into a cache
+_NUM_SHIFTS, _TOGETHER = 16, 1 << 14  # shifts of intervals, and values of all shifts that fit into a cache
 # Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
 # all noise.
 _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
@@ -39,47 +39,57 @@ def project_to_simplex(values: Real[np.ndarray, "*n cells"], total: float) -> Fl
     return np.maximum(values - np.take_along_axis(thresholds, np.maximum(last, 0), axis=-1), 0)
 
 
-def _dyadic(values: Float[np.ndarray, "*n cells"], cost: float) -> Float[np.ndarray, "*n cells"]:
-    """Means over the dyadic intervals that minimise the squared error plus ``cost`` for each interval (Donoho 1997).
+def _dyadic(
+    values: Float[np.ndarray, "*n cells"], costs: Float[np.ndarray, "penalties"]
+) -> Float[np.ndarray, "penalties *n cells"]:
+    """Means over the dyadic intervals that minimise the squared error plus a cost for each interval (Donoho 1997).
 
-    The number of cells is a power of two."""
-    sums, squares, best = values, np.square(values), np.full(values.shape, cost)
+    The number of cells is a power of two. There is one estimate for each cost."""
+    costs = costs.reshape(-1, *[1] * values.ndim)
+    sums, squares, best = values, np.square(values), np.broadcast_to(costs, (len(costs), *values.shape))
     levels, size = [], 1
     while sums.shape[-1] > 1:
         size *= 2
         levels.append(sums / (size // 2))
         sums, squares, best = (halves[..., ::2] + halves[..., 1::2] for halves in (sums, squares, best))
-        merged_cost = squares - np.square(sums) / size + cost
+        merged_cost = squares - np.square(sums) / size + costs
         is_merged = merged_cost <= best
         best = np.where(is_merged, merged_cost, best)
         levels.append(is_merged)
     # From the largest interval to the smallest: where an interval or one that it is part of was merged, its mean stays.
-    means, is_merged = sums / size, np.zeros(sums.shape, bool)
+    means = np.broadcast_to(sums / size, best.shape)
+    is_merged = np.zeros(best.shape, bool)
     while levels:
         is_merged = is_merged | levels.pop()
         of_halves = levels.pop()
-        means = np.where(np.repeat(is_merged, 2, axis=-1), np.repeat(means, 2, axis=-1), of_halves)
         is_merged = np.repeat(is_merged, 2, axis=-1)
+        means = np.where(is_merged, np.repeat(means, 2, axis=-1), of_halves)
     return means
 
 
-def _piecewise(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: float) -> Float[np.ndarray, "*n cells"]:
+def _piecewise(
+    values: Float[np.ndarray, "*n cells"], sigma: float, penalties: Sequence[float]
+) -> Float[np.ndarray, "penalties *n cells"]:
     """Means over dyadic intervals along the last axis, averaged over shifts of these (Coifman & Donoho 1995)."""
-    num_values = values.shape[-1]
+    num_values, costs = values.shape[-1], sigma**2 * np.asarray(penalties)
     size = 1 << (num_values + _NUM_SHIFTS - 1).bit_length()
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(_NUM_SHIFTS - 1, size - num_values)], mode="symmetric")
-    total, together = np.zeros(values.shape), max(1, _TOGETHER // max(1, values.size))
+    total = np.zeros((len(costs), *values.shape))
+    together = max(1, _TOGETHER // max(1, total.size))
     for first in range(0, _NUM_SHIFTS, together):
         # With a shift s, s cells precede the values: the window starts at cell _NUM_SHIFTS − 1 − s.
         shifts = range(first, min(first + together, _NUM_SHIFTS))
-        windows = [padded[..., _NUM_SHIFTS - 1 - s : _NUM_SHIFTS - 1 - s + size] for s in shifts]
-        for s, means in zip(shifts, _dyadic(np.stack(windows), penalty * sigma**2), strict=True):
-            total += means[..., s : s + num_values]
+        windows = np.stack([padded[..., _NUM_SHIFTS - 1 - s : _NUM_SHIFTS - 1 - s + size] for s in shifts])
+        of_shifts = _dyadic(windows, costs)
+        for i, s in enumerate(shifts):
+            total += of_shifts[:, i, ..., s : s + num_values]
     return total / _NUM_SHIFTS
 
 
-def _thresholded(values: Float[np.ndarray, "*n cells"], sigma: float, penalty: float) -> Float[np.ndarray, "*n cells"]:
-    return np.where(np.square(values) < penalty * sigma**2, 0, values)
+def _thresholded(
+    values: Float[np.ndarray, "*n cells"], sigma: float, penalties: Sequence[float]
+) -> Float[np.ndarray, "penalties *n cells"]:
+    return np.stack([np.where(np.square(values) < penalty * sigma**2, 0, values) for penalty in penalties])
 
 
 @short_repr
@@ -116,17 +126,17 @@ def coupled(values: Real[np.ndarray, "*n"], sigma: float) -> Coupled:
 def best_penalty(
     values: Real[np.ndarray, "*n cells"],
     sigma: float,
-    estimator: Callable[[Float[np.ndarray, "..."], float, float], Float[np.ndarray, "..."]] = _piecewise,
+    estimator: Callable[[Float[np.ndarray, "..."], float, Sequence[float]], Float[np.ndarray, "..."]] = _piecewise,
 ) -> float:
     """The penalty whose estimate has the least estimated risk, see :func:`smooth` and :func:`coupled`.
 
     Args:
       values: noisy counts, [..., n].
       sigma: standard deviation of their noise.
-      estimator: a function of values, σ and a penalty.
+      estimator: a function of values, σ and penalties, with an estimate for each penalty.
     """
     fitted, judges, sigma = coupled(values, sigma)
-    risks = [np.sum(np.square(estimator(fitted, sigma, penalty) - judges)) for penalty in _PENALTIES]
+    risks = [np.sum(np.square(estimate - judges)) for estimate in estimator(fitted, sigma, _PENALTIES)]
     return _PENALTIES[int(np.argmin(risks))]
 
 
@@ -147,7 +157,7 @@ def smooth(
     values = np.asarray(values, np.float64)
     if sigma == 0:
         return values
-    return _piecewise(values, sigma, best_penalty(values, sigma) if penalty is None else penalty)
+    return _piecewise(values, sigma, [best_penalty(values, sigma) if penalty is None else penalty])[0]
 
 
 def smooth_counts(
@@ -206,7 +216,7 @@ def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.nd
     The threshold has the least estimated risk, see :func:`best_penalty`.
     """
     values = np.asarray(values, np.float64)
-    return values if sigma == 0 else _thresholded(values, sigma, best_penalty(values, sigma, _thresholded))
+    return values if sigma == 0 else _thresholded(values, sigma, [best_penalty(values, sigma, _thresholded)])[0]
 
 
 def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]:
