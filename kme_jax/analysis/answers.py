@@ -36,16 +36,17 @@ def estimate(
     noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
     questions, by ``kme_jax.analysis.posterior_draws``.
 
-    *Tables* have two methods. *direct*: means, standard deviations and shares, also of the rows that meet conditions on
-    the same column and on the target, from the noisy sums that were measured first (``kme_jax.analysis.direct``). This
-    takes no time, and the interval is that of the known noise. *bootstrap*: any answer of the released rows, with an
-    interval from replicates of the release (``kme_jax.analysis.replicates``). It is often several times shorter, but
-    contains the statistic less often than its level says: about 90 % of intervals with a level of 95 % did in
-    ``experiments.tables.coverage``. Replicates take a while, so make them once for several questions.
+    *Tables* have two methods. *direct*: means, standard deviations and shares, also of the rows that meet conditions,
+    from noisy sums (``kme_jax.analysis.direct``). This takes no time, and the interval is that of the known noise.
+    *bootstrap*: any answer of the released rows, with an interval from replicates of the release
+    (``kme_jax.analysis.replicates``). It is often several times shorter, but contains the statistic less often than its
+    level says: about 90 % of intervals with a level of 95 % did in ``experiments.tables.coverage``. Replicates take a
+    while, so make them once for several questions.
 
-    Questions about tables are about one column, and about the target if there is one. A question about the dependence
-    of other columns is refused: weak dependence is smoothed away in a release, more than its replicates show, and
-    intervals would be too short.
+    Each question about a table is about one column, and about the target if there is one. The method *direct* also
+    answers questions about two columns (and the target) that were counted together, in bins that no condition cuts:
+    "share(rich=yes) by job". The bootstrap refuses them. Weak dependence is smoothed away in a release, more than its
+    replicates show, and intervals would be too short.
 
     Args:
       release: of points, with bounds or a proposal; or of a table.
@@ -66,9 +67,8 @@ def estimate(
       An estimate; or one for each value of the column after "by", by the text of the value.
 
     Raises:
-      ValueError: the query cannot be read, or is about the dependence of columns of a table; the method does not exist,
-        or has no answer; it is no such release; replicates are of another release, or of the population if rows are
-        asked for, or the other way round.
+      ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;
+        replicates are of another release, or of the population if rows are asked for, or the other way round.
 
     Examples:
       >>> import numpy as np, pyarrow as pa

@@ -10,24 +10,27 @@ cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because �
 Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances.
 
-Cells are counted for each class of the target if marginals are split by it. So rows that meet conditions on the column
-and on the target are a set of cells, too. Their number is N, or a sum of class sizes, or else it is the noisy sum of
-their counts, and the mean is a ratio.
+Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
+of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition
+cuts a bin. Their number is N, or a sum of counts of a single column, or else it is the noisy sum of their own counts,
+and the mean is a ratio. Bins, and the pairs that are counted in bins, were chosen from measurements with noise of their
+own. So the choice does not bias the answer.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
-from kme_jax.table.plan import Layout, Singles, map_of, sigma
+from kme_jax.table.plan import Layout, Singles, block_counts, map_of, sigma
 from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 
 _LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -42,23 +45,22 @@ class Answer(NamedTuple):
 
 
 def direct_answer(measurement: TableMeasurement, query: Query) -> Answer | None:
-    """The answer to a query about one column and the target, from the noisy sums of the first measurement.
+    """The answer to a query about one column, or about columns that were counted together, from noisy sums.
 
     Args:
       measurement: of a table.
       query: any query without groups.
 
     Returns:
-      None unless the query is a mean, a standard deviation or a share; or if it is about two columns of which neither
-      is a target whose classes were counted with the other; or if cells do not tell the answer exactly, or noise hides
-      it.
+      None unless the query is a mean, a standard deviation or a share; or if no counts of all of its columns tell the
+      answer exactly, or noise hides it.
     """
     if query.by or query.statistic not in ("mean", "sd", "share"):
         return None
     layout = measurement.layout
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
     asked = {measurement.schema.index(name) for name in query.asked_columns(measurement.schema)}
-    if query.where or len(asked) == 2:
+    if query.where or len(asked) > 1:
         return _conditional(measurement, query, layout, singles, asked)
     if query.statistic == "share":
         return _share(measurement, query, layout, singles)
@@ -110,6 +112,52 @@ def _share(measurement: TableMeasurement, query: Query, layout: Layout, singles:
     return Answer(value, math.sqrt(variance) / num_rows)
 
 
+@short_repr
+class _Counts(NamedTuple):
+    """Noisy counts of the combinations of bins of some columns, all with independent noise.
+
+    Attributes:
+      columns: indices of the columns.
+      bins: for each of them, the bin of every cell of its binning.
+      counts: of all combinations.
+      noise: standard deviation of each count.
+      is_first: whether they are from the first measurement.
+    """
+
+    columns: tuple[int, ...]
+    bins: tuple[Int[np.ndarray, "_"], ...]
+    counts: Float64[np.ndarray, "..."]
+    noise: float
+    is_first: bool
+
+
+def _tables(measurement: TableMeasurement, layout: Layout, singles: Singles, asked: set[int]) -> list[_Counts]:
+    """All measured counts of the columns that are asked for, together, with the other columns of a block summed out."""
+    others = sorted(asked - {layout.split})
+    found = []
+    if len(others) == 1 and others[0] in layout.columns:
+        a = layout.columns.index(others[0])
+        cells = np.arange(layout.binnings[others[0]].num_cells)
+        if layout.split in asked:
+            bins = np.arange(layout.num_classes), cells
+            found.append(_Counts((layout.split, others[0]), bins, singles.counts[a], singles.sigmas[a], True))
+        else:
+            found.append(_Counts((others[0],), (cells,), singles.sums[a], singles.sums_sigmas[a], True))
+    if len(asked) == 1:
+        return found
+    for name in NAMES[1:]:
+        noisy = measurement.measured.get(name)
+        for block, counts, noise in block_counts(noisy):
+            if asked <= set(block.columns) and not block.zoom:
+                summed = tuple(i for i, j in enumerate(block.columns) if j not in asked)
+                columns, bins = zip(
+                    *(p for p in zip(block.columns, block.bins, strict=True) if p[0] in asked), strict=True
+                )
+                noise *= math.sqrt(math.prod(counts.shape[i] for i in summed))
+                found.append(_Counts(columns, bins, counts.sum(axis=summed), noise, False))
+    return found
+
+
 def _inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Bool[np.ndarray, "cells"] | None:
     """Which cells lie within ranges of codes; None if a range cuts a cell."""
     parts = [np.minimum(edges[1:], high) - np.maximum(edges[:-1], low) for low, high in allowed]
@@ -117,68 +165,143 @@ def _inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) ->
     return inside == 1 if np.isin(inside, (0, 1)).all() else None
 
 
+def _of_bins(cells: Bool[np.ndarray, "cells"], bins: Int[np.ndarray, "cells"]) -> Bool[np.ndarray, "bins"] | None:
+    """Which bins consist of these cells; None if some cells of a bin are among them, and others are not."""
+    shares = np.bincount(bins, cells) / np.bincount(bins)
+    return shares == 1 if np.isin(shares, (0, 1)).all() else None
+
+
 def _conditional(
     measurement: TableMeasurement, query: Query, layout: Layout, singles: Singles, asked: set[int]
 ) -> Answer | None:
-    """The answer for the rows that meet conditions on a column and on the target, from the counts of its cells.
+    """The answer for the rows that meet conditions on columns that were counted together.
 
-    It is a ratio of two noisy sums over cells. Its error is that of the delta method, unless the number of rows that
-    count is known from elsewhere: N, or the noisy sizes of the classes.
+    Of all counts that tell it exactly, those with the least noise in the sum of the rows that count give the answer.
     """
-    others = sorted(asked - {layout.split})
-    if len(others) != 1 or others[0] not in layout.columns:
-        return None
-    j, schema = others[0], measurement.schema
-    a, edges, binning = layout.columns.index(j), layout.binnings[j].first_codes(), layout.binnings[j]
-    split = layout.split in asked
-    counts = singles.counts[a] if split else singles.sums[a][None]
-    noise = singles.sigmas[a] if split else singles.sums_sigmas[a]
-    masks = []
-    for conditions in (query.where, query.share):
-        ranges, mask = ranges_of(schema, conditions), np.ones(counts.shape, bool)
-        cells = _inside(edges, ranges[j]) if j in ranges else np.ones(counts.shape[1], bool)
-        if cells is None:
-            return None
-        mask &= cells[None, :]
-        if layout.split in ranges:
-            codes = np.arange(len(counts))
-            mask &= np.any([(codes >= low) & (codes < high) for low, high in ranges[layout.split]], axis=0)[:, None]
-        masks.append(mask)
-    counted, met = masks
+    answers = []
+    for table in _tables(measurement, layout, singles, asked):
+        masks = _masks(measurement, query, layout, table)
+        if masks is not None:
+            counted = functools.reduce(np.multiply.outer, masks.counted)
+            answer = _of_table(measurement, query, layout, singles, table, masks)
+            if answer is not None:
+                answers.append((table.noise * math.sqrt(counted.sum()), answer))
+    return min(answers, key=lambda pair: pair[0])[1] if answers else None
+
+
+@short_repr
+class _Masks(NamedTuple):
+    """Which bins of each column of a table meet the conditions, and where the cells of the columns do.
+
+    Attributes:
+      counted: bins of the rows that count, for each column.
+      met: bins that meet the conditions of a share, for each column.
+      cells: cells of the rows that count, for each column.
+    """
+
+    counted: list[Bool[np.ndarray, "_"]]
+    met: list[Bool[np.ndarray, "_"]]
+    cells: list[Bool[np.ndarray, "_"]]
+
+
+def _masks(measurement: TableMeasurement, query: Query, layout: Layout, table: _Counts) -> _Masks | None:
+    """The masks of a query; None if a condition cuts a bin."""
+    masks = _Masks([], [], [])
+    for conditions, of_bins in ((query.where, masks.counted), (query.share, masks.met)):
+        ranges = ranges_of(measurement.schema, conditions)
+        for j, bins in zip(table.columns, table.bins, strict=True):
+            edges = layout.binnings[j].first_codes()
+            cells = _inside(edges, ranges[j]) if j in ranges else np.ones(len(edges) - 1, bool)
+            mask = None if cells is None else _of_bins(cells, bins)
+            if cells is None or mask is None:
+                return None
+            of_bins.append(mask)
+            if of_bins is masks.counted:
+                masks.cells.append(cells)
+    return masks
+
+
+def _of_table(
+    measurement: TableMeasurement, query: Query, layout: Layout, singles: Singles, table: _Counts, masks: _Masks
+) -> Answer | None:
+    """The answer from counts. It is a ratio of two noisy sums over bins.
+
+    Its error is that of the delta method, unless the number of rows that count is known from elsewhere.
+    """
+    counted = [np.array(mask) for mask in masks.counted]
+    numbers = None  # the place of the column of a mean
     if query.statistic == "share":
-        values = met.astype(float)
-    elif query.column != schema.names[j] or not (np.diff(edges) == 1).all():
-        return None
+        values = functools.reduce(np.multiply.outer, masks.met).astype(float)
+        left_out = None
     else:
-        values = np.broadcast_to(numeric_values(schema.columns[j], edges[:-1]), counts.shape)
-        counted = counted & ~np.isnan(values)
-        values = np.nan_to_num(values)
-    classes, sizes = counted.any(axis=1), None
-    left_out = (
-        np.zeros(counts.shape[1], bool)
-        if query.statistic == "share"
-        else np.arange(len(edges) - 1) >= (binning.num_values)
-    )
-    if (counted == (classes[:, None] & ~left_out[None, :])).all():  # all rows of the classes, but for missing cells
-        if classes.all():
-            sizes = float(measurement.statement["num_rows"]), rows_noise(measurement)
-        elif singles.classes is not None:
-            sizes = float(singles.classes[classes].sum()), singles.classes_sigma * math.sqrt(classes.sum())
-    if sizes is not None and left_out.any():
-        missing = counts[np.ix_(classes, left_out)]
-        sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], noise * math.sqrt(missing.size))
-    mean = _ratio(counts, noise, counted, values, sizes)
+        j = measurement.schema.index(str(query.column))
+        numbers = table.columns.index(j)
+        of_bins = _values(measurement, layout, j, table.bins[numbers], counted[numbers])
+        if of_bins is None:
+            return None
+        shape = [1] * table.counts.ndim
+        shape[numbers] = -1
+        values = np.broadcast_to(np.nan_to_num(of_bins).reshape(shape), table.counts.shape)
+        left_out = np.isnan(of_bins) & counted[numbers]
+        counted[numbers] &= ~left_out
+    mask = functools.reduce(np.multiply.outer, counted)
+    sizes = _sizes(measurement, layout, singles, table, masks, numbers)
+    if sizes is not None and left_out is not None and left_out.any():
+        missing = table.counts[np.ix_(*(left_out if i == numbers else m for i, m in enumerate(masks.counted)))]
+        sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], table.noise * math.sqrt(missing.size))
+    mean = _ratio(table.counts, table.noise, mask, values, sizes)
     if query.statistic != "sd" or mean is None:
         return mean
-    square = _ratio(counts, noise, counted, np.square(values - mean.value), sizes)
+    square = _ratio(table.counts, table.noise, mask, np.square(values - mean.value), sizes)
     return square and _root(square.value, square.standard_error)
 
 
+def _values(
+    measurement: TableMeasurement,
+    layout: Layout,
+    j: int,
+    bins: Int[np.ndarray, "cells"],
+    counted: Bool[np.ndarray, "bins"],
+) -> Float64[np.ndarray, "bins"] | None:
+    """The number of each bin of a column, NaN for missing cells; None if a bin that counts has several numbers."""
+    edges = layout.binnings[j].first_codes()
+    codes = np.bincount(bins, np.diff(edges))
+    if (codes[counted] > 1).any():
+        return None
+    first = np.unique(bins, return_index=True)[1]
+    return numeric_values(measurement.schema.columns[j], edges[:-1][first])
+
+
+def _sizes(
+    measurement: TableMeasurement, layout: Layout, singles: Singles, table: _Counts, masks: _Masks, numbers: int | None
+) -> tuple[float, float] | None:
+    """The number of rows that meet the conditions, and the standard deviation of its noise, if the noise of the table
+    is not in it; None if it is known from the table alone. Missing cells of the column of a mean are among them."""
+    chosen = [i for i, cells in enumerate(masks.cells) if not cells.all()]
+    rows = float(measurement.statement["num_rows"]), rows_noise(measurement)
+    if not chosen:
+        return rows
+    if len(chosen) > 1 or chosen[0] == numbers:
+        return None
+    j, cells = table.columns[chosen[0]], masks.cells[chosen[0]]
+    if j == layout.split:
+        if singles.classes is None:
+            return None
+        return float(singles.classes[cells].sum()), singles.classes_sigma * math.sqrt(cells.sum())
+    if table.is_first:
+        return None
+    a = layout.columns.index(j)
+    counts, noise = singles.sums[a], singles.sums_sigmas[a]
+    if cells.sum() <= len(cells) / 2:
+        return float(counts[cells].sum()), noise * math.sqrt(cells.sum())
+    return rows[0] - float(counts[~cells].sum()), math.hypot(rows[1], noise * math.sqrt((~cells).sum()))
+
+
 def _ratio(
-    counts: Float64[np.ndarray, "classes cells"],
+    counts: Float64[np.ndarray, "..."],
     noise: float,
-    counted: Bool[np.ndarray, "classes cells"],
-    values: Float64[np.ndarray, "classes cells"],
+    counted: Bool[np.ndarray, "..."],
+    values: Float64[np.ndarray, "..."],
     sizes: tuple[float, float] | None,
 ) -> Answer | None:
     """The mean of values over the rows of the counted cells.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import pyarrow as pa
@@ -65,18 +66,27 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     query = Query.parse(text, release.schema)
     is_split = release.measurement.layout.split >= 0
     others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))
-    if len(others) > 1:
-        known = f"one column and of the target {release.target}" if is_split else "one column"
-        raise ValueError(
-            f"query {query.text!r}: it is about {others[0]} and {others[1]}; intervals are for questions of {known}"
-        )
+    known = f"one column and of the target {release.target}" if is_split else "one column"
     if method == "direct":
         answers_of_groups = [direct_answer(release.measurement, one) for one in _by_group(release, query).values()]
         if None in answers_of_groups:
-            raise ValueError(
-                f"query {query.text!r}: noisy sums do not answer it by themselves; the method bootstrap does"
+            remedy = (
+                f"it is about {_listed(others)}, and was not counted in bins that answer it; other intervals are for "
+                f"questions of {known}"
+                if len(others) > 1
+                else "noisy sums do not answer it by themselves; the method bootstrap does"
             )
+            raise ValueError(f"query {query.text!r}: {remedy}")
+    elif len(others) > 1:
+        raise ValueError(
+            f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions of {known}, because "
+            "a release weakens the dependence of other columns"
+        )
     return query
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _by_group(release: TableRelease, query: Query) -> dict[str, Query]:

@@ -182,7 +182,7 @@ class Block:
             0 <= self.zoom <= 2**20 * (len(self.columns) == 1), "only a block of one column may cut its bins into parts"
         )
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Number of bins of every column, and the number of parts of a bin if there are any."""
         sizes = tuple(int(np.max(bins, initial=-1)) + 1 for bins in self.bins)
@@ -371,7 +371,7 @@ class TableMap(FeatureMap):
     def dim(self) -> int:
         return len(self.binnings)
 
-    @property
+    @functools.cached_property
     def norm(self) -> float:
         """√(Σ_b ω_b² + 2 Σ_m ω_m²)."""
         squares = [sum(term.weight**2 for term in terms) for terms in (self.blocks, self.moments)]

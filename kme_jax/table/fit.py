@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
-from kme_jax.feature_maps.table import Binning, Block
+from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import relaxed
 from kme_jax.table.dependence import dependent
@@ -25,6 +25,7 @@ from kme_jax.table.plan import (
     Layout,
     Plan,
     Singles,
+    block_counts,
     class_sizes,
     map_of,
     sigma,
@@ -37,15 +38,6 @@ from kme_jax.table.tilt import Moments, cell_scores, tilted
 # and the distance of the count of a class from its estimate that noise hardly explains.
 _KNOWN, _CONTRADICTS = 4.0, 3.0
 _MULTIPLE = 8  # of triples in a fit
-
-
-def _marginals(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
-    """The blocks of a measurement, their noisy marginals, and the standard deviations of the noise."""
-    if noisy is None:
-        return []
-    feature_map = map_of(noisy)
-    marginals = feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
-    return [(b, marginal, sigma(noisy, b)) for b, marginal in zip(feature_map.blocks, marginals, strict=True)]
 
 
 def _unions(plan: Plan) -> tuple[list[slice], list[slice], Float[np.ndarray, "bins unions"]]:
@@ -83,7 +75,7 @@ def _pairs(
     """
     sums, precision = np.zeros((layout.num_classes, size, size)), np.zeros((size, size))
     for noisy, places in measured:
-        for block, marginal, noise in _marginals(noisy):
+        for block, marginal, noise in block_counts(noisy):
             columns = [j for j in block.columns if j != layout.split]
             if len(columns) == 2:
                 first, second = (places[a] for a in map(layout.columns.index, columns))
@@ -117,7 +109,7 @@ def observe(
         for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
     ]
     spread = [s * np.sqrt(np.bincount(bins)) for bins, s in zip(plan.bins, singles.sigmas, strict=True)]
-    for block, marginal, noise in _marginals(pairs):
+    for block, marginal, noise in block_counts(pairs):
         columns = [j for j in block.columns if j != layout.split]
         if len(columns) == 1 and not block.zoom:  # a wide column was measured twice: the best weighted mean
             a = layout.columns.index(columns[0])
@@ -162,7 +154,7 @@ def _classes(
     for marginal, noise in zip(singles.counts, singles.sigmas, strict=True):
         counts.append(marginal.sum(1))
         variances.append(marginal.shape[1] * noise**2)
-    for block, marginal, noise in [*_marginals(coarse), *_marginals(pairs)]:
+    for block, marginal, noise in [*block_counts(coarse), *block_counts(pairs)]:
         if layout.split in block.columns and not block.zoom:
             cells = marginal.reshape(layout.num_classes, -1)
             counts.append(cells.sum(1))
@@ -437,7 +429,7 @@ def synthesise(
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
     weights, probabilities = relaxed.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
-    zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in _marginals(pairs) if block.zoom}
+    zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in block_counts(pairs) if block.zoom}
     leaves, shares_of_bins = [], []
     for a, j in enumerate(layout.columns):
         of_column = masses[:, slice(*observed.offsets[a : a + 2])]

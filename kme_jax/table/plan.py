@@ -331,6 +331,15 @@ def sigma(noisy: NoisyEmbedding, term: Block | Moment) -> float:
     return mechanism.scale * mechanism.num_rows * map_of(noisy).norm / term.weight
 
 
+def block_counts(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.ndarray, "..."], float]]:
+    """The blocks of a measurement, their noisy marginals, and the standard deviations of the noise."""
+    if noisy is None:
+        return []
+    feature_map = map_of(noisy)
+    of_blocks = feature_map.marginals(noisy.coordinates, noisy.mechanism.num_rows)
+    return [(b, counts, sigma(noisy, b)) for b, counts in zip(feature_map.blocks, of_blocks, strict=True)]
+
+
 def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
     """ω of a moment whose share of the budget is ``cost`` times that of an average block.
 

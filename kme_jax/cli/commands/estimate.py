@@ -24,9 +24,10 @@ and they may be followed by conditions: mean(income) where age>=18 and age<65
 Points: there are correlation(age, income) and slope(income, age), too. All answers come from draws of the posterior,
 which take as long as a synthesis. Limits must lie between the values of a discrete column: share(age>=64.5).
 
-Tables: questions are about one column, and about the target if there is one. A column of groups may follow:
+Tables: a question is about one column, and about the target if there is one. A column of groups may follow:
 mean(income) by member. The method "direct" answers mean, sd and share from noisy sums, if values were counted one by
-one. It takes no time, and its intervals are those of the known noise. The method "bootstrap" answers all questions. It
+one. It takes no time, and its intervals are those of the known noise. It also answers questions about two columns that
+were counted together: share(member=yes) by town. The method "bootstrap" answers all questions about one column. It
 repeats the release on its own rows, so it takes a while. Its intervals are shorter, and somewhat too short."""
 
 
