@@ -77,7 +77,7 @@ def test_an_interrupted_run_goes_on(small_run):
     assert other["cells"][0]["never_worse"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path):
     settings = proposal.ReleaseSettings(
         num_features=200, num_compared=1, sampler=SHORT, representation={"num_steps": 3}
@@ -111,7 +111,7 @@ def test_releases_from_a_proposal_are_measured_and_resumed(tmp_path):
     assert proposal.run(config, settings)["cells"][0] == result["cells"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gains_on_other_data(tmp_path):
     settings = robustness.RobustnessSettings(
         data=((300, 1, 1.0), (300, 1, 4.0)),

@@ -67,7 +67,7 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
     assert counts[1:] == [0] * 6
 
 
-@pytest.mark.parametrize("reduced_set", [pytest.param("joint", marks=pytest.mark.slow), "greedy"])
+@pytest.mark.parametrize("reduced_set", [pytest.param("joint", marks=pytest.mark.long), "greedy"])
 def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
     rows = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
     candidates = rng.uniform(-5, 5, size=(200, 2))
@@ -120,7 +120,7 @@ def test_bad_arguments(rng):
             call(**options)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
     """Δ² = projection² + ‖β − α‖² for the closed form, and the same from all rows ([B] B.1)."""
     mixture_rows = mixture_rows[:500]

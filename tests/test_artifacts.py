@@ -164,7 +164,7 @@ def _try_all(name: str, folder: pathlib.Path, copy: pathlib.Path, stride: int) -
     return tried, accepted
 
 
-@pytest.mark.parametrize("share", [20, pytest.param(2, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize("share", [20, pytest.param(2, marks=pytest.mark.long)], ids=["few", "many"])
 @pytest.mark.parametrize("name", LOADERS)
 def test_mutants_are_refused(folder_of, tmp_path, name, share):
     tried, accepted = _try_all(name, folder_of(name), tmp_path / "copy", STRIDES[name] * share)
@@ -242,7 +242,7 @@ print((peak() - before) // 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_folder_takes_much_more_memory_than_it_has_bytes(folder_of, tmp_path):
     made = []
     for name, file in (("release", "release.npz"), ("table release", "rows.npz")):

@@ -21,7 +21,7 @@ def _few_commands(pair, budget, num_releases, progress, attack=run.whole_command
     return attack(pair, budget, 5, progress)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
     assert len(cells) == 20
@@ -40,7 +40,7 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
     assert cases["compared"] == 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     audited, folder = result
     assert json.loads((folder / "audit.json").read_text()) == audited

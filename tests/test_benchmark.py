@@ -79,7 +79,7 @@ def _command(*words, **environment):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tiny_run_has_it_all(tiny, tmp_path):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_logging_level")}
     kept = []
@@ -130,7 +130,7 @@ def test_a_tiny_run_has_it_all(tiny, tmp_path):
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_releases_are_timed(tiny):
     """First calls are left out: they take long."""
     rules = Rules(pause=0, first_calls=lambda run: (run(), dict.fromkeys(FIRST, 0.0)))
@@ -151,7 +151,7 @@ def test_the_peers_compute_the_same(name, rng):
         np.testing.assert_allclose(peer.gather(way(peer.place(rows))), expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slow_peer_gets_fewer_rows(tiny):
     """Its result is checked against that for these rows, and rates are compared."""
     right = _numpy_peer
@@ -261,7 +261,7 @@ def test_bad_configurations_are_refused_before_work(changes, message, tiny):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line(tmp_path):
     """On two CPUs, whatever else there is: rows and ceiling are spread over both. The result shows the same again."""
     words = ["--cases=kernel_means", "--dims=3", "--dtypes=float64", "--num_rows=7000", "--num_points=400"]

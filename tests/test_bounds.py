@@ -92,7 +92,7 @@ def test_a_box_is_what_the_lattice_is_for():
         spectral_map(jax.random.key(0), Laplacian(1e6), proposal, 400, box=(np.zeros(1), np.ones(1)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_points_stay_in_the_box(rng):
     """Rows on a bound, where a mixture of normal distributions has half of its mass outside."""
     rows = np.where(rng.uniform(size=(5000, 1)) < 0.7, 0, rng.uniform(size=(5000, 1)))

@@ -194,7 +194,7 @@ def test_evaluate(place, capsys):
     assert cli.main(["evaluate", "old", "--against=rows.npy", "--no-distance"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("process", [False, True])
 def test_with_bounds_alone(process, place, capsys):
     """A whole session. As a user would have it, each command is another process."""
@@ -230,7 +230,7 @@ def test_with_bounds_alone(process, place, capsys):
 PLAN = ["plan", "--num_rows=3000", "--dim=1", "--epsilon=0.1,10", "--delta=1e-6", "--length=0.3"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plan_estimates_errors(capsys):
     assert cli.main([*PLAN, "--json"]) == 0
     little, much = json.loads(capsys.readouterr().out)
@@ -662,7 +662,7 @@ def _program(*words, stdout=subprocess.PIPE, **environment):
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_standard_output_does_not_hide_that_work_is_complete(place, buffered):
     """The device /dev/full fails to write, at once or when a buffer is written out."""
     environment = {"PYTHONUNBUFFERED": "" if buffered else "1"}

@@ -124,7 +124,7 @@ USE = "from kme_jax._numerics.compile_cache import use_compile_cache; found = us
 SHOW = "print(found, jax.config.jax_compilation_cache_dir)"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_there_is_no_cache_work_goes_on(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()
@@ -173,7 +173,7 @@ def test_the_command_keeps_its_programs(tmp_path):
     assert _mode(folder) == 0o700
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_experiments_keep_their_programs(tmp_path):
     sizes = ["--num_rows=100", "--max_points=5", "--num_noise_draws=2", "--improved_sizes=5", "--improved_draws=1"]
     words = ["-m", "experiments.figure1", *sizes, f"--output_dir={tmp_path}/out"]

@@ -122,7 +122,7 @@ def test_types_of_pandas():
     ]
 
 
-@pytest.mark.parametrize("num_cases", [150, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_cases", [150, pytest.param(1000, marks=pytest.mark.long)])
 def test_no_row_of_a_random_table_changes_the_code_of_another(num_cases, recwarn):
     """Hundreds or thousands of neighbouring tables in all containers, and some of points."""
     counts = cases.num_violations(num_cases, seed=0)

@@ -100,7 +100,7 @@ def _private(points, rows, seed, epsilon, gamma=0.2):
     return embedding, perturb(jax.random.key(seed), embedding, PrivacyBudget(epsilon, 1e-6))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_risk_estimate_is_unbiased(rng):
     """Of one estimator with a fixed penalty, over draws of the noise."""
     points, rows = rng.normal(size=(25, 2)), rng.normal(0.5, 0.7, (400, 2))
@@ -126,7 +126,7 @@ def test_the_risk_estimate_is_unbiased(rng):
     ("num_points", "epsilon"),
     [(5, 2.0), (5, 0.05), *(pytest.param(60, epsilon, marks=pytest.mark.slow) for epsilon in (0.05, 1.0))],
 )
-@pytest.mark.slow
+@pytest.mark.long
 def test_adaptive_weights_are_about_as_good_as_the_better_of_two(num_points, epsilon, rng):
     rows = rng.normal(0.3, 0.8, (2000, 2))
     points = rows[:num_points]
@@ -218,7 +218,7 @@ def test_conjugate_gradients_solve_several_systems(preconditioned, rng):
     assert steps <= (8 if preconditioned else 12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_is_each_by_itself(rng):
     """Noise of several sizes and draws: neither the order nor the company of an embedding matters."""
     rows = rng.normal(size=(500, 2))
@@ -289,7 +289,7 @@ def test_both_ways_to_precondition_find_the_same(invert, rng):
     np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_penalty_is_reached_from_afar(rng):
     """Nearly parallel features, and a penalty at which Newton's method from uniform weights gets nowhere."""
     points, rows = rng.normal(size=(100, 2)), 0.3 * rng.normal(size=(500, 2)) + rng.choice([-1, 0, 1], (500, 1))

@@ -133,7 +133,7 @@ if __name__ == "__main__":
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_experiment_is_one_file(tmp_path):
     (tmp_path / "new_experiment.py").write_text(NEW_EXPERIMENT)
 

@@ -112,7 +112,7 @@ def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
         assert check["exact"] == pytest.approx(check["by_coordinates"], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_start_of_the_published_curves(tmp_path):
     """All rows, but only the first 150 points: projection and baseline as published, the draw inside the band."""
     config = MixtureConfig(dim=5, max_points=150, num_noise_draws=400, output_dir=str(tmp_path))
@@ -153,7 +153,7 @@ def test_options_change_the_noise(tiny):
     assert sigma["analytic", "published"] / sigma["analytic", "proved"] == pytest.approx(2**0.5, rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_database(tmp_path):
     rows = np.random.default_rng(1).normal(40, 60, (2500, 3))
     np.savez(tmp_path / "some.npz", X_private=rows)
@@ -193,7 +193,7 @@ def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
         assert curve["low"][0] == pytest.approx(min(distances), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     config = MixtureConfig(
         num_rows=20_000,
@@ -211,7 +211,7 @@ def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
     assert curves["improved"]["0.1"]["rms"][-1] < 0.5 * min(curves["algorithm1"]["0.1"]["rms"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_figures_draws_all_panels(tmp_path):
     small = MixtureConfig(
         num_rows=300,
@@ -349,7 +349,7 @@ def test_help_lists_every_flag():
         assert f"--{field.name}:" in text or f"]{field.name}:" in text, field.name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_run_leaves_no_result(tmp_path):
     run = subprocess.Popen(
         [
@@ -385,7 +385,7 @@ def test_writing_is_atomic(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_picture_of_one_panel(tiny, tmp_path):
     result = panel.run_panel(FIGURE2, dataclasses.replace(tiny, num_noise_draws=5))
     path = panel.write_panel(result, str(tmp_path))

@@ -103,7 +103,7 @@ def test_judgement_is_unbiased_and_knows_its_error():
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(np.std(fits), rel=0.35)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_styles_have_the_best_shares():
     """Two modes of .7 and .3, four styles: shares are probabilities, no others fit better, and rows follow them."""
     rng = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def test_least_squares_over_probabilities():
     np.testing.assert_allclose(generators.simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_steps_are_the_same_however_many_are_in_a_call():
     measured, found = _measured(_rows()), []
     for steps in (1, 50, 500):  # a CPU's for convolutions, a CPU's, an accelerator's
@@ -159,7 +159,7 @@ def test_calls_end_where_pieces_and_cycles_do():
     assert Training(num_steps=500, num_cycles=3).calls(500) == [500, 1000, 1500]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_key_makes_the_same_bits_in_another_process():
     """On a GPU as on a CPU: embedding, training, judgement and samples."""
     command, root = [sys.executable, "-m", "tests.one_generator"], pathlib.Path(__file__).parents[1]
@@ -243,7 +243,7 @@ def test_every_cycle_has_the_same_learning_rates(decay, expected):
     assert float(training.learning_rate_at(39)) < 0.2 * (0.01 if decay is None else 0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_ends_where_it_would_fit_noise(tmp_path):
     """The discrepancy principle: in the second cycle where noise is large, not before the last where there is none."""
     training = Training(num_steps=40, num_cycles=3, batch_size=60)
@@ -452,9 +452,9 @@ def test_mixed_rows_are_numbers_and_codes():
     ("network", "num_labels"),
     [
         pytest.param(
-            Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.slow
+            Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.long
         ),
-        pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.slow),
+        pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.long),
         pytest.param(MLP(widths=(), code=2, styles=0), 0, marks=pytest.mark.slow),
     ],
     ids=repr,

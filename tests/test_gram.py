@@ -88,7 +88,7 @@ def test_prefix_double_means(rng):
 
 
 @pytest.mark.parametrize(("dim", "published"), [(2, 0.21215986369), (5, 0.16729849632)])
-@pytest.mark.slow
+@pytest.mark.long
 def test_double_mean_of_the_published_mixture(dim, published):
     """The squared norm of the embedding of all 100 000 rows, DESIGN section 7."""
     assert gram.double_mean(Gaussian(1e-4 / dim), mixture(100_000, dim)) == pytest.approx(published, abs=1e-9)

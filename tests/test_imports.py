@@ -172,7 +172,7 @@ def test_what_needs_pyarrow_says_so():
     assert _error(_without("pyarrow") + "import kme_jax.table") == message
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_of_an_unknown_kind_says_what_may_be_missing(tmp_path):
     (tmp_path / "manifest.json").write_text('{"kind": "generator", "version": 4, "files": {}}')
     load = f"import kme_jax\nkme_jax.load({str(tmp_path)!r})"

@@ -108,7 +108,7 @@ def test_a_float32_sum_of_the_same_rows_depends_on_their_order():
     assert (first != second).mean() > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sums_do_not_depend_on_the_number_of_devices():
     code = """
 import os

@@ -136,7 +136,7 @@ def test_free_and_lattice_waves_agree_for_the_same_frequencies(rng):
     np.testing.assert_allclose(np.asarray(found), expected, atol=3e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_posterior_mean_of_lattice_features(rng):
     """Far from the origin; the distance in features is the distance in the Hilbert space."""
     centres = np.array([[1002.0, -501.0], [997.0, -499.5]])

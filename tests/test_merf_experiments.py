@@ -100,7 +100,7 @@ class TestGaussians:
         assert gaussians.judge(swapped)["modes"] == 0
         assert gaussians.judge(swapped)["nll"] > 10
 
-    @pytest.mark.slow
+    @pytest.mark.long
     @pytest.mark.parametrize("variants", [("improved",), tuple(gaussians.VARIANTS)], ids=len)
     def test_a_run_can_be_drawn_and_goes_on(self, variants, tmp_path):
         config = gaussians.GaussiansConfig(
@@ -128,7 +128,7 @@ class TestImages:
             assert rows[:, :-1].max() <= 1
             np.testing.assert_array_equal(rows[:, -1], data.private_labels)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_run_can_be_drawn_and_goes_on(self, data_dir, tmp_path):
         config = _images_config(data_dir, tmp_path, variants=("improved",))
         first = images.run(config, SMALL_IMAGES)["mnist"]
@@ -157,7 +157,7 @@ class TestImages:
         with pytest.raises(InputError, match="--validation"):
             images.set_aside(data, 400)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_all_classifiers_learn(self, data_dir):
         data = image_files.load("mnist", str(data_dir))
         names = [name for name in classifiers.NAMES if name != "xgboost"]

@@ -82,7 +82,7 @@ def test_draws_are_distributions_and_their_mean_has_the_coordinates(released):
     assert np.linalg.norm(total - mean.coordinates) < 0.02 * spread
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_that_one_wide_atom_fits_roughly_get_more_of_them(rng):
     """A uniform distribution on a cube: a single normal distribution is a trap."""
     rows = rng.uniform(-1, 1, (20_000, 3))
@@ -96,7 +96,7 @@ def test_rows_that_one_wide_atom_fits_roughly_get_more_of_them(rng):
     assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 0.8 * noise
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_posterior_that_does_not_explain_the_embedding_is_corrected(released):
     """One atom for three clusters: the error is the noise's, not the much larger one of the fit."""
     _, embedding, _, _, explained = released
@@ -259,7 +259,7 @@ def test_draws_of_the_mean_follow_it(released):
     assert (mean.sample(100, seed=0) != mean.sample(100, seed=1)).any()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_improved_beats_algorithm_two_on_a_laplacian_kernel_away_from_the_origin():
     kernel, centre = Laplacian(0.5), np.array([100.0, -50.0])
     rows = _clusters() + centre
@@ -372,7 +372,7 @@ def test_gradients_of_tables_are_those_of_the_features(lattice, rng):
             assert float(gradient[index]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=2e-3, abs=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sampler_that_is_late_goes_on(released):
     """Cut short while the misfit still falls, it samples again from where it was, and the late draws alone count."""
     _, _, private, _, _ = released

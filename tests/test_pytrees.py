@@ -41,7 +41,7 @@ def test_structures_of_different_kernels_differ():
     assert [jax.tree.structure(kernel) for kernel in _kernels()] == structures
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_jitted_function_for_all_kernels(rng):
     compiled = jax.jit(lambda kernel, x: kernel.pairwise(x, x))
     x = rng.normal(size=(3, 2)).astype(np.float32)

@@ -129,7 +129,7 @@ def test_the_mechanism_is_recomputed_from_what_it_says(embedding, rows):
 @pytest.mark.parametrize(
     "feature_map",
     [
-        pytest.param(LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0]), marks=pytest.mark.slow),
+        pytest.param(LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0]), marks=pytest.mark.long),
         SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(1).normal(0, 1, (100, 2))),
         FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2),
     ],
