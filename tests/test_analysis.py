@@ -204,6 +204,15 @@ def test_what_noisy_sums_do_not_answer(released):
     assert direct_answer(hidden, Query.parse("sd(age)", SCHEMA)) is None
 
 
+def test_groups_that_noise_hides_are_left_out():
+    schema = Schema((*SCHEMA.columns[:-1], Categorical("rich", ("no", "yes"), nullable=True)))
+    rows = _people(np.random.default_rng(0), 3000)
+    released = release_table(rows, schema, budget=PrivacyBudget(2.0, 1e-5), target="rich", secure=False)
+    assert list(estimate(released, "mean(age) by rich")) == ["no", "yes"]
+    with pytest.raises(ValueError, match="noisy sums do not answer it"):
+        estimate(released, "mean(age) where rich=missing")
+
+
 def test_the_bootstrap_knows_bias_and_noise(replicates, released):
     """A replicate has errors of known size: they were made by hand."""
     table = released.table

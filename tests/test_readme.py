@@ -179,6 +179,7 @@ def test_the_examples_of_the_guides_run(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     rich = np.where(rng.random(500) < 0.2, "yes", "no")
     of_page = {"docs/guides/tables.md": {"table": pa.table({"age": rng.integers(0, 100, 500), "rich": rich})}}
+    _people()[["age", "rich"]].to_csv("survey.csv", index=False)
     for page in ("docs/guides/tables.md", "docs/guides/points.md"):
         variables = of_page.setdefault(page, {})
         for code in _examples(page):

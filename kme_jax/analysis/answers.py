@@ -64,7 +64,8 @@ def estimate(
       progress: True for a bar, or a function that is called with (work done, all work).
 
     Returns:
-      An estimate; or one for each value of the column after "by", by the text of the value.
+      An estimate; or one for each value of the column after "by", by the text of the value. Values that noise hides
+      from the method *direct* are left out.
 
     Raises:
       ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import pyarrow as pa
 
 from kme_jax._numerics.precision import Progress
-from kme_jax.analysis.direct import Answer, direct_answer
+from kme_jax.analysis.direct import direct_answer
 from kme_jax.analysis.estimates import Estimate, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
@@ -34,7 +33,9 @@ def answers(
     if method == "direct":
         found = {}
         for group, of_group in _by_group(release, query).items():
-            answer = cast(Answer, direct_answer(release.measurement, of_group))
+            answer = direct_answer(release.measurement, of_group)
+            if answer is None:  # the noise hides this group, but not all of them
+                continue
             sampling = _sampling_error(release, of_group, answer.value) if population else 0.0
             error = math.hypot(answer.standard_error, sampling)
             found[group] = Estimate.of(answer.value, error, level, method="direct", population=population)
@@ -68,8 +69,7 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))
     known = f"one column and of the target {release.target}" if is_split else "one column"
     if method == "direct":
-        answers_of_groups = [direct_answer(release.measurement, one) for one in _by_group(release, query).values()]
-        if None in answers_of_groups:
+        if all(direct_answer(release.measurement, one) is None for one in _by_group(release, query).values()):
             remedy = (
                 f"it is about {_listed(others)}, and was not counted in bins that answer it; other intervals are for "
                 f"questions of {known}"
