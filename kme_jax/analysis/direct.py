@@ -13,8 +13,10 @@ sums of their scores. Where there are both, they are weighted by their inverse v
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
 of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition
 cuts a bin. Their number is N, or a sum of counts of a single column, or else it is the noisy sum of their own counts,
-and the mean is a ratio. Bins, and the pairs that are counted in bins, were chosen from measurements with noise of their
-own. So the choice does not bias the answer.
+and the mean is a ratio. Bins, and the pairs that are counted in bins, were chosen from earlier measurements, whose
+noise is independent. So the counts of pairs stay unbiased. Not quite so the count of a rare value by itself: it is a
+bin of its own if its noisy count is large, and is then a little too large on average. For the same reason an answer
+about few rows is not quite unbiased: there is one only if their noisy number stands out.
 """
 
 from __future__ import annotations
@@ -134,17 +136,17 @@ class _Counts(NamedTuple):
 def _tables(measurement: TableMeasurement, layout: Layout, singles: Singles, asked: set[int]) -> list[_Counts]:
     """All measured counts of the columns that are asked for, together, with the other columns of a block summed out."""
     others = sorted(asked - {layout.split})
-    found = []
+    tables = []
     if len(others) == 1 and others[0] in layout.columns:
         a = layout.columns.index(others[0])
         cells = np.arange(layout.binnings[others[0]].num_cells)
         if layout.split in asked:
             bins = np.arange(layout.num_classes), cells
-            found.append(_Counts((layout.split, others[0]), bins, singles.counts[a], singles.sigmas[a], True))
+            tables.append(_Counts((layout.split, others[0]), bins, singles.counts[a], singles.sigmas[a], True))
         else:
-            found.append(_Counts((others[0],), (cells,), singles.sums[a], singles.sums_sigmas[a], True))
+            tables.append(_Counts((others[0],), (cells,), singles.sums[a], singles.sums_sigmas[a], True))
     if len(asked) == 1:
-        return found
+        return tables
     for name in NAMES[1:]:
         noisy = measurement.measured.get(name)
         for block, counts, noise in block_counts(noisy):
@@ -154,8 +156,8 @@ def _tables(measurement: TableMeasurement, layout: Layout, singles: Singles, ask
                     *(p for p in zip(block.columns, block.bins, strict=True) if p[0] in asked), strict=True
                 )
                 noise *= math.sqrt(math.prod(counts.shape[i] for i in summed))
-                found.append(_Counts(columns, bins, counts.sum(axis=summed), noise, False))
-    return found
+                tables.append(_Counts(columns, bins, counts.sum(axis=summed), noise, False))
+    return tables
 
 
 def _inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Bool[np.ndarray, "cells"] | None:
@@ -229,25 +231,25 @@ def _of_table(
     Its error is that of the delta method, unless the number of rows that count is known from elsewhere.
     """
     counted = [np.array(mask) for mask in masks.counted]
-    numbers = None  # the place of the column of a mean
+    place = None  # of the column of a mean
     if query.statistic == "share":
         values = functools.reduce(np.multiply.outer, masks.met).astype(float)
         left_out = None
     else:
         j = measurement.schema.index(str(query.column))
-        numbers = table.columns.index(j)
-        of_bins = _values(measurement, layout, j, table.bins[numbers], counted[numbers])
+        place = table.columns.index(j)
+        of_bins = _values(measurement, layout, j, table.bins[place], counted[place])
         if of_bins is None:
             return None
         shape = [1] * table.counts.ndim
-        shape[numbers] = -1
+        shape[place] = -1
         values = np.broadcast_to(np.nan_to_num(of_bins).reshape(shape), table.counts.shape)
-        left_out = np.isnan(of_bins) & counted[numbers]
-        counted[numbers] &= ~left_out
+        left_out = np.isnan(of_bins) & counted[place]
+        counted[place] &= ~left_out
     mask = functools.reduce(np.multiply.outer, counted)
-    sizes = _sizes(measurement, layout, singles, table, masks, numbers)
+    sizes = _sizes(measurement, layout, singles, table, masks, place)
     if sizes is not None and left_out is not None and left_out.any():
-        missing = table.counts[np.ix_(*(left_out if i == numbers else m for i, m in enumerate(masks.counted)))]
+        missing = table.counts[np.ix_(*(left_out if i == place else m for i, m in enumerate(masks.counted)))]
         sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], table.noise * math.sqrt(missing.size))
     mean = _ratio(table.counts, table.noise, mask, values, sizes)
     if query.statistic != "sd" or mean is None:
@@ -273,7 +275,7 @@ def _values(
 
 
 def _sizes(
-    measurement: TableMeasurement, layout: Layout, singles: Singles, table: _Counts, masks: _Masks, numbers: int | None
+    measurement: TableMeasurement, layout: Layout, singles: Singles, table: _Counts, masks: _Masks, place: int | None
 ) -> tuple[float, float] | None:
     """The number of rows that meet the conditions, and the standard deviation of its noise, if the noise of the table
     is not in it; None if it is known from the table alone. Missing cells of the column of a mean are among them."""
@@ -281,7 +283,7 @@ def _sizes(
     rows = float(measurement.statement["num_rows"]), rows_noise(measurement)
     if not chosen:
         return rows
-    if len(chosen) > 1 or chosen[0] == numbers:
+    if len(chosen) > 1 or chosen[0] == place:
         return None
     j, cells = table.columns[chosen[0]], masks.cells[chosen[0]]
     if j == layout.split:
