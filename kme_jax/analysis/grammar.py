@@ -70,6 +70,20 @@ def column_and_quantile(text: str, inside: str) -> tuple[str, float]:
     return name.strip(), share
 
 
+def column_pair(text: str, inside: str, names: Sequence[str]) -> tuple[str, str]:
+    """Two columns that a comma separates. Names may have commas.
+
+    Raises:
+      ValueError: there are no two columns.
+    """
+    words = inside.split(",")
+    for cut in range(1, len(words)):
+        pair = ",".join(words[:cut]).strip(), ",".join(words[cut:]).strip()
+        if set(pair) <= set(names) or len(words) == 2:
+            return pair
+    raise ValueError(f"query {text!r}: expected two columns with a comma between them")
+
+
 def check_known(text: str, name: str, names: Sequence[str]) -> None:
     """Refuses a column that does not exist.
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import check_known, column_and_quantile, conditions_of, parts_of
+from kme_jax.analysis.grammar import check_known, column_and_quantile, column_pair, conditions_of, parts_of
 
 EXAMPLES = (
     "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=64.5), correlation(age, pay), slope(pay, age)"
@@ -111,7 +111,7 @@ class PointsQuery:
             name, quantile = column_and_quantile(text, parts.inside)
             columns = (name,)
         elif parts.statistic in _OF_TWO:
-            columns = _pair(text, parts.inside, names)
+            columns = column_pair(text, parts.inside, names)
         else:
             columns = (parts.inside,)
         for name in columns:
@@ -148,16 +148,6 @@ class PointsQuery:
             return covariance / variance if variance > 0 else math.nan
         scale = math.sqrt(max(variance * float(weights @ np.square(first - mean)), 0))
         return covariance / scale if scale > 0 else math.nan
-
-
-def _pair(text: str, inside: str, names: Sequence[str]) -> tuple[str, str]:
-    """Two columns that a comma separates. Names may have commas."""
-    words = inside.split(",")
-    for cut in range(1, len(words)):
-        pair = ",".join(words[:cut]).strip(), ",".join(words[cut:]).strip()
-        if set(pair) <= set(names) or len(words) == 2:
-            return pair
-    raise ValueError(f"query {text!r}: expected two columns with a comma between them")
 
 
 def _conditions(text: str, conditions: str | None, names: Sequence[str]) -> tuple[Condition, ...]:

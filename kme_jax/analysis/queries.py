@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import check_known, column_and_quantile, conditions_of, parts_of
+from kme_jax.analysis.grammar import check_known, column_and_quantile, column_pair, conditions_of, parts_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 
 _MOST_GROUPS = 64
-EXAMPLES = "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65)"
+EXAMPLES = (
+    "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65), correlation(age, pay), slope(pay, age), "
+    "regression(pay ~ age + sex)"
+)
+INTERCEPT = "(intercept)"
 
 _STATISTICS: dict[str, Callable[[Float64[np.ndarray, "n"]], float]] = {
     "mean": lambda values: float(values.mean()),
@@ -32,12 +37,15 @@ class Query:
 
     Attributes:
       text: as it was written.
-      statistic: "mean", "sd", "median", "quantile" or "share".
-      column: the name of its column; None for "share".
+      statistic: "mean", "sd", "median", "quantile", "share", "correlation", "slope" or "regression".
+      column: the name of its column; None for "share", and for those with terms.
       quantile: the share of rows below a quantile, or None.
       share: conditions of the rows whose share is asked for.
       where: conditions of the rows that count at all.
       by: the column whose values are groups, or None.
+      terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
+        slope or a regression. Otherwise there are none. The predictors of a column of categories are conditions, one
+        for each value except the first.
     """
 
     text: str
@@ -47,6 +55,7 @@ class Query:
     share: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     by: str | None = None
+    terms: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str, schema: Schema) -> Query:
@@ -59,24 +68,41 @@ class Query:
         Raises:
           ValueError: the text cannot be read, or its column does not fit the statistic.
         """
-        parts = parts_of(text, [*_STATISTICS, "quantile", "share"], EXAMPLES)
-        quantile, column, share = None, None, ()
+        parts = parts_of(text, [*_STATISTICS, "quantile", "share", "correlation", "slope", "regression"], EXAMPLES)
+        quantile, column, share, terms = None, None, (), ()
         if parts.statistic == "share":
             share = conditions_of(parts.inside, schema.names)
         elif parts.statistic == "quantile":
             column, quantile = column_and_quantile(text, parts.inside)
+        elif parts.statistic == "regression":
+            terms = _terms(text, parts.inside, schema)
+        elif parts.statistic in ("correlation", "slope"):
+            terms = column_pair(text, parts.inside, schema.names)
         else:
             column = parts.inside
         where = conditions_of(parts.where, schema.names)
-        query = cls(text, parts.statistic, column, quantile, share, where, parts.by)
+        query = cls(text, parts.statistic, column, quantile, share, where, parts.by, terms)
         query._check(schema)
         return query
 
+    @property
+    def share_below(self) -> float | None:
+        """The share of rows below the median or the quantile that is asked for; None for other statistics."""
+        return 0.5 if self.statistic == "median" else self.quantile
+
     def _check(self, schema: Schema) -> None:
-        if self.column is not None:
-            check_known(self.text, self.column, schema.names)
-            if schema.columns[schema.index(self.column)].kind != "numeric":
-                raise ValueError(f"query {self.text!r}: {self.column} is not numeric; ask for share({self.column}=...)")
+        names = [] if self.column is None else [self.column]
+        if self.statistic in ("correlation", "slope"):
+            names += self.terms
+        for name in names:
+            check_known(self.text, name, schema.names)
+            if schema.columns[schema.index(name)].kind != "numeric":
+                remedy = f"share({name}=...)" if self.column else f"regression(... ~ {name})"
+                raise ValueError(f"query {self.text!r}: {name} is not numeric; ask for {remedy}")
+        if len(set(self.terms)) < len(self.terms):
+            raise ValueError(f"query {self.text!r}: the same column twice")
+        if self.statistic == "regression" and self.by is not None:
+            raise ValueError(f"query {self.text!r}: a regression has no groups; use where")
         for conditions in (self.share, self.where):
             try:
                 ranges_of(schema, conditions)
@@ -102,6 +128,7 @@ class Query:
     def asked_columns(self, schema: Schema) -> set[str]:
         """The names of all columns that the query asks for."""
         names = {schema.names[j] for conditions in (self.share, self.where) for j in ranges_of(schema, conditions)}
+        names |= {_column_of(schema, term) for term in self.terms}
         return names | {name for name in (self.column, self.by) if name is not None}
 
     def values(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
@@ -116,19 +143,46 @@ class Query:
         values = self.values(schema, codes)
         return values[_meet(schema, self.where, codes) & ~np.isnan(values)]
 
+    def of_terms(
+        self, schema: Schema, codes: Int64[np.ndarray, "n d"]
+    ) -> tuple[Float64[np.ndarray, "n terms"], Bool[np.ndarray, "n"]]:
+        """The numbers of the terms, [n, terms], and which rows count, groups aside, [n]."""
+        values = np.stack([_values_of_term(schema, term, codes) for term in self.terms], axis=1)
+        return values, _meet(schema, self.where, codes) & ~np.isnan(values).any(1)
+
     def answer(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> dict[str, float]:
         """The statistic of each group, by the text of the group's value; NaN for a group without rows.
+
+        A regression has a coefficient for each term instead.
 
         Args:
           schema: of the table.
           codes: category codes of the rows.
         """
+        if self.terms:
+            return self._of_terms(schema, codes)
         values = self.values(schema, codes)
         kept = _meet(schema, self.where, codes) & ~np.isnan(values)
         answers = {}
         for name, code in self.groups(schema).items():
             rows = kept if self.by is None else kept & (codes[:, schema.index(self.by)] == code)
             answers[name] = self._of(values[rows]) if rows.any() else math.nan
+        return answers
+
+    def _of_terms(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> dict[str, float]:
+        """A correlation or a slope of each group, or the coefficients of a regression by the name of the term."""
+        values, kept = self.of_terms(schema, codes)
+        if self.statistic == "regression":
+            return dict(zip((INTERCEPT, *self.terms[1:]), _least_squares(values[kept]), strict=True))
+        answers = {}
+        for name, code in self.groups(schema).items():
+            of_group = values[kept if self.by is None else kept & (codes[:, schema.index(self.by)] == code)]
+            if self.statistic == "slope":
+                answers[name] = _least_squares(of_group)[1]
+            else:
+                centred = of_group - of_group.mean(0) if len(of_group) else of_group
+                scale = math.sqrt(float(np.square(centred).sum(0).prod()))
+                answers[name] = float(centred.prod(1).sum()) / scale if scale > 0 else math.nan
         return answers
 
     def _of(self, values: Float64[np.ndarray, "n"]) -> float:
@@ -143,3 +197,58 @@ def _meet(schema: Schema, conditions: tuple[str, ...], codes: Int64[np.ndarray, 
     for j, ranges in ranges_of(schema, conditions).items():
         met &= np.any([(codes[:, j] >= low) & (codes[:, j] < high) for low, high in ranges or [(0, 0)]], axis=0)
     return met
+
+
+def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
+    """The response and the predictors of a regression. A column of categories is a condition for each value but one.
+
+    Raises:
+      ValueError: the text cannot be read, or a column cannot be a predictor.
+    """
+    response, tilde, rest = inside.partition("~")
+    if not tilde:
+        raise ValueError(f"query {text!r}: expected a response and its predictors, such as regression(pay ~ age + sex)")
+    terms = [response.strip()]
+    for word in re.split(r"\s\+\s", rest):
+        name = word.strip()
+        if name in schema.names and schema.columns[schema.index(name)].kind != "numeric":
+            column = schema.columns[schema.index(name)]
+            if column.num_codes > _MOST_GROUPS:
+                raise ValueError(
+                    f"query {text!r}: {name} has {column.num_codes} values, and at most {_MOST_GROUPS} can be terms"
+                )
+            values = column.decode(np.arange(column.num_codes)).to_pylist()
+            terms += [f"{name}={'missing' if value is None else value}" for value in values[1:]]
+        else:
+            terms.append(name)
+    for term in terms:
+        if term not in schema.names:
+            try:
+                number = len(ranges_of(schema, [term]))
+            except ValueError as error:
+                known = f"expected a column, or a condition such as sex=f, between ~ and + with blanks: {error}"
+                raise ValueError(f"query {text!r}: {known}") from None
+            assert number == 1
+        elif schema.columns[schema.index(term)].kind != "numeric":
+            raise ValueError(f"query {text!r}: {term} is not numeric; the response may be a condition: {term}=...")
+    return tuple(terms)
+
+
+def _column_of(schema: Schema, term: str) -> str:
+    """The name of the column of a term."""
+    return term if term in schema.names else schema.names[next(iter(ranges_of(schema, [term])))]
+
+
+def _values_of_term(schema: Schema, term: str, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
+    if term not in schema.names:
+        return _meet(schema, (term,), codes).astype(float)
+    j = schema.index(term)
+    return numeric_values(schema.columns[j], codes[:, j])
+
+
+def _least_squares(values: Float64[np.ndarray, "n terms"]) -> list[float]:
+    """The intercept and the coefficients of a linear regression of the first column on the others; NaN if the rows do
+    not determine them."""
+    design = np.column_stack([np.ones(len(values)), values[:, 1:]])
+    coefficients, _, rank, _ = np.linalg.lstsq(design, values[:, 0], rcond=None)
+    return coefficients.tolist() if rank == design.shape[1] else [math.nan] * design.shape[1]

@@ -27,8 +27,8 @@ from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.chi_squares import check_num_public, compared
-from kme_jax.analysis.direct import rows_noise
 from kme_jax.analysis.outcome import TestResult
+from kme_jax.analysis.sums import rows_noise
 from kme_jax.points.release import Measurement, Release
 from kme_jax.table.plan import Singles
 from kme_jax.table.readers import open_table

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
+from jaxtyping import Int64
 
 from kme_jax._numerics.precision import Progress
-from kme_jax.analysis.direct import direct_answer
+from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import Estimate, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
+from kme_jax.analysis.sums import Answer, Sums
 from kme_jax.table.release import TableRelease
 
 
@@ -31,15 +34,7 @@ def answers(
     query = check_query(release, text, method)
     check_level(level)
     if method == "direct":
-        found = {}
-        for group, of_group in _by_group(release, query).items():
-            answer = direct_answer(release.measurement, of_group)
-            if answer is None:  # the noise hides this group, but not all of them
-                continue
-            sampling = _sampling_error(release, of_group, answer.value) if population else 0.0
-            error = math.hypot(answer.standard_error, sampling)
-            found[group] = Estimate.of(answer.value, error, level, method="direct", population=population)
-        return found if query.by is not None else found[""]
+        return _direct(release, query, level, population=population)
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -53,11 +48,11 @@ def answers(
         return query.answer(release.schema, release.schema.encode(table))
 
     estimates = replicates.estimates(of_rows, level)
-    return estimates if query.by is not None else estimates[""]
+    return estimates[""] if list(estimates) == [""] else estimates
 
 
 def check_query(release: TableRelease, text: str, method: str) -> Query:
-    """The query that a text asks, which :func:`answers` can answer.
+    """The query that a text asks, of a form that the method can answer.
 
     Raises:
       ValueError: as ``kme_jax.estimate``.
@@ -65,24 +60,51 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
     query = Query.parse(text, release.schema)
-    is_split = release.measurement.layout.split >= 0
-    others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))
-    known = f"one column and of the target {release.target}" if is_split else "one column"
-    if method == "direct":
-        if all(direct_answer(release.measurement, one) is None for one in _by_group(release, query).values()):
-            remedy = (
-                f"it is about {_listed(others)}, and was not counted in bins that answer it; other intervals are for "
-                f"questions of {known}"
-                if len(others) > 1
-                else "noisy sums do not answer it by themselves; the method bootstrap does"
-            )
-            raise ValueError(f"query {query.text!r}: {remedy}")
-    elif len(others) > 1:
+    others, known = _others(release, query)
+    if method == "bootstrap" and len(others) > 1:
         raise ValueError(
             f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions of {known}, because "
             "a release weakens the dependence of other columns"
         )
     return query
+
+
+def _others(release: TableRelease, query: Query) -> tuple[list[str], str]:
+    """The columns of a query, less the target if marginals are split by it; and which questions are of one column."""
+    is_split = release.measurement.layout.split >= 0
+    others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))
+    return others, f"one column and of the target {release.target}" if is_split else "one column"
+
+
+def _direct(release: TableRelease, query: Query, level: float, *, population: bool) -> Estimate | dict[str, Estimate]:
+    """The answer from noisy sums, or those of the groups or of the coefficients that the noise does not hide.
+
+    Raises:
+      ValueError: there is none.
+    """
+    sums, found = Sums.read(release.measurement), {}
+    for group, of_group in _by_group(release, query).items():
+        if query.share_below is not None:
+            estimated = direct_quantile(sums, of_group, level, population=population)
+            if estimated is not None:
+                found[group] = estimated
+            continue
+        answer = direct_answer(sums, of_group)
+        named = answer if isinstance(answer, dict) else {group: answer}
+        errors = _sampling_errors(release, of_group, named) if population else {}
+        for name, one in named.items():
+            if one is not None:
+                found[name] = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
+    if not found:
+        others, known = _others(release, query)
+        reason = (
+            f"it is about {_listed(others)}, and noise hides the answer, or the columns were not counted in bins that "
+            f"tell it; other intervals are for questions of {known}"
+            if len(others) > 1
+            else "noisy sums do not answer it by themselves; the method bootstrap does"
+        )
+        raise ValueError(f"query {query.text!r}: {reason}")
+    return found[""] if query.by is None and query.statistic != "regression" else found
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -97,11 +119,35 @@ def _by_group(release: TableRelease, query: Query) -> dict[str, Query]:
     return {group: dataclasses.replace(query, by=None, where=(*query.where, f"{query.by}={group}")) for group in groups}
 
 
-def _sampling_error(release: TableRelease, query: Query, value: float) -> float:
-    """Standard error of a mean, a share or a standard deviation of N rows of a population, of which some count."""
+def _sampling_errors(release: TableRelease, query: Query, answers: Mapping[str, Answer | None]) -> dict[str, float]:
+    """By name, standard errors of statistics of N rows of a population, of which some count."""
     codes = release.schema.encode(release.table)
+    of_all = release.statement["num_rows"] / len(codes)
+    if query.terms:
+        values, kept = query.of_terms(release.schema, codes)
+        values = values[kept]
+        rows = max(1.0, of_all * len(values))
+        if query.statistic == "correlation":
+            return {name: (1 - one.value**2) / math.sqrt(rows) for name, one in answers.items() if one is not None}
+        design = np.column_stack([np.ones(len(values)), values[:, 1:]])
+        inverse = np.linalg.pinv(design.T @ design / max(1, len(values)))
+        residuals = values[:, 0] - design @ (inverse @ (design.T @ values[:, 0] / max(1, len(values))))
+        influence = (design * residuals[:, None]) @ inverse  # heteroscedastic residuals (White 1980)
+        errors = np.sqrt(np.square(influence).mean(0) / rows).tolist() if len(values) else [math.inf] * len(inverse)
+        return dict(zip(answers, errors if query.statistic == "regression" else errors[1:], strict=False))
+    return {
+        name: _sampling_error(query, codes, release, of_all, one.value)
+        for name, one in answers.items()
+        if one is not None
+    }
+
+
+def _sampling_error(
+    query: Query, codes: Int64[np.ndarray, "n d"], release: TableRelease, of_all: float, value: float
+) -> float:
+    """Standard error of a mean, a share or a standard deviation."""
     numbers = query.numbers(release.schema, codes)
-    rows = max(1.0, release.statement["num_rows"] * len(numbers) / len(codes))
+    rows = max(1.0, of_all * len(numbers))
     if query.statistic == "share":
         return math.sqrt(max(value * (1 - value), 0) / rows)
     if not len(numbers):

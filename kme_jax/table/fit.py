@@ -28,6 +28,7 @@ from kme_jax.table.plan import (
     block_counts,
     class_sizes,
     map_of,
+    narrow_moments,
     sigma,
     triple_counts,
 )
@@ -437,7 +438,7 @@ def synthesise(
         ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j))
         over_bounds = singles.moments[a]
         if over_bounds is not None:
-            every = [over_bounds, *_narrow(layout, j, pairs)]
+            every = [over_bounds, *narrow_moments(layout, j, pairs)]
             ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a])
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
@@ -445,19 +446,6 @@ def synthesise(
     rows = RelaxedRows(weights, single, observed.offsets, tuple(leaves), layout.split, parities=parities)
     rows = rows.raked(shares_of_bins) if layout.numbers else rows
     return rows if pairs is None else dependent(rows, layout, pairs, seed)
-
-
-def _narrow(layout: Layout, j: int, noisy: NoisyEmbedding | None) -> list[Moments]:
-    """The moments of the column of index j in the third measurement."""
-    if noisy is None:
-        return []
-    num_rows = noisy.mechanism.num_rows
-    sums = map_of(noisy).moment_sums(noisy.coordinates, num_rows)
-    return [
-        Moments(moment, layout.binnings[j], values, sigma(noisy, moment), num_rows)
-        for moment, values in zip(map_of(noisy).moments, sums, strict=True)
-        if moment.columns == (j,)
-    ]
 
 
 def _with_moments(

@@ -340,6 +340,19 @@ def block_counts(noisy: NoisyEmbedding | None) -> list[tuple[Block, Float[np.nda
     return [(b, counts, sigma(noisy, b)) for b, counts in zip(feature_map.blocks, of_blocks, strict=True)]
 
 
+def narrow_moments(layout: Layout, j: int, noisy: NoisyEmbedding | None) -> list[Moments]:
+    """The moments of the column of index j in the third measurement, over the range of the cells that stand out."""
+    if noisy is None:
+        return []
+    num_rows = noisy.mechanism.num_rows
+    sums = map_of(noisy).moment_sums(noisy.coordinates, num_rows)
+    return [
+        Moments(moment, layout.binnings[j], values, sigma(noisy, moment), num_rows)
+        for moment, values in zip(map_of(noisy).moments, sums, strict=True)
+        if moment.columns == (j,)
+    ]
+
+
 def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
     """ω of a moment whose share of the budget is ``cost`` times that of an average block.
 
@@ -428,37 +441,46 @@ class Singles:
         sums_of_moments = feature_map.moment_sums(noisy.coordinates, num_rows)
         for a, moment, values in zip(layout.numbers, feature_map.moments, sums_of_moments, strict=True):
             moments[a] = Moments(moment, layout.binnings[layout.columns[a]], values, sigma(noisy, moment), num_rows)
-        smoothed, inside = [], []
-        for a, j in enumerate(layout.columns if denoised else []):
-            inside.append(np.ones(len(sums[a]), bool))
-            if moments[a] is not None:
-                inside[a] = _within_margins(layout.binnings[j], sums[a], sums_sigmas[a])
-            estimate = np.where(inside[a], _along_values(layout.binnings[j], counts[a], sigmas[a]), -math.inf)
-            if classes is None:
-                estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(counts[a].shape)
-            else:
-                of_classes = class_sizes(classes, classes_sigma, num_rows)
-                estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
-            if totals is not None:  # sums over classes agree with the totals, nearly
-                target = np.where(inside[a], _along_values(layout.binnings[j], sums[a], sums_sigmas[a]), -math.inf)
-                target = project_to_simplex(target, num_rows)
-                estimate = estimate + num_rows * EVENLY / estimate.size
-                for _ in range(NUM_RAKES):
-                    estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
-                    if classes is not None:
-                        estimate = (
-                            estimate
-                            * (class_sizes(classes, classes_sigma, num_rows) / np.maximum(estimate.sum(1), 1e-300))[
-                                :, None
-                            ]
-                        )
-            if (measured := moments[a]) is not None:
-                first = layout.binnings[j].first_codes()
-                estimate = tilted(estimate, first[:-1], first[1:], [measured], sums_sigmas[a])
-            smoothed.append(estimate)
-        return cls(
-            counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, smoothed, moments, inside
-        )
+        singles = cls(counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, [], moments, [])
+        if not denoised:
+            return singles
+        found = [singles.denoise(layout, a, num_rows) for a in range(size)]
+        smoothed, inside = ([pair[i] for pair in found] for i in range(2))
+        return dataclasses.replace(singles, smoothed=smoothed, inside=inside)
+
+    def denoise(
+        self, layout: Layout, a: int, num_rows: int
+    ) -> tuple[Float[np.ndarray, "classes cells"], Bool[np.ndarray, "cells"]]:
+        """The entries of ``smoothed`` and ``inside`` of the column at place a.
+
+        Args:
+          layout: of the columns.
+          a: place of the column among all except ``layout.split``.
+          num_rows: N.
+        """
+        binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
+        inside = np.ones(len(sums), bool)
+        if moments is not None:
+            inside = _within_margins(binning, sums, self.sums_sigmas[a])
+        estimate = np.where(inside, _along_values(binning, self.counts[a], self.sigmas[a]), -math.inf)
+        of_classes = None
+        if self.classes is None:
+            estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(estimate.shape)
+        else:
+            of_classes = class_sizes(self.classes, self.classes_sigma, num_rows)
+            estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
+        if self.totals is not None:  # sums over classes agree with the totals, nearly
+            target = np.where(inside, _along_values(binning, sums, self.sums_sigmas[a]), -math.inf)
+            target = project_to_simplex(target, num_rows)
+            estimate = estimate + num_rows * EVENLY / estimate.size
+            for _ in range(NUM_RAKES):
+                estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
+                if of_classes is not None:
+                    estimate = estimate * (of_classes / np.maximum(estimate.sum(1), 1e-300))[:, None]
+        if moments is not None:
+            first = binning.first_codes()
+            estimate = tilted(estimate, first[:-1], first[1:], [moments], self.sums_sigmas[a])
+        return estimate, inside
 
 
 def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: int) -> Float[np.ndarray, "classes"]:

@@ -1,0 +1,221 @@
+"""Answers about columns that were counted together, from the counts. Post-processing.
+
+See ``kme_jax.analysis.direct`` for the method.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.analysis.queries import Query
+from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, Sums, cells_inside, root
+from kme_jax.table.conditions import ranges_of
+from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.plan import block_counts
+from kme_jax.table.release import NAMES
+
+
+@short_repr
+class Counts(NamedTuple):
+    """Noisy counts of the combinations of bins of some columns, all with independent noise.
+
+    Attributes:
+      columns: indices of the columns.
+      bins: for each of them, the bin of every cell of its binning.
+      counts: of all combinations.
+      noise: standard deviation of each count.
+      is_first: whether they are from the first measurement.
+    """
+
+    columns: tuple[int, ...]
+    bins: tuple[Int[np.ndarray, "_"], ...]
+    counts: Float64[np.ndarray, "..."]
+    noise: float
+    is_first: bool
+
+
+def tables_of(sums: Sums, asked: set[int]) -> list[Counts]:
+    """All measured counts of the columns that are asked for, together, with the other columns of a block summed out."""
+    layout, singles = sums.layout, sums.singles
+    others = sorted(asked - {layout.split})
+    tables = []
+    if len(others) == 1 and others[0] in layout.columns:
+        a = layout.columns.index(others[0])
+        cells = np.arange(layout.binnings[others[0]].num_cells)
+        if layout.split in asked:
+            bins = np.arange(layout.num_classes), cells
+            tables.append(Counts((layout.split, others[0]), bins, singles.counts[a], singles.sigmas[a], True))
+        else:
+            tables.append(Counts((others[0],), (cells,), singles.sums[a], singles.sums_sigmas[a], True))
+    if len(asked) == 1:
+        return tables
+    for name in NAMES[1:]:
+        noisy = sums.measurement.measured.get(name)
+        for block, counts, noise in block_counts(noisy):
+            if asked <= set(block.columns) and not block.zoom:
+                summed = tuple(i for i, j in enumerate(block.columns) if j not in asked)
+                columns, bins = zip(
+                    *(p for p in zip(block.columns, block.bins, strict=True) if p[0] in asked), strict=True
+                )
+                noise *= math.sqrt(math.prod(counts.shape[i] for i in summed))
+                tables.append(Counts(columns, bins, counts.sum(axis=summed), noise, False))
+    return tables
+
+
+def _of_bins(cells: Bool[np.ndarray, "cells"], bins: Int[np.ndarray, "cells"]) -> Bool[np.ndarray, "bins"] | None:
+    """Which bins consist of these cells; None if some cells of a bin are among them, and others are not."""
+    shares = np.bincount(bins, cells) / np.bincount(bins)
+    return shares == 1 if np.isin(shares, (0, 1)).all() else None
+
+
+def of_conditions(sums: Sums, query: Query, asked: set[int]) -> Answer | None:
+    """The answer for the rows that meet conditions on columns that were counted together.
+
+    Of all counts that tell it exactly, those with the least noise in the sum of the rows that count give the answer.
+    """
+    answers = []
+    for table in tables_of(sums, asked):
+        masks = _masks(sums, query, table)
+        if masks is not None:
+            counted = functools.reduce(np.multiply.outer, masks.counted)
+            answer = _of_table(sums, query, table, masks)
+            if answer is not None:
+                answers.append((table.noise * math.sqrt(counted.sum()), answer))
+    return min(answers, key=lambda pair: pair[0])[1] if answers else None
+
+
+@short_repr
+class _Masks(NamedTuple):
+    """Which bins of each column of a table meet the conditions, and where the cells of the columns do.
+
+    Attributes:
+      counted: bins of the rows that count, for each column.
+      met: bins that meet the conditions of a share, for each column.
+      cells: cells of the rows that count, for each column.
+    """
+
+    counted: list[Bool[np.ndarray, "_"]]
+    met: list[Bool[np.ndarray, "_"]]
+    cells: list[Bool[np.ndarray, "_"]]
+
+
+def _masks(sums: Sums, query: Query, table: Counts) -> _Masks | None:
+    """The masks of a query; None if a condition cuts a bin."""
+    masks = _Masks([], [], [])
+    for conditions, of_bins in ((query.where, masks.counted), (query.share, masks.met)):
+        ranges = ranges_of(sums.schema, conditions)
+        for j, bins in zip(table.columns, table.bins, strict=True):
+            edges = sums.edges(j)
+            cells = cells_inside(edges, ranges[j]) if j in ranges else np.ones(len(edges) - 1, bool)
+            mask = None if cells is None else _of_bins(cells, bins)
+            if cells is None or mask is None:
+                return None
+            of_bins.append(mask)
+            if of_bins is masks.counted:
+                masks.cells.append(cells)
+    return masks
+
+
+def _of_table(sums: Sums, query: Query, table: Counts, masks: _Masks) -> Answer | None:
+    """The answer from counts. It is a ratio of two noisy sums over bins.
+
+    Its error is that of the delta method, unless the number of rows that count is known from elsewhere.
+    """
+    counted = [np.array(mask) for mask in masks.counted]
+    place = None  # of the column of a mean
+    if query.statistic == "share":
+        values = functools.reduce(np.multiply.outer, masks.met).astype(float)
+        left_out = None
+    else:
+        j = sums.schema.index(str(query.column))
+        place = table.columns.index(j)
+        of_bins = _values(sums, j, table.bins[place], counted[place])
+        if of_bins is None:
+            return None
+        shape = [1] * table.counts.ndim
+        shape[place] = -1
+        values = np.broadcast_to(np.nan_to_num(of_bins).reshape(shape), table.counts.shape)
+        left_out = np.isnan(of_bins) & counted[place]
+        counted[place] &= ~left_out
+    mask = functools.reduce(np.multiply.outer, counted)
+    sizes = _sizes(sums, table, masks, place)
+    if sizes is not None and left_out is not None and left_out.any():
+        missing = table.counts[np.ix_(*(left_out if i == place else m for i, m in enumerate(masks.counted)))]
+        sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], table.noise * math.sqrt(missing.size))
+    mean = _ratio(table.counts, table.noise, mask, values, sizes)
+    if query.statistic != "sd" or mean is None:
+        return mean
+    square = _ratio(table.counts, table.noise, mask, np.square(values - mean.value), sizes)
+    return square and root(square)
+
+
+def _values(
+    sums: Sums, j: int, bins: Int[np.ndarray, "cells"], counted: Bool[np.ndarray, "bins"]
+) -> Float64[np.ndarray, "bins"] | None:
+    """The number of each bin of a column, NaN for missing cells; None if a bin that counts has several numbers."""
+    edges = sums.edges(j)
+    codes = np.bincount(bins, np.diff(edges))
+    if (codes[counted] > 1).any():
+        return None
+    first = np.unique(bins, return_index=True)[1]
+    return numeric_values(sums.schema.columns[j], edges[:-1][first])
+
+
+def _sizes(sums: Sums, table: Counts, masks: _Masks, place: int | None) -> tuple[float, float] | None:
+    """The number of rows that meet the conditions, and the standard deviation of its noise, if the noise of the table
+    is not in it; None if it is known from the table alone. Missing cells of the column of a mean are among them."""
+    chosen = [i for i, cells in enumerate(masks.cells) if not cells.all()]
+    layout, singles, rows = sums.layout, sums.singles, (sums.rows, sums.rows_noise)
+    if not chosen:
+        return rows
+    if len(chosen) > 1 or chosen[0] == place:
+        return None
+    j, cells = table.columns[chosen[0]], masks.cells[chosen[0]]
+    if j == layout.split:
+        if singles.classes is None:
+            return None
+        return float(singles.classes[cells].sum()), singles.classes_sigma * math.sqrt(cells.sum())
+    if table.is_first:
+        return None
+    a = layout.columns.index(j)
+    counts, noise = singles.sums[a], singles.sums_sigmas[a]
+    if cells.sum() <= len(cells) / 2:
+        return float(counts[cells].sum()), noise * math.sqrt(cells.sum())
+    return rows[0] - float(counts[~cells].sum()), math.hypot(rows[1], noise * math.sqrt((~cells).sum()))
+
+
+def _ratio(
+    counts: Float64[np.ndarray, "..."],
+    noise: float,
+    counted: Bool[np.ndarray, "..."],
+    values: Float64[np.ndarray, "..."],
+    sizes: tuple[float, float] | None,
+) -> Answer | None:
+    """The mean of values over the rows of the counted cells.
+
+    Args:
+      counts: noisy counts.
+      noise: standard deviation of each.
+      counted: which cells count.
+      values: of the cells.
+      sizes: the number of rows in the counted cells, and its standard deviation, if it is known from elsewhere.
+    """
+    y, v = counts[counted], values[counted]
+    if not y.size:
+        return None
+    rows, noise_of_rows = sizes or (float(y.sum()), noise * math.sqrt(y.size))
+    if rows < 1 or rows < LEAST_SIGNAL * noise_of_rows:
+        return None
+    if sizes is None:
+        value = float(v @ y) / rows
+        return Answer(value, noise * float(np.linalg.norm(v - value)) / rows)
+    centre = float(v.mean())
+    value = centre + float((v - centre) @ y) / rows
+    variance = noise**2 * np.square(v - centre).sum() + ((value - centre) * noise_of_rows) ** 2
+    return Answer(value, math.sqrt(variance) / rows)

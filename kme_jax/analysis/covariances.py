@@ -1,0 +1,530 @@
+"""Covariances of two columns that were counted together in bins, and what follows from them. Post-processing.
+
+Conditional means, correlations and the coefficients of a linear regression are functions of means, variances and
+covariances. The first two are sums over the cells of a single column. Covariances are sums over the bins of two
+columns: let y_ab be the noisy counts, with noise σ, and f̄_a and ḡ_b the means of two functions within the bins, less
+their means over all rows. Then Σ y_ab f̄_a ḡ_b / N is the covariance of f̄ and ḡ plus noise of the standard deviation
+σ ‖f̄‖ ‖ḡ‖ / N, which is known. The means of bins of several cells have noise as well. Its effect is the derivative of
+the sum by a bin mean, times the standard error of the latter, (σ_1² Σ (v_c − f̄_b)²)^½ / n_b for the cells of the bin
+that are not empty. The noise of the means over all rows is of second order. Noise may hide the variance of a number
+within wide bounds. Then that of the denoised column takes its place.
+
+Bins hide the covariance within them. Let B = Var(f̄) / Var(f) be what bins show of f. If f and g depend on each other
+weakly, their density is about that of independent ones times 1 + λ f g. Then the covariance is λ Var(f) Var(g), and
+that of f̄ and ḡ is B_f B_g times as large. If f and g determine each other, the correlation of f̄ and ḡ is 1, and the
+covariance is (B_f B_g)^½ times as large. In between, for a correlation r, it is divided by (B_f B_g)^(1 − r²/2). A
+condition that cuts a bin is another matter: g may depend on the column itself, of which bins show nearly all, or on
+what the condition says. So B is replaced by √B for conditions. All of this is a guess. So the standard error has the
+term (1 / (B_f B_g) − 1) / √12 times the covariance of bin means, as if any covariance up to the largest were as
+likely. There is no answer if bins show less than half of a function, or less than nine tenths for categories, whose
+neighbours in a bin may be quite different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.analysis.counts import Counts, tables_of
+from kme_jax.analysis.queries import INTERCEPT, Query
+from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, NumberSums, Sums, root
+from kme_jax.table.conditions import ranges_of
+from kme_jax.table.evaluate import numeric_values
+
+# Of the variance of a function, the least share that bins show: along an order, where the function is much the same in
+# neighbouring bins, and for categories, which have no neighbours.
+_LEAST_SHOWN, _LEAST_SHOWN_OF_CATEGORIES = 0.5, 0.9
+_LEAST_KNOWN = 3.5  # a variance or an eigenvalue that is divided by, in its standard errors
+
+
+@short_repr
+class Feature(NamedTuple):
+    """A function of one column.
+
+    Attributes:
+      column: its index.
+      values: the mean of the function over the codes of every cell; NaN for missing cells.
+      squares: the mean of its square.
+      is_number: whether it is the number of the column itself.
+      centre: if it is the squared distance of the number from a centre, that centre; else None.
+    """
+
+    column: int
+    values: Float64[np.ndarray, "cells"]
+    squares: Float64[np.ndarray, "cells"]
+    is_number: bool = False
+    centre: float | None = None
+
+    @classmethod
+    def number(cls, sums: Sums, j: int) -> Feature:
+        """The number of a numeric column."""
+        column, edges = sums.schema.columns[j], sums.edges(j)
+        first, last = numeric_values(column, edges[:-1]), numeric_values(column, edges[1:] - 1)
+        width = np.diff(edges)
+        step = (last - first) / np.maximum(width - 1, 1)
+        middle = (first + last) / 2
+        return cls(j, middle, middle**2 + step**2 * (width**2 - 1) / 12, True)
+
+    @classmethod
+    def condition(cls, sums: Sums, j: int, ranges: Sequence[tuple[int, int]]) -> Feature:
+        """1 for codes within ranges, and 0 for others."""
+        edges = sums.edges(j)
+        parts = [np.maximum(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0) for low, high in ranges]
+        share = np.sum(parts, axis=0) / np.diff(edges) if parts else np.zeros(len(edges) - 1)
+        return cls(j, share, share)
+
+    @classmethod
+    def of_term(cls, sums: Sums, term: str) -> Feature:
+        """The feature of a term of a query: the name of a numeric column, or a condition."""
+        if term in sums.schema.names:
+            return cls.number(sums, sums.schema.index(term))
+        ((j, ranges),) = ranges_of(sums.schema, [term]).items()
+        return cls.condition(sums, j, ranges)
+
+    def squared_distance(self, centre: float) -> Feature:
+        """The square of the distance from a number."""
+        values = self.squares - 2 * centre * self.values + centre**2
+        return Feature(self.column, values, np.square(values), centre=centre)
+
+
+@short_repr
+class _InBins(NamedTuple):
+    """A feature in bins.
+
+    Attributes:
+      values: the mean of each bin; NaN for bins of missing cells.
+      variance: of the denoised column; 1 if bins hide nothing.
+      spread: variances of the noise of the bin means.
+      shown: the share of the variance that bin means have.
+      assumed: the share that is assumed for covariances.
+      least_shown: the least share with which the bins are used.
+    """
+
+    values: Float64[np.ndarray, "bins"]
+    variance: float
+    spread: Float64[np.ndarray, "bins"]
+    shown: float
+    assumed: float
+    least_shown: float
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """The noise of the covariances between the features of two columns, or of one.
+
+    Attributes:
+      first: positions of the features of the first column.
+      second: of the second column; the same for one column.
+      values: the centred values of both, [bins, features of the first] and [bins, features of the second].
+      factors: by which covariances were multiplied, [features of the first, features of the second].
+      noise: standard deviation of each count over the number of rows.
+      slopes: derivatives of the covariances by the values of the first, [bins, features of the second], and the other
+        way round; None for one column.
+      spreads: variances of the noise of the values of both; None for one column.
+    """
+
+    first: list[int]
+    second: list[int]
+    values: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]]
+    factors: Float64[np.ndarray, "_ _"]
+    noise: float
+    slopes: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
+    spreads: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
+
+    def of_values(self, one: Float64[np.ndarray, "m"], other: Float64[np.ndarray, "m"]) -> float:
+        """The standard error of the bilinear form with two vectors that comes from the noise of the bin means."""
+        if self.slopes is None or self.spreads is None:
+            return 0.0
+        both = self.factors * self._both(one, other)
+        first, second = self.slopes[0] @ both.T, self.slopes[1] @ both
+        variances = np.square(first) * self.spreads[0], np.square(second) * self.spreads[1]
+        return math.sqrt(float(sum(variance.sum() for variance in variances)))
+
+    def _both(self, one: Float64[np.ndarray, "m"], other: Float64[np.ndarray, "m"]) -> Float64[np.ndarray, "_ _"]:
+        """The coefficients of the covariances in the bilinear form with two vectors."""
+        return np.outer(one[self.first], other[self.second]) + np.outer(other[self.first], one[self.second])
+
+    def variance(self, one: Float64[np.ndarray, "m"], other: Float64[np.ndarray, "m"]) -> float:
+        """The variance of the bilinear form of the covariances with two vectors."""
+        f, g = self.values
+        if self.first == self.second:
+            weights = (f @ one[self.first]) * (g @ other[self.second])
+            return self.noise**2 * float(np.square(weights - weights.mean()).sum())
+        return self.noise**2 * float(np.square(f @ (self.factors * self._both(one, other)) @ g.T).sum())
+
+
+@short_repr
+class _OfTable(NamedTuple):
+    """Covariances from the counts of two columns.
+
+    Attributes:
+      hidden: the largest share of the variance of a feature of categories that bins hide.
+      squared_error: of all covariances, in units of the variances.
+      part: the noise.
+      values: the covariances.
+      guesses: standard errors for what bins hide.
+    """
+
+    hidden: float
+    squared_error: float
+    part: _Part
+    values: Float64[np.ndarray, "_ _"]
+    guesses: Float64[np.ndarray, "_ _"]
+
+
+class Covariances:
+    """Noisy means and covariances of features, with the standard errors of linear functions of them.
+
+    Attributes:
+      means: [m].
+      means_errors: their standard errors, [m].
+      matrix: the covariances, [m, m].
+      is_known: whether noise does not hide the number of rows, and all covariances were counted.
+    """
+
+    def __init__(self, sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, "classes"] | None = None):
+        """The covariances of rows.
+
+        Args:
+          sums: of a measurement.
+          features: m of them.
+          classes: the classes whose rows count; None for all rows.
+        """
+        self._sums, self.features, self._classes = sums, features, classes
+        size, singles = len(features), sums.singles
+        self.rows, self.rows_noise = sums.rows, sums.rows_noise
+        self.means, self.means_errors = np.zeros(size), np.zeros(size)
+        self.matrix, self._guesses = np.zeros((size, size)), np.zeros((size, size))
+        self._of_variances = np.zeros(size)  # standard errors of variances from noisy moments
+        self._parts: list[_Part] = []
+        self.is_known = True
+        if classes is not None:
+            if singles.classes is None:
+                self.is_known = False
+                return
+            self.rows = float(singles.classes[classes].sum())
+            self.rows_noise = singles.classes_sigma * math.sqrt(classes.sum())
+        if self.rows < max(1.0, LEAST_SIGNAL * self.rows_noise):
+            self.is_known = False
+            return
+        by_column: dict[int, list[int]] = {}
+        for i, feature in enumerate(features):
+            by_column.setdefault(feature.column, []).append(i)
+        for j, positions in by_column.items():
+            self._add_column(j, positions)
+        for first, second in itertools.combinations(by_column, 2):
+            self.is_known = self.is_known and self._add_pair(first, second, by_column[first], by_column[second])
+
+    def counts_of(self, j: int) -> tuple[Float64[np.ndarray, "cells"], float]:
+        """The noisy counts of the cells of a column, and the standard deviation of their noise."""
+        sums, classes = self._sums, self._classes
+        if j == sums.layout.split:
+            if sums.singles.classes is None:
+                total = sums.singles.counts[0].sum(1)  # the marginal of any column with classes
+                return total, sums.singles.sigmas[0] * math.sqrt(sums.singles.counts[0].shape[1])
+            return sums.singles.classes, sums.singles.classes_sigma
+        a = sums.layout.columns.index(j)
+        if classes is None:
+            return sums.singles.sums[a], sums.singles.sums_sigmas[a]
+        return sums.singles.counts[a][classes].sum(0), sums.singles.sigmas[a] * math.sqrt(classes.sum())
+
+    def _add_column(self, j: int, positions: list[int]) -> None:
+        """Means, variances and covariances of the features of one column."""
+        counts, noise = self.counts_of(j)
+        present = np.all([~np.isnan(self.features[i].values) for i in positions], axis=0)
+        rows, rows_noise = self.rows, self.rows_noise
+        if not present.all():
+            rows -= float(counts[~present].sum())
+            rows_noise = math.hypot(rows_noise, noise * math.sqrt((~present).sum()))
+        if rows < max(1.0, LEAST_SIGNAL * rows_noise):
+            self.is_known = False
+            return
+        counts = counts[present]
+        for i in positions:
+            feature = self.features[i]
+            values = feature.values[present]
+            centre = values.mean()
+            self.means[i] = centre + (values - centre) @ counts / rows
+            variance = np.square(values - centre).sum() * noise**2 + ((self.means[i] - centre) * rows_noise) ** 2
+            self.means_errors[i] = math.sqrt(variance) / rows
+            if self._classes is None and (feature.is_number or feature.centre is not None):
+                mean = _mean_from_moments(NumberSums(self._sums, j), feature)
+                if mean is not None:
+                    self.means[i], self.means_errors[i] = mean.value, mean.standard_error
+        if [self.features[i].is_number for i in positions] == [True] and self._classes is None:
+            (i,) = positions
+            numbers = NumberSums(self._sums, j)
+            variance = numbers.variance()
+            if variance is None:
+                self.is_known = False
+            else:
+                smooth = numbers.smooth_variance(self._sums.denoised(j))
+                variance = min(variance, smooth, key=lambda answer: answer.standard_error)
+                self.matrix[i, i], self._of_variances[i] = variance.value, variance.standard_error
+            return
+        centred = np.stack([self.features[i].values[present] - self.means[i] for i in positions], axis=1)
+        for one, i in enumerate(positions):
+            for other, k in enumerate(positions):
+                products = centred[:, one] * centred[:, other]
+                if i == k:
+                    products = self.features[i].squared_distance(self.means[i]).values[present]
+                middle = products.mean()
+                self.matrix[i, k] = middle + (products - middle) @ counts / rows
+        ones = np.ones((len(positions),) * 2)
+        self._parts.append(_Part(positions, positions, (centred, centred), ones, noise / rows))
+
+    def _in_bins(self, i: int, bins: Int[np.ndarray, "cells"]) -> _InBins:
+        """A feature in bins. Bin means are those of denoised counts."""
+        sums, feature, j = self._sums, self.features[i], self.features[i].column
+        if len(bins) == bins.max() + 1 and (np.diff(sums.edges(j)) == 1).all():  # bins of one code hide nothing
+            order = np.argsort(bins)
+            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, 1.0, _LEAST_SHOWN)
+        present = ~np.isnan(feature.values)
+        masses, noise = sums.denoised(j) + 1e-9, sums.noise(j)
+        masses[~present] = 0
+        values, squares = np.where(present, feature.values, 0), np.where(present, feature.squares, 0)
+        of_bins = np.bincount(bins, masses)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.bincount(bins, masses * values) / of_bins  # NaN where nothing is present
+        total = masses.sum()
+        centre = masses @ values / total
+        everything = masses @ squares / total - centre**2
+        between = np.nansum(of_bins * np.square(means - centre)) / total
+        shown = float(between / everything) if everything > 0 else 1.0
+        far = np.where(masses > 1e-3, np.square(values - np.nan_to_num(means)[bins]), 0)
+        spread = np.bincount(bins, far) * (noise / np.maximum(of_bins, noise + 1)) ** 2
+        assumed = shown if feature.is_number else math.sqrt(shown)
+        is_ordered = j != sums.layout.split and sums.layout.binnings[j].ordered
+        least = _LEAST_SHOWN if is_ordered else _LEAST_SHOWN_OF_CATEGORIES
+        return _InBins(means, float(everything), spread, shown, assumed, least)
+
+    def _add_pair(self, first: int, second: int, ours: list[int], theirs: list[int]) -> bool:
+        """Covariances of the features of two columns; whether there are any.
+
+        They are from the counts that hide least of categories. Each has the weight of its inverse squared error.
+        """
+        split, found = self._sums.layout.split, []
+        if self._classes is not None and split in (first, second):
+            return False
+        asked = {first, second} | ({split} if self._classes is not None else set())
+        for table in tables_of(self._sums, asked):
+            of_table = self._of_table(self._of_classes(table), first, second, ours, theirs)
+            if of_table is not None:
+                found.append(of_table)
+        least = min((of_table.hidden for of_table in found), default=0.0)
+        found = [of_table for of_table in found if of_table.hidden <= least + 1e-3]
+        weights = np.asarray([1 / max(of_table.squared_error, 1e-300) for of_table in found])
+        for weight, (_, _, part, values, guesses) in zip(weights / weights.sum(), found, strict=True):
+            self._parts.append(dataclasses.replace(part, factors=weight * part.factors))
+            for matrix, block in ((self.matrix, values), (self._guesses, guesses)):
+                matrix[np.ix_(ours, theirs)] += weight * block
+                matrix[np.ix_(theirs, ours)] += weight * block.T
+        return bool(found)
+
+    def _of_classes(self, table: Counts) -> Counts:
+        """The counts of two columns, with the classes that count summed up."""
+        if self._classes is None:
+            return table
+        axis = table.columns.index(self._sums.layout.split)
+        counts = np.moveaxis(table.counts, axis, 0)[self._classes].sum(0)
+        columns = tuple(j for i, j in enumerate(table.columns) if i != axis)
+        bins = tuple(b for i, b in enumerate(table.bins) if i != axis)
+        return Counts(columns, bins, counts, table.noise * math.sqrt(self._classes.sum()), table.is_first)
+
+    def _of_table(self, table: Counts, first: int, second: int, ours: list[int], theirs: list[int]) -> _OfTable | None:
+        """Covariances from the counts of two columns. None if bins hide much, or noise hides the number of rows."""
+        places = [table.columns.index(j) for j in (first, second)]
+        counts = table.counts if places == [0, 1] else table.counts.T
+        f, g = ([self._in_bins(i, table.bins[p]) for i in of] for p, of in zip(places, (ours, theirs), strict=True))
+        if any(one.shown < one.least_shown for one in (*f, *g)):
+            return None
+        here = [~np.isnan(np.stack([one.values for one in side], axis=1)).any(1) for side in (f, g)]
+        counts = counts[np.ix_(*here)]
+        rows, noise = self.rows, self.rows_noise
+        if not all(side.all() for side in here):
+            rows, noise = float(counts.sum()), table.noise * math.sqrt(counts.size)
+        if rows < max(1.0, LEAST_SIGNAL * noise):
+            return None
+        f_values, g_values = (
+            np.stack([one.values for one in side], axis=1)[kept] - self.means[of]
+            for side, kept, of in zip((f, g), here, (ours, theirs), strict=True)
+        )
+        raw = f_values.T @ counts @ g_values / rows
+        variances = np.outer([one.variance for one in f], [one.variance for one in g])
+        shown = np.outer([one.shown for one in f], [one.shown for one in g])
+        corrected = np.outer([one.assumed for one in f], [one.assumed for one in g])
+        correlations = np.clip(np.square(raw) / np.maximum(variances, 1e-300), 0, 1)
+        factors = corrected ** (correlations / 2 - 1)
+        guesses = np.abs(raw) * (1 / shown - 1) / math.sqrt(12)
+        slopes = counts @ g_values / rows, counts.T @ f_values / rows
+        f_spread, g_spread = (
+            np.stack([one.spread for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)
+        )
+        part = _Part(ours, theirs, (f_values, g_values), factors, table.noise / rows, slopes, (f_spread, g_spread))
+        noises = np.outer(np.linalg.norm(f_values, axis=0), np.linalg.norm(g_values, axis=0)) * factors * part.noise
+        scaled = (np.square(noises) + np.square(guesses)) / np.maximum(variances, 1e-300)
+        hidden = 1 - min((one.shown for one in (*f, *g) if one.least_shown > _LEAST_SHOWN), default=1.0)
+        return _OfTable(hidden, float(scaled.sum()), part, raw * factors, guesses)
+
+    def guess(self, one: Float64[np.ndarray, "m"], other: Float64[np.ndarray, "m"]) -> float:
+        """The part of the standard error for what bins hide."""
+        both = np.triu(np.outer(one, other) + np.outer(other, one), 1)
+        return float(np.linalg.norm(both * self._guesses))
+
+    def error(self, one: Float64[np.ndarray, "m"], other: Float64[np.ndarray, "m"]) -> float:
+        """The standard error of the bilinear form of the covariances with two vectors of m entries."""
+        variance = sum(part.variance(one, other) for part in self._parts)
+        of_values: dict[tuple[int, int], float] = {}  # bin means have the same noise in all counts of two columns
+        for part in self._parts:
+            pair = part.first[0], part.second[0]
+            of_values[pair] = of_values.get(pair, 0.0) + part.of_values(one, other)
+        variance += sum(error**2 for error in of_values.values())
+        variance += float(np.square(one * other * self._of_variances).sum())
+        variance += self.guess(one, other) ** 2
+        variance += (float(one @ self.matrix @ other) * self.rows_noise / self.rows) ** 2
+        return math.sqrt(variance)
+
+
+def _mean_from_moments(numbers: NumberSums, feature: Feature) -> Answer | None:
+    """The mean of a number, or of its squared distance from a centre, from all noisy sums of the column."""
+    mean = numbers.mean()
+    if mean is None or feature.centre is None:
+        return mean
+    variance, distance = numbers.variance(), mean.value - feature.centre
+    if variance is None:
+        return None
+    return Answer(variance.value + distance**2, math.hypot(variance.standard_error, 2 * distance * mean.standard_error))
+
+
+def _unit(size: int, i: int) -> Float64[np.ndarray, "m"]:
+    vector = np.zeros(size)
+    vector[i] = 1
+    return vector
+
+
+def correlation(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] | None) -> Answer | None:
+    """The correlation of two numeric columns. Its error is that of the delta method.
+
+    Args:
+      sums: of a measurement.
+      query: of two columns.
+      classes: the classes whose rows count; None for all rows.
+
+    Returns:
+      None if noise hides a variance, or the columns were not counted together in bins that show them.
+    """
+    found = Covariances(sums, [Feature.of_term(sums, name) for name in query.terms], classes)
+    if not found.is_known:
+        return None
+    variances = np.diag(found.matrix)
+    errors = [found.error(_unit(2, i), _unit(2, i)) for i in range(2)]
+    if any(v <= _LEAST_KNOWN * e for v, e in zip(variances, errors, strict=True)):
+        return None
+    scale = math.sqrt(variances.prod())
+    value = float(found.matrix[0, 1]) / scale
+    parts = [found.error(_unit(2, 0), _unit(2, 1)) / scale]
+    parts += [value / 2 * error / variance for error, variance in zip(errors, variances, strict=True)]
+    return Answer(min(max(value, -1.0), 1.0), math.hypot(*parts))
+
+
+def regression(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] | None) -> dict[str, Answer] | None:
+    """The coefficients of a linear regression with least squares, by the name of the term.
+
+    They are C⁻¹ c, for the covariances C of the predictors, and c of predictors and response. To first order in the
+    noise, the error is C⁻¹ times the noise of the covariances of predictors and residuals.
+
+    Args:
+      sums: of a measurement.
+      query: its terms are the response and the predictors.
+      classes: the classes whose rows count; None for all rows.
+
+    Returns:
+      None if some columns were not counted together in bins that show them; or if the smallest eigenvalue of the
+      correlations of predictors, or a variance of one, is less than 3.5 of its standard errors, so that noise hides
+      the coefficients.
+    """
+    found = Covariances(sums, [Feature.of_term(sums, term) for term in query.terms], classes)
+    size = len(query.terms)
+    if not found.is_known:
+        return None
+    inner = found.matrix[1:, 1:]
+    if any(inner[k - 1, k - 1] <= _LEAST_KNOWN * found.error(_unit(size, k), _unit(size, k)) for k in range(1, size)):
+        return None
+    scales = np.sqrt(np.diag(inner))
+    eigenvalues, vectors = np.linalg.eigh(inner / np.outer(scales, scales))
+    weakest = np.append(0, vectors[:, 0] / scales)
+    if eigenvalues[0] <= _LEAST_KNOWN * found.error(weakest, weakest):
+        return None
+    coefficients = np.linalg.solve(inner, found.matrix[1:, 0])
+    residual = np.append(1, -coefficients)
+    answers = {}
+    intercept = np.append(0, -np.linalg.solve(inner, found.means[1:]))
+    means_error = float(np.linalg.norm(residual * found.means_errors))
+    answers[INTERCEPT] = Answer(
+        float(residual @ found.means), math.hypot(means_error, found.error(intercept, residual))
+    )
+    for k in range(1, size):
+        row = np.append(0, np.linalg.solve(inner, _unit(size - 1, k - 1)))
+        answers[query.terms[k]] = Answer(float(coefficients[k - 1]), found.error(row, residual))
+    return answers
+
+
+def conditional(sums: Sums, query: Query) -> Answer | None:
+    """A mean, a standard deviation or a share of one column, for rows that meet conditions on another, or a share of
+    conditions on two columns. Conditions on the target may be added. Bins may be cut, and have several numbers.
+
+    The mean of f over the rows with g = 1 is E f + Cov(f, g) / E g.
+
+    Returns:
+      None for other questions, or if noise or bins hide the answer.
+    """
+    where, share = ranges_of(sums.schema, query.where), ranges_of(sums.schema, query.share)
+    classes = classes_of(sums, where.pop(sums.layout.split, None) if len(where) > 1 else None)
+    features = [Feature.condition(sums, j, ranges) for j, ranges in share.items()]
+    if query.column is not None:
+        features = [Feature.number(sums, sums.schema.index(query.column))]
+    given = [Feature.condition(sums, j, ranges) for j, ranges in where.items()]
+    columns = [feature.column for feature in (*features, *given)]
+    if len(columns) != 2 or len(set(columns)) != 2 or (classes is not None and sums.layout.split in columns):
+        return None
+    answer = _mean(sums, [*features, *given], classes, both=not given)
+    if answer is None or query.statistic != "sd":
+        return answer
+    square = _mean(sums, [features[0].squared_distance(answer.value), *given], classes, both=False)
+    return square and root(square)
+
+
+def _mean(
+    sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, "classes"] | None, *, both: bool
+) -> Answer | None:
+    """The mean of the product of two features, or of the first where the second is 1."""
+    found = Covariances(sums, features, classes)
+    if not found.is_known:
+        return None
+    covariance, error = float(found.matrix[0, 1]), found.error(_unit(2, 0), _unit(2, 1))
+    guess = found.guess(_unit(2, 0), _unit(2, 1))
+    (first, second), (first_error, second_error) = found.means.tolist(), found.means_errors.tolist()
+    if both:
+        error = math.hypot(error, first * second_error, second * first_error)
+        return Answer(first * second + covariance, error, guess=guess)
+    if second <= LEAST_SIGNAL * second_error or second * found.rows < 1:
+        return None
+    step = covariance / second
+    error = math.hypot(error / second, first_error, step * second_error / second)
+    return Answer(first + step, error, guess=guess / second)
+
+
+def classes_of(sums: Sums, ranges: Sequence[tuple[int, int]] | None) -> Bool[np.ndarray, "classes"] | None:
+    """Which classes lie within ranges of codes; None for all of them."""
+    if ranges is None:
+        return None
+    codes = np.arange(sums.layout.num_classes)
+    return np.any([(codes >= low) & (codes < high) for low, high in ranges or [(0, 0)]], axis=0)

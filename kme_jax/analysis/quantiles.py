@@ -1,0 +1,79 @@
+"""Quantiles of one column of a table from its own noisy counts. Post-processing.
+
+Let F_c be the share of rows up to cell c, of m cells. Two sums estimate N F_c: that of the counts up to c, and N less
+that of the others. Their mean with weights (m − c) / m and c / m has the least noise, of variance σ² c (m − c) / m.
+The p-quantile lies in the first cell with F_c ≥ p. So the interval is made of all cells that can be this first cell:
+the noisy F_c is not significantly less than p, and that of the cell before is not significantly more. The true cell is
+among them with the probability of the level at least, whatever the private rows are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.special
+from jaxtyping import Bool
+
+from kme_jax.analysis.covariances import Covariances, Feature
+from kme_jax.analysis.estimates import Estimate
+from kme_jax.analysis.sums import LEAST_SIGNAL, Sums
+from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.histogram import project_to_simplex, smooth_counts
+
+
+def quantile(
+    sums: Sums,
+    name: str,
+    share: float,
+    level: float,
+    classes: Bool[np.ndarray, "classes"] | None = None,
+    *,
+    population: bool = False,
+) -> Estimate | None:
+    """A quantile of a numeric column with an interval. The value is that of the denoised counts.
+
+    Args:
+      sums: of a measurement.
+      name: of the column.
+      share: p, of the rows that are not more than the quantile.
+      level: of the interval.
+      classes: the classes whose rows count; None for all rows.
+      population: whether the interval has the error of drawing rows from a population, too.
+
+    Returns:
+      None if noise hides the number of rows.
+    """
+    j = sums.schema.index(name)
+    found = Covariances(sums, [Feature.number(sums, j)], classes)
+    counts, noise = found.counts_of(j)
+    binning, column = sums.layout.binnings[j], sums.schema.columns[j]
+    number = binning.num_values
+    rows, rows_noise = found.rows, found.rows_noise
+    if number < len(counts):  # missing cells do not count
+        rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise)
+    if rows < max(1.0, LEAST_SIGNAL * rows_noise):
+        return None
+    counts = counts[:number]
+    below, cells = np.cumsum(counts), np.arange(1, number + 1)
+    shares = (below + cells / number * (rows - below[-1])) / rows
+    variance = noise**2 * cells * (number - cells) / number
+    # N is noisy as well: what is seen of it is used for the cells above.
+    errors = np.sqrt(variance + np.square((cells / number - shares) * rows_noise)) / rows
+    if population:
+        errors = np.hypot(errors, math.sqrt(share * (1 - share) / rows))
+    reach = float(scipy.special.ndtri(0.5 + level / 2)) * errors
+    possible = (shares + reach >= share) & (np.append(0, (shares - reach)[:-1]) < share)
+    possible[-1] |= not possible.any()
+    first, last = np.flatnonzero(possible)[[0, -1]]
+    edges = sums.edges(j)
+    denoised = sums.denoised(j)[:number] if classes is None else smooth_counts(counts, noise)
+    estimate = np.cumsum(project_to_simplex(denoised, rows)) / rows
+    cell = int(np.argmax(estimate >= min(share, float(estimate[-1]))))
+    before = float(estimate[cell - 1]) if cell else 0.0
+    part = (share - before) / max(float(estimate[cell]) - before, 1e-300)
+    code = int(min(edges[cell] + max(part, 0) * (edges[cell + 1] - edges[cell]), edges[cell + 1] - 1))
+    low, value, high = numeric_values(column, np.asarray([edges[first], code, edges[last + 1] - 1])).tolist()
+    value = min(max(value, low), high)
+    quantile_of_normal = 2 * float(scipy.special.ndtri(0.5 + level / 2))
+    return Estimate(value, (high - low) / quantile_of_normal, low, high, level, 0.0, "direct", population)

@@ -1,0 +1,258 @@
+"""Answers about one column of a table from its own noisy sums. Post-processing.
+
+See ``kme_jax.analysis.direct`` for the method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax.analysis.estimates import Estimate
+from kme_jax.table.columns import Column
+from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.plan import Layout, Singles, map_of, narrow_moments, sigma
+from kme_jax.table.release import COUNT, NAMES, TableMeasurement
+from kme_jax.table.schema import Schema
+from kme_jax.table.tilt import Moments
+
+# Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
+# few. The standard error allows for this share of the rows, in the middle of what is beyond.
+_BEYOND = 0.001
+_EMPTY = 0.01  # rows, in a denoised cell
+_DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
+LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
+
+
+@short_repr
+class Answer(NamedTuple):
+    """An answer from noisy sums, and the standard deviation of its noise.
+
+    Attributes:
+      value: the answer.
+      standard_error: its standard deviation, to first order in the noise.
+      square: if the answer is a root, its square, and the standard deviation of the noise of that; else None.
+      guess: the part of the standard error for what bins hide, which is no noise.
+    """
+
+    value: float
+    standard_error: float
+    square: tuple[float, float] | None = None
+    guess: float = 0.0
+
+    def estimate(self, level: float, *, sampling: float = 0.0, population: bool = False) -> Estimate:
+        """The estimate with an interval. That of a root has the roots of the ends of the interval of the square.
+
+        Args:
+          level: of the interval.
+          sampling: standard error of drawing rows from a population.
+          population: whether the estimate is for the population.
+        """
+        if self.square is None:
+            error = math.hypot(self.standard_error, sampling)
+            return Estimate.of(self.value, error, level, method="direct", population=population)
+        error = math.hypot(self.square[1], 2 * self.value * sampling)
+        square = Estimate.of(self.square[0], error, level, method="direct", population=population)
+        low, high = (math.sqrt(max(end, 0.0)) for end in (square.low, square.high))
+        error = math.hypot(self.standard_error, sampling)
+        return dataclasses.replace(square, value=self.value, standard_error=error, low=low, high=high)
+
+
+def rows_noise(measurement: TableMeasurement) -> float:
+    """Standard deviation of the noise of the number of rows: 0 if the number is public."""
+    noisy = measurement.measured.get(COUNT)
+    if noisy is None:
+        return 0.0
+    return sigma(noisy, map_of(noisy).blocks[0])
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sums:
+    """The noisy sums of single columns of a measurement.
+
+    Attributes:
+      measurement: of a table.
+      layout: of its columns.
+      singles: the counts of the first measurement, not denoised.
+      rows: the number of rows, or its noisy count.
+      rows_noise: standard deviation of the noise of ``rows``: 0 if the number is public.
+    """
+
+    measurement: TableMeasurement
+    layout: Layout
+    singles: Singles
+    rows: float
+    rows_noise: float
+
+    @classmethod
+    def read(cls, measurement: TableMeasurement) -> Sums:
+        """The sums of a measurement."""
+        layout = measurement.layout
+        singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
+        return cls(measurement, layout, singles, float(measurement.statement["num_rows"]), rows_noise(measurement))
+
+    @property
+    def schema(self) -> Schema:
+        """Of the columns."""
+        return self.measurement.schema
+
+    @functools.cached_property
+    def _estimates(self) -> dict[int, Float64[np.ndarray, "cells"]]:
+        return {}
+
+    def denoised(self, j: int) -> Float64[np.ndarray, "cells"]:
+        """Estimated counts of the cells of a column, which are not negative. They are as the release has them."""
+        if j not in self._estimates:
+            a = 0 if j == self.layout.split else self.layout.columns.index(j)
+            counts = self.singles.denoise(self.layout, a, round(self.rows))[0]
+            self._estimates[j] = counts.sum(1 if j == self.layout.split else 0)
+        return self._estimates[j]
+
+    def noise(self, j: int) -> float:
+        """Standard deviation of the noise of the counts of single cells of a column, all rows together."""
+        if j == self.layout.split:
+            return self.singles.classes_sigma
+        return self.singles.sums_sigmas[self.layout.columns.index(j)]
+
+    def edges(self, j: int) -> Int64[np.ndarray, "ends"]:
+        """The first code of every cell of a column, and the number of codes. Classes are cells of one code."""
+        if j == self.layout.split:
+            return np.arange(self.layout.num_classes + 1)
+        return self.layout.binnings[j].first_codes()
+
+
+def combined(answers: list[Answer]) -> Answer | None:
+    """The mean of independent answers, weighted by inverse variances; None if there are none."""
+    if not answers:
+        return None
+    precisions = np.asarray([1 / max(answer.standard_error, 1e-300) ** 2 for answer in answers])
+    value = float(np.average([answer.value for answer in answers], weights=precisions))
+    return Answer(value, float(precisions.sum() ** -0.5))
+
+
+def cells_inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Bool[np.ndarray, "cells"] | None:
+    """Which cells lie within ranges of codes; None if a range cuts a cell."""
+    parts = [np.minimum(edges[1:], high) - np.maximum(edges[:-1], low) for low, high in allowed]
+    inside = np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(edges)
+    return inside == 1 if np.isin(inside, (0, 1)).all() else None
+
+
+class NumberSums:
+    """The noisy sums of a numeric column, over the rows that have a number."""
+
+    def __init__(self, sums: Sums, j: int):
+        self.column, self.binning = sums.schema.columns[j], sums.layout.binnings[j]
+        a = sums.layout.columns.index(j)
+        self.counts, self.noise = sums.singles.sums[a], sums.singles.sums_sigmas[a]
+        wide = sums.singles.moments[a]
+        narrow = narrow_moments(sums.layout, j, sums.measurement.measured.get(NAMES[2]))
+        self._scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
+        rows, noise = sums.rows, sums.rows_noise
+        if self.binning.missing:
+            rows, noise = rows - float(self.counts[-1]), math.hypot(noise, self.noise)
+        self.rows, self.noise_of_rows = rows, noise
+        first = self.binning.first_codes()
+        self.is_exact = bool((np.diff(first) == 1).all())
+        self.values = numeric_values(self.column, first[: self.binning.num_values])
+
+    @property
+    def _hidden(self) -> bool:
+        return self.rows < LEAST_SIGNAL * self.noise_of_rows or self.rows < 1
+
+    def _linear(self, values: Float64[np.ndarray, "cells"]) -> Answer:
+        """The mean of values of the cells."""
+        centre = float(values.mean())
+        value = centre + float((values - centre) @ self.counts[: len(values)]) / self.rows
+        variance = np.square(values - centre).sum() * self.noise**2 + ((value - centre) * self.noise_of_rows) ** 2
+        return Answer(value, math.sqrt(variance) / self.rows)
+
+    def mean(self) -> Answer | None:
+        """The mean of the column."""
+        if self._hidden:
+            return None
+        answers = [self._linear(self.values)] * self.is_exact
+        for one in self._scaled:
+            score = one.sums[0] / self.rows
+            error = one.half * math.hypot(one.noise, score * self.noise_of_rows) / self.rows
+            answers.append(Answer(one.middle + one.half * score, math.hypot(error, _BEYOND * one.beyond)))
+        return combined(answers)
+
+    def variance(self) -> Answer | None:
+        """The variance of the column, by the delta method from its mean and mean square."""
+        if self._hidden:
+            return None
+        answers = []
+        if self.is_exact:
+            answers.append(self._linear(np.square(self.values - self._linear(self.values).value)))
+        for one in self._scaled:
+            score, square = one.sums[0] / self.rows, one.sums[1] / self.rows
+            slope = math.sqrt(1 + 4 * score**2) * one.noise
+            error = math.hypot(slope, (2 * score**2 - square) * self.noise_of_rows) / self.rows
+            furthest = abs(one.far - one.middle - one.half * score) if one.beyond else 0.0
+            error = math.hypot(one.half**2 * error, _BEYOND * furthest**2)
+            answers.append(Answer(one.half**2 * (square - score**2), error))
+        return combined(answers)
+
+    def smooth_variance(self, masses: Float64[np.ndarray, "cells"]) -> Answer:
+        """The variance of the denoised column. Its error is that of noise in the cells that are not empty, and a part
+        of the variance for what denoising does.
+
+        Args:
+          masses: denoised counts of the cells.
+        """
+        masses = masses[: len(self.values)]
+        total = max(float(masses.sum()), 1e-300)
+        squares = np.square(self.values - masses @ self.values / total)
+        variance = float(masses @ squares) / total
+        noise = self.noise * float(np.linalg.norm(squares[masses > _EMPTY])) / max(self.rows, 1.0)
+        return Answer(variance, math.hypot(noise, _DENOISED * variance))
+
+    def sd(self) -> Answer | None:
+        """The standard deviation of the column."""
+        variance = self.variance()
+        return variance and root(variance)
+
+
+@short_repr
+class _Scaled(NamedTuple):
+    """Noisy moments of a column, and the range of numbers that have the scores −1 to 1.
+
+    Attributes:
+      middle: the number with the score 0.
+      half: half of the range.
+      sums: noisy sums of scores and of their squares.
+      noise: standard deviation of their noise.
+      far: the middle of the numbers beyond the range, whose scores are −1 or 1. If both sides have some, of the longer.
+      beyond: the distance between this middle and the range; 0 if there are none.
+    """
+
+    middle: float
+    half: float
+    sums: Float64[np.ndarray, "2"]
+    noise: float
+    far: float
+    beyond: float
+
+    @classmethod
+    def of(cls, column: Column, moments: Moments) -> _Scaled:
+        """The moments of a numeric column."""
+        codes = np.asarray([0, moments.moment.low[0], moments.moment.high[0], column.num_values - 1])
+        first, low, high, last = numeric_values(column, codes).tolist()
+        far = (high + last) / 2 if last - high >= low - first else (first + low) / 2
+        half = (high - low) / 2
+        return cls(low + half, half, moments.sums, moments.sigma, far, max(last - high, low - first) / 2)
+
+
+def root(square: Answer) -> Answer:
+    """The square root of an answer. If noise hides it, its standard error is that of a number as large as the noise."""
+    value = math.sqrt(max(square.value, 0.0))
+    slope = 1 / (2 * math.sqrt(max(square.value, square.standard_error, 1e-300)))
+    error, guess = slope * square.standard_error, slope * square.guess
+    return Answer(value, error, (square.value, square.standard_error), guess)
