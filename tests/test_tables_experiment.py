@@ -486,10 +486,24 @@ def test_naive_intervals_are_those_of_a_sample():
     income, member = table["income"].to_numpy(), np.asarray(table["member"]) == "yes"
     for text, values in (("mean(income)", income), ("mean(income) where member=yes", income[member]),
                          ("share(member=yes)", member.astype(float))):  # fmt: skip
-        found = coverage.naive(Query.parse(text, coverage.SCHEMA), table)
+        found = coverage.naive(Query.parse(text, coverage.SCHEMA), coverage.SCHEMA, table)[""]
         assert found.value == pytest.approx(values.mean())
         assert found.standard_error == pytest.approx(values.std() / np.sqrt(len(values)))
-    assert coverage.naive(Query.parse("median(income)", coverage.SCHEMA), table) is None
+    assert coverage.naive(Query.parse("median(income)", coverage.SCHEMA), coverage.SCHEMA, table) == {}
+    fit = np.polynomial.Polynomial.fit(table["age"].to_numpy(), income, 1).convert().coef
+    regression = Query.parse("regression(income ~ age)", coverage.SCHEMA)
+    assert coverage.naive(regression, coverage.SCHEMA, table)["age"].value == pytest.approx(fit[1])
+
+
+def test_a_small_run_of_coverage(tmp_path):
+    config = coverage.CoverageConfig(num_rows=400, epsilons=(3.0,), num_releases=1, num_syntheses=0,
+                                     output_dir=str(tmp_path))  # fmt: skip
+    answers = coverage.run(config)["cells"][0]["answers"]
+    assert {"mean(age)", "mean(income) by sex: m"} < set(answers)
+    assert set(answers["mean(age)"]) == {"private", "direct"}
+    assert coverage.run(config)["cells"][0]["answers"] == answers  # kept
+    with pytest.raises(ValueError, match="dataset must be people, adult or adult_pgm"):
+        dataclasses.replace(config, dataset="iris").validate()
 
 
 def test_coverage_is_counted(tmp_path):
@@ -504,5 +518,5 @@ def test_coverage_is_counted(tmp_path):
     assert coverage.coverage(result, 1.0, text, "bootstrap") == (0.5, 3.0, 2)
     assert coverage.coverage(result, 1.0, text, "direct") == (1.0, 9.0, 1)
     assert coverage.coverage(result, 1.0, text, "naive") is None
-    assert f"| 1 | {text} | 50 % (3) | 100 % (9) | – |" in coverage.markdown(result)
+    assert f"| {text} | 100 %\\* (9) | 50 % (3) | – |" in coverage.markdown(result)
     assert coverage.draw(result, tmp_path / "coverage.png").stat().st_size > 1000

@@ -16,7 +16,8 @@ from kme_jax.analysis.estimates import Estimate, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
 from kme_jax.analysis.sums import Answer, Sums
-from kme_jax.table.release import TableRelease
+from kme_jax.table.release import TableMeasurement, TableRelease
+from kme_jax.table.schema import Schema
 
 
 def answers(
@@ -34,7 +35,8 @@ def answers(
     query = check_query(release, text, method)
     check_level(level)
     if method == "direct":
-        return _direct(release, query, level, population=population)
+        found = direct_estimates(release.measurement, query, level, release.table if population else None)
+        return found[""] if list(found) == [""] else found
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -60,7 +62,7 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
     query = Query.parse(text, release.schema)
-    others, known = _others(release, query)
+    others, known = _others(release.measurement, query)
     if method == "bootstrap" and len(others) > 1:
         raise ValueError(
             f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions of {known}, because "
@@ -69,21 +71,31 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     return query
 
 
-def _others(release: TableRelease, query: Query) -> tuple[list[str], str]:
+def _others(measurement: TableMeasurement, query: Query) -> tuple[list[str], str]:
     """The columns of a query, less the target if marginals are split by it; and which questions are of one column."""
-    is_split = release.measurement.layout.split >= 0
-    others = sorted(query.asked_columns(release.schema) - ({release.target} if is_split else set()))
-    return others, f"one column and of the target {release.target}" if is_split else "one column"
+    is_split = measurement.layout.split >= 0
+    others = sorted(query.asked_columns(measurement.schema) - ({measurement.target} if is_split else set()))
+    return others, f"one column and of the target {measurement.target}" if is_split else "one column"
 
 
-def _direct(release: TableRelease, query: Query, level: float, *, population: bool) -> Estimate | dict[str, Estimate]:
-    """The answer from noisy sums, or those of the groups or of the coefficients that the noise does not hide.
+def direct_estimates(
+    measurement: TableMeasurement | Sums, query: Query, level: float, released: pa.Table | None = None
+) -> dict[str, Estimate]:
+    """Estimates from noisy sums, by the text of the group or the name of the coefficient; "" if there is one alone.
+
+    Args:
+      measurement: of a table, or its sums: read them once for several questions.
+      query: any query.
+      level: of the intervals.
+      released: synthetic rows, for intervals that are about the population. None for the private rows themselves.
 
     Raises:
-      ValueError: there is none.
+      ValueError: noise hides all answers, or the columns were not counted in bins that tell them.
     """
-    sums, found = Sums.read(release.measurement), {}
-    for group, of_group in _by_group(release, query).items():
+    sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
+    measurement, found, population = sums.measurement, {}, released is not None
+    codes = None if released is None else measurement.schema.encode(released)
+    for group, of_group in _by_group(measurement.schema, query).items():
         if query.share_below is not None:
             estimated = direct_quantile(sums, of_group, level, population=population)
             if estimated is not None:
@@ -91,12 +103,12 @@ def _direct(release: TableRelease, query: Query, level: float, *, population: bo
             continue
         answer = direct_answer(sums, of_group)
         named = answer if isinstance(answer, dict) else {group: answer}
-        errors = _sampling_errors(release, of_group, named) if population else {}
+        errors = {} if codes is None else _sampling_errors(measurement, codes, of_group, named)
         for name, one in named.items():
             if one is not None:
                 found[name] = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
     if not found:
-        others, known = _others(release, query)
+        others, known = _others(measurement, query)
         reason = (
             f"it is about {_listed(others)}, and noise hides the answer, or the columns were not counted in bins that "
             f"tell it; other intervals are for questions of {known}"
@@ -104,27 +116,31 @@ def _direct(release: TableRelease, query: Query, level: float, *, population: bo
             else "noisy sums do not answer it by themselves; the method bootstrap does"
         )
         raise ValueError(f"query {query.text!r}: {reason}")
-    return found[""] if query.by is None and query.statistic != "regression" else found
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _by_group(release: TableRelease, query: Query) -> dict[str, Query]:
+def _by_group(schema: Schema, query: Query) -> dict[str, Query]:
     """A query for each group, by the text of the group's value; {"": query} if there are no groups."""
     if query.by is None:
         return {"": query}
-    groups = query.groups(release.schema)
+    groups = query.groups(schema)
     return {group: dataclasses.replace(query, by=None, where=(*query.where, f"{query.by}={group}")) for group in groups}
 
 
-def _sampling_errors(release: TableRelease, query: Query, answers: Mapping[str, Answer | None]) -> dict[str, float]:
-    """By name, standard errors of statistics of N rows of a population, of which some count."""
-    codes = release.schema.encode(release.table)
-    of_all = release.statement["num_rows"] / len(codes)
+def _sampling_errors(
+    measurement: TableMeasurement,
+    codes: Int64[np.ndarray, "n d"],
+    query: Query,
+    answers: Mapping[str, Answer | None],
+) -> dict[str, float]:
+    """By name, standard errors of statistics of N rows of a population, of which some count, from synthetic rows."""
+    schema, of_all = measurement.schema, measurement.statement["num_rows"] / len(codes)
     if query.terms:
-        values, kept = query.of_terms(release.schema, codes)
+        values, kept = query.of_terms(schema, codes)
         values = values[kept]
         rows = max(1.0, of_all * len(values))
         if query.statistic == "correlation":
@@ -136,17 +152,17 @@ def _sampling_errors(release: TableRelease, query: Query, answers: Mapping[str, 
         errors = np.sqrt(np.square(influence).mean(0) / rows).tolist() if len(values) else [math.inf] * len(inverse)
         return dict(zip(answers, errors if query.statistic == "regression" else errors[1:], strict=False))
     return {
-        name: _sampling_error(query, codes, release, of_all, one.value)
+        name: _sampling_error(query, schema, codes, of_all, one.value)
         for name, one in answers.items()
         if one is not None
     }
 
 
 def _sampling_error(
-    query: Query, codes: Int64[np.ndarray, "n d"], release: TableRelease, of_all: float, value: float
+    query: Query, schema: Schema, codes: Int64[np.ndarray, "n d"], of_all: float, value: float
 ) -> float:
     """Standard error of a mean, a share or a standard deviation."""
-    numbers = query.numbers(release.schema, codes)
+    numbers = query.numbers(schema, codes)
     rows = max(1.0, of_all * len(numbers))
     if query.statistic == "share":
         return math.sqrt(max(value * (1 - value), 0) / rows)
