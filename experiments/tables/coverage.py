@@ -292,7 +292,7 @@ def _epsilons(result: dict[str, Any]) -> list[float]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a table of Markdown: for each question, method and ε the coverage, and in brackets the median width.
+    """The result as a table of Markdown: coverage by question, method and ε, and the median width in brackets.
 
     An asterisk marks a question that fewer than nine tenths of the releases answer.
     """
