@@ -140,8 +140,18 @@ def test_other_products_refuse_it():
             call()
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 700])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize(
+    ("epsilon", "num_rows"),
+    [
+        (1.0, 0),
+        (1.0, 700),
+        *(pytest.param(1e-3, num_rows, marks=pytest.mark.slow) for num_rows in (0, 1)),
+        *(pytest.param(100.0, num_rows, marks=pytest.mark.slow) for num_rows in (0, 2)),
+        *(pytest.param(1e-3, num_rows, marks=pytest.mark.long) for num_rows in (2, 700)),
+        *(pytest.param(1.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 2)),
+        *(pytest.param(100.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 700)),
+    ],
+)
 def test_any_number_of_rows_is_released(tmp_path, num_rows, epsilon):
     budget = PrivacyBudget(epsilon, 1e-5, "add_remove")
     # δ may be above 1/N: nothing may depend on N.
@@ -284,6 +294,7 @@ def test_too_many_rows_for_a_private_number_are_refused(monkeypatch, tmp_path):
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("age,income,job,rich\n")  # no rows
