@@ -53,7 +53,7 @@ def _codes(data, column):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", [*ODD[:4], *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD[4:])], ids=repr)
 def test_one_row_changes_no_other_code(tmp_path, cells, column, expected, odd):
     """The last row is another one, and turns the type of the column into another one."""
     frames = [pandas.DataFrame({"x": [*cells, other]}) for other in (cells[0], odd)]

@@ -69,7 +69,6 @@ QUICK = (
 SLOW = (
     "kme_jax.load",
     "kme_jax.adaptive_weights",
-    "kme_jax.estimate",
     "kme_jax.measure",
     "kme_jax.posterior_mean",
     "kme_jax.release",
@@ -79,6 +78,7 @@ SLOW = (
 )
 # The same, of those that take longest.
 LONG = (
+    "kme_jax.estimate",
     "kme_jax.analysis.mmd",
     "kme_jax.spectral_map",
     "kme_jax.generators.train_generator",

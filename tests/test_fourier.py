@@ -128,9 +128,8 @@ def _cosines(blocks):
     return np.abs(directions @ np.swapaxes(directions, -1, -2) - np.eye(blocks.shape[-2]))
 
 
-@pytest.mark.parametrize(
-    "kernel", [UNIT[0], *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in UNIT[2:])], ids=str
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kernel", [UNIT[0], UNIT[2], UNIT[3]], ids=str)
 def test_blocks_of_frequencies_are_orthogonal(kernel):
     turns, plain = (np.asarray(_large_map(kernel, orthogonal).turns, np.float64) for orthogonal in (True, False))
     assert _cosines(turns[:-1].reshape(-1, 3, 3)).max() <= 1e-5
@@ -166,28 +165,17 @@ def _check_distribution(sample, distribution, wrong):
     assert max(wrong_p) < 1e-3
 
 
-@pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "unit", "coordinate", "squared_norm"),
+    ("kernel", "unit", "coordinate", "squared_norm", "orthogonal"),
     [
-        pytest.param(Gaussian(0.3), math.sqrt(0.6), scipy.stats.norm(), scipy.stats.chi2(3), id="Gaussian"),
-        pytest.param(Laplacian(0.4), 0.4, scipy.stats.cauchy(), None, id="Laplacian", marks=pytest.mark.slow),
-        pytest.param(
-            Matern32(1.5),
-            1 / 1.5,
-            scipy.stats.t(3),
-            scipy.stats.f(3, 3, scale=3),
-            id="Matern32",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Matern52(0.8),
-            1 / 0.8,
-            scipy.stats.t(5),
-            scipy.stats.f(3, 5, scale=3),
-            id="Matern52",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(*case[1:], orthogonal, id=f"{case[0]}-{orthogonal}", marks=mark)
+        for case in [
+            ("Gaussian", Gaussian(0.3), math.sqrt(0.6), scipy.stats.norm(), scipy.stats.chi2(3)),
+            ("Laplacian", Laplacian(0.4), 0.4, scipy.stats.cauchy(), None),
+            ("Matern32", Matern32(1.5), 1 / 1.5, scipy.stats.t(3), scipy.stats.f(3, 3, scale=3)),
+            ("Matern52", Matern52(0.8), 1 / 0.8, scipy.stats.t(5), scipy.stats.f(3, 5, scale=3)),
+        ]
+        for orthogonal, mark in ((False, () if case[0] == "Gaussian" else pytest.mark.slow), (True, pytest.mark.long))
     ],
 )
 def test_frequencies_have_the_spectral_measure(kernel, unit, coordinate, squared_norm, orthogonal):
@@ -203,6 +191,7 @@ def test_frequencies_have_the_spectral_measure(kernel, unit, coordinate, squared
         _check_distribution(np.sum(frequencies[:, 1] ** 2, axis=1), squared_norm, wrong**2)
 
 
+@pytest.mark.long
 def test_lengths_of_orthogonal_gaussian_frequencies_are_chi():
     """Lengths within a block are independent of each other, as those of independent normal rows are."""
     turns = np.asarray(_large_map(UNIT[0], True).turns, np.float64)

@@ -291,6 +291,7 @@ def test_schemas(inside, capsys, monkeypatch):
     assert set(found) == {2}
 
 
+@pytest.mark.long
 def test_flags(inside, capsys):
     found = _check(_flag_cases(), inside, capsys)
     assert len(found) >= 120

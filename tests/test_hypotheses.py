@@ -180,7 +180,9 @@ def test_p_values_are_those_of_chi_square():
     assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", [20, pytest.param("release", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(20, marks=pytest.mark.slow), pytest.param("release", marks=pytest.mark.long)]
+)
 def test_the_level_of_the_two_sample_test(template, kind):
     """P-values of 40 true hypotheses are uniform: the share of small ones, and their mean."""
     p_values = []
@@ -256,8 +258,10 @@ def _table_release(rng, number, relation="replace_one", target="rich", **options
     return TableRelease(measured, None, _people(rng, 2000), 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize(
+    "relation",
+    [pytest.param("replace_one", marks=pytest.mark.slow), pytest.param("add_remove", marks=pytest.mark.long)],
+)
 def test_the_level_of_the_test_of_tables(relation):
     rng = np.random.default_rng(5)
     releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(16)]

@@ -37,7 +37,7 @@ MAPS = {
 }
 
 
-SLOW = ("one label", "labelled mixed")  # as the others, of other shapes
+SLOW = ("labelled lattice", "one label", "labelled mixed")  # as the others, of other features or shapes
 
 
 @pytest.fixture(

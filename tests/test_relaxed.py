@@ -173,7 +173,9 @@ def _behind_noise(rng, num_classes, sigma):
     return table, noise, observed
 
 
-@pytest.mark.parametrize("num_classes", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "num_classes", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)]
+)
 def test_fits_find_tables_behind_noise(rng, num_classes):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows = 10_000
