@@ -1,8 +1,9 @@
 """Runs what releases do with private rows, for two databases that differ in one row, and keeps every program that JAX
-compiles: python -m tests.release_programs FOLDER
+compiles: python -m tests.release_programs FOLDER [all]
 
 FOLDER/first and FOLDER/second get the programs as text, before XLA's optimisations, and FOLDER/cache what the compile
-cache keeps. The standard output is JSON: the cache's entries after the first database and after the second.
+cache keeps. The standard output is JSON: the cache's entries after the first database and after the second. With
+"all", also the programs of what is done with noisy numbers: weights, a reduced set, and the training of a generator.
 """
 
 import json
@@ -58,15 +59,13 @@ def database(name):
 def _points(rows, labels):
     points = np.random.default_rng(1).normal(size=(40, 2))
     algorithm1(jax.random.key(0), rows, KERNEL, points, budget=BUDGET)
-    release(rows, KERNEL, points, budget=BUDGET)
+    measure(rows, KERNEL, points, budget=BUDGET)
 
 
 def _fourier(rows, labels):
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2)
     perturb(jax.random.key(0), mean_embedding(fourier, rows), BUDGET)
     perturb_securely(integer_embedding(fourier, rows), BUDGET)
-    points = np.random.default_rng(1).normal(size=(40, 2))
-    algorithm2(jax.random.key(0), rows, KERNEL, points, 5, budget=BUDGET, num_features=100)
 
 
 def _lattice(rows, labels):
@@ -77,12 +76,12 @@ def _lattice(rows, labels):
     measure(rows, KERNEL, bounds=bounds, budget=BUDGET, num_features=2000)
 
 
+def _labelled(rows, labels):
+    return np.column_stack([rows, labels]), LabelledMap(FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2), 2)
+
+
 def _generator(rows, labels):
-    labelled = LabelledMap(FourierMap.from_kernel(jax.random.key(1), KERNEL, 100, 2), 2)
-    with_labels = np.column_stack([rows, labels])
-    training = Training(num_steps=3, num_cycles=1, batch_size=20)
-    dp_merf(jax.random.key(0), with_labels, labelled, MLP(widths=(5,), code=2), training, budget=BUDGET)
-    measure_generator(with_labels, labelled, budget=BUDGET)
+    measure_generator(*_labelled(rows, labels), budget=BUDGET)
 
 
 def _table(rows, labels):
@@ -92,18 +91,26 @@ def _table(rows, labels):
         measure_table(table, SCHEMA, budget=BUDGET, target="c", secure=secure)
 
 
-def main(folder):
+def _synthesis(rows, labels):
+    points = np.random.default_rng(1).normal(size=(40, 2))
+    release(rows, KERNEL, points, budget=BUDGET)
+    algorithm2(jax.random.key(0), rows, KERNEL, points, 5, budget=BUDGET, num_features=100)
+    training = Training(num_steps=3, num_cycles=1, batch_size=20)
+    dp_merf(jax.random.key(0), *_labelled(rows, labels), MLP(widths=(5,), code=2), training, budget=BUDGET)
+
+
+def main(folder, *what):
     os.environ["KME_JAX_CACHE_DIR"] = str(folder / "cache")
     cache = use_compile_cache()
     entries = {}
     for name in VALUES:
         jax.clear_caches()
         jax.config.update("jax_dump_ir_to", str(folder / name))
-        for path in (_points, _fourier, _lattice, _generator, _table):
+        for path in (_points, _fourier, _lattice, _generator, _table, *([_synthesis] if what else [])):
             path(*database(name))
         entries[name] = sorted(path.name for path in cache.iterdir())
     print(json.dumps(entries))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -36,7 +36,7 @@ def small_run(tmp_path_factory):
     return config, result, (folder / "accuracy.json").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run_and_its_picture(small_run, tmp_path):
     _, result, text = small_run
     assert json.loads(text) == result
@@ -60,7 +60,7 @@ def test_a_small_run_and_its_picture(small_run, tmp_path):
     assert plot.draw(tmp_path / "accuracy.json", tmp_path / "a.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_run_goes_on(small_run):
     config, first, _ = small_run
     kept = dict(first, cells=[dict(first["cells"][0], uniform=-1.0), *first["cells"][1:3]])

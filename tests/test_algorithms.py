@@ -10,7 +10,10 @@ from tests import reference
 from tests.arguments import arguments
 
 
-@pytest.mark.parametrize(("num_rows", "num_points"), [(50, 1), (333, 70), (97, 260)])
+@pytest.mark.parametrize(
+    ("num_rows", "num_points"),
+    [pytest.param(50, 1, marks=pytest.mark.long), (333, 70), pytest.param(97, 260, marks=pytest.mark.long)],
+)
 def test_algorithm1_is_the_papers_box(num_rows, num_points, rng):
     rows, points = rng.normal(size=(num_rows, 2)), rng.normal(size=(num_points, 2))
     sample = algorithm1(jax.random.key(9), rows, Gaussian(0.3), points, budget=PrivacyBudget(0.8, 1e-4))
@@ -36,6 +39,7 @@ def test_a_users_own_array(rng):
     assert np.abs(sample.weights).sum() <= 1 + 1e-9
 
 
+@pytest.mark.long
 def test_improved_on_a_users_own_array(rng):
     rows = rng.normal(10, 2, size=(20_000, 2)).astype(np.float32)
     points = rng.normal(10, 6, size=(200, 2))
@@ -67,7 +71,9 @@ def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
     assert counts[1:] == [0] * 6
 
 
-@pytest.mark.parametrize("reduced_set", [pytest.param("joint", marks=pytest.mark.long), "greedy"])
+@pytest.mark.parametrize(
+    "reduced_set", [pytest.param("joint", marks=pytest.mark.long), pytest.param("greedy", marks=pytest.mark.slow)]
+)
 def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
     rows = rng.normal([1.0, -2.0], [1.0, 0.5], size=(20_000, 2))
     candidates = rng.uniform(-5, 5, size=(200, 2))

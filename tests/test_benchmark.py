@@ -176,6 +176,7 @@ def test_a_slow_peer_gets_fewer_rows(tiny):
     assert f"{peer['num_rows']} rows)" in report.table(result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.3, 30])
 def test_a_peer_cannot_hang_the_run(seconds, tiny):
     def stuck(points, gamma):
@@ -188,6 +189,7 @@ def test_a_peer_cannot_hang_the_run(seconds, tiny):
         assert record["peers"]["numpy"] == {"seconds": None, "ratio": None, "reason": "over the limit of 1 s"}
 
 
+@pytest.mark.long
 def test_a_peer_that_fails_is_named(tiny):
     def broken(points, gamma):
         return Peer({"broken": lambda block: 1 / 0})
@@ -196,6 +198,7 @@ def test_a_peer_that_fails_is_named(tiny):
     assert result["records"][0]["peers"]["numpy"]["reason"] == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.long
 def test_no_task_is_begun_when_time_is_over(tiny):
     config = dataclasses.replace(tiny, cases=("kernel_means", "sincos"), max_seconds=1, dims=(2, 3))
     result = _run(config, peers=FEW_PEERS)
@@ -206,6 +209,7 @@ def test_no_task_is_begun_when_time_is_over(tiny):
     assert "not begun, for want of time: sincos" in report.table(result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [lambda sums: sums * (1 + 1e-3), lambda sums: sums * np.nan])
 def test_a_peer_with_wrong_results_is_refused(fault, tiny):
     def wrong(points, gamma):
@@ -229,6 +233,7 @@ def test_what_is_long_is_timed_less_often():
     assert len(measure(task, 7, lambda done, total: None, rules=Rules(pause=0, long_seconds=0))["seconds"]) == 3
 
 
+@pytest.mark.long
 def test_the_ceiling_does_what_it_says():
     contender, exact = exp_ceiling("float32", 2**24)
     assert exact == pytest.approx(2**24, rel=0.1)
@@ -281,6 +286,7 @@ def test_the_command_line(tmp_path):
     assert (tmp_path / "again" / "benchmark.png").exists()
 
 
+@pytest.mark.long
 def test_a_device_that_is_not_there_is_one_line():
     other = "gpu" if jax.default_backend() == "cpu" else "tpu"
     run = _command(f"--device={other}", JAX_PLATFORMS="")
@@ -300,6 +306,7 @@ def parts(tiny):
     return first, second, other
 
 
+@pytest.mark.long
 def test_parts_are_put_together(parts, tmp_path):
     first, second, other = parts
     merged = report.merge([first, other, second, first])
@@ -346,6 +353,7 @@ def test_only_a_result_of_the_benchmark_is_shown_again(tmp_path):
             report.load(str(path))
 
 
+@pytest.mark.long
 def test_help_lists_every_flag():
     text = _command("--help").stdout
     for name in [field.name for kind in (BenchmarkConfig, BenchmarkCommand) for field in dataclasses.fields(kind)]:

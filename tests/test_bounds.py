@@ -114,6 +114,7 @@ def test_points_stay_in_the_box(rng):
         assert represent(mean, num_points, box=(np.zeros(1), np.ones(1)))[0].points.min() >= 0
 
 
+@pytest.mark.slow
 def test_a_measurement_is_a_release_without_points(tmp_path, rng):
     rows = rng.uniform([-2, 0], [2, 1000], (400, 2))
     points = rng.uniform([-2, 0], [2, 1000], (30, 2))

@@ -150,6 +150,7 @@ def test_show(released, capsys):
     assert json.loads(capsys.readouterr().out) == load(released / "out").statement
 
 
+@pytest.mark.slow
 def test_points_beyond_the_bounds_are_told(place, capsys):
     _write_csv(place / "points.csv", [[0, -3, 0.5], [1, 0.5, 0.5], [2, 0.5, 1.5]])
     assert cli.main(_command()) == 0
@@ -284,10 +285,14 @@ def _save_generator(name, folder):
     return measurement.synthesise(network, training).save(folder)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the generator does not fit")
 @pytest.mark.parametrize(
     ("name", "columns"),
-    [pytest.param("numbers", ["x1", "x2"], marks=pytest.mark.slow), ("labelled", ["x1", "x2", "label"])],
+    [
+        ("numbers", ["x1", "x2"]),
+        ("labelled", ["x1", "x2", "label"]),
+    ],
 )
 def test_rows_of_a_generator(name, columns, tmp_path_factory, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -680,6 +685,7 @@ def test_a_full_standard_output_does_not_hide_that_work_is_complete(place, buffe
     assert (release.returncode, sample.returncode, show.returncode) == (2, 2, 2)
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_is_no_error(place):
     reader, writer = os.pipe()
     os.close(reader)
@@ -688,6 +694,7 @@ def test_output_that_nobody_reads_is_no_error(place):
     assert (show.returncode, show.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_unknown_platforms_are_no_defect(place):
     """Nothing is spent, and the line names the variable."""
     before = _tree(place)
@@ -714,7 +721,7 @@ def _start(place, *words):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_programs_on_one_ledger(place):
     """Both want to release the same rows for the first time: one does, and the other is refused."""
     processes = [_start(place, *_command(output=f"out{i}")) for i in range(2)]
@@ -725,7 +732,7 @@ def test_two_programs_on_one_ledger(place):
     assert len(Ledger(place / "rows.csv.ledger").spent("rows.csv")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_any_moment_there_is_a_whole_release_or_none(place):
     """Real programs, killed at random moments of their lives."""
     started = time.perf_counter()

@@ -138,6 +138,7 @@ def test_where_there_is_no_cache_work_goes_on(tmp_path):
     assert len(run.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_cache_that_was_set_up_for_jax_stays(tmp_path):
     run = _python("-c", USE + SHOW, JAX_COMPILATION_CACHE_DIR=tmp_path / "other", KME_JAX_CACHE_DIR=tmp_path / "mine")
     assert run.stdout == f"{tmp_path}/other {tmp_path}/other\n"
@@ -158,7 +159,7 @@ finally:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_keeps_its_programs(tmp_path):
     """The second run compiles nothing, finds the same, and is as quiet."""
     folder = tmp_path / "cache"
@@ -193,10 +194,12 @@ def _floats(text):
             yield from struct.unpack(f"<{len(data) // size}{kind}", data[: len(data) // size * size])
 
 
-@pytest.mark.slow
-def test_no_private_value_is_a_constant_of_a_program(tmp_path):
+@pytest.mark.parametrize(
+    "words", [pytest.param([], marks=pytest.mark.slow), pytest.param(["all"], marks=pytest.mark.long)], ids=str
+)
+def test_no_private_value_is_a_constant_of_a_program(tmp_path, words):
     """Two databases that differ in one row lead to the same programs, and no program has the numbers of that row."""
-    run = _python("-W", "ignore", "-m", "tests.release_programs", tmp_path)
+    run = _python("-W", "ignore", "-m", "tests.release_programs", tmp_path, *words)
     assert run.returncode == 0, run.stderr
     programs = {name: [path.read_text() for path in (tmp_path / name).iterdir()] for name in VALUES}
     assert len(programs["first"]) > 50

@@ -53,7 +53,7 @@ def _codes(data, column):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", [*ODD[:4], *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD[4:])], ids=repr)
 def test_one_row_changes_no_other_code(tmp_path, cells, column, expected, odd):
     """The last row is another one, and turns the type of the column into another one."""
     frames = [pandas.DataFrame({"x": [*cells, other]}) for other in (cells[0], odd)]
@@ -122,7 +122,7 @@ def test_types_of_pandas():
     ]
 
 
-@pytest.mark.parametrize("num_cases", [150, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_cases", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_no_row_of_a_random_table_changes_the_code_of_another(num_cases, recwarn):
     """Hundreds or thousands of neighbouring tables in all containers, and some of points."""
     counts = cases.num_violations(num_cases, seed=0)
@@ -131,7 +131,9 @@ def test_no_row_of_a_random_table_changes_the_code_of_another(num_cases, recwarn
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("names", [("DataFrame of lists",), ("DataFrame of rows",)], ids=str)
+@pytest.mark.parametrize(
+    "names", [("DataFrame of lists",), pytest.param(("DataFrame of rows",), marks=pytest.mark.slow)], ids=str
+)
 def test_the_old_encoder_is_found_out(names):
     counts = cases.num_violations(100, seed=0, encoder=old_encoder, containers=names)
     assert counts["violations"] >= 5

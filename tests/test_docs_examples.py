@@ -16,7 +16,6 @@ from tests import documentation
 QUICK = (
     "kme_jax.WeightedSample.systematic_counts",
     "kme_jax.analysis.conditional_mean",
-    "kme_jax.analysis.mmd",
     "kme_jax.analysis.push_forward",
     "kme_jax.synthesis.quantise",
     "kme_jax.Bounds",
@@ -49,7 +48,6 @@ QUICK = (
     "kme_jax.gram.kernel_mean",
     "kme_jax.integer_embedding",
     "kme_jax.l1_ball_weights",
-    "kme_jax.load",
     "kme_jax.mean_embedding",
     "kme_jax.nonprivate.Reference",
     "kme_jax.perturb",
@@ -57,7 +55,6 @@ QUICK = (
     "kme_jax.privacy.discrete_epsilon",
     "kme_jax.privacy.gaussian_noise_multiplier",
     "kme_jax.privacy.zcdp_epsilon",
-    "kme_jax.spectral_map",
     "kme_jax.table.Categorical",
     "kme_jax.table.Datetime",
     "kme_jax.table.Numeric",
@@ -70,22 +67,28 @@ QUICK = (
 )
 # The same, for solvers that take long to compile.
 SLOW = (
+    "kme_jax.load",
     "kme_jax.adaptive_weights",
-    "kme_jax.algorithm2",
-    "kme_jax.analysis.bootstrap",
-    "kme_jax.analysis.PosteriorDraws.estimate",
-    "kme_jax.analysis.independence_test",
-    "kme_jax.analysis.two_sample_test",
-    "kme_jax.dp_merf",
-    "kme_jax.estimate",
-    "kme_jax.generators.train_generator",
-    "kme_jax.improved",
     "kme_jax.measure",
     "kme_jax.posterior_mean",
     "kme_jax.release",
     "kme_jax.represent",
     "kme_jax.synthesis.joint_reduced_set",
     "kme_jax.table.release_table",
+)
+# The same, of those that take longest.
+LONG = (
+    "kme_jax.estimate",
+    "kme_jax.analysis.mmd",
+    "kme_jax.spectral_map",
+    "kme_jax.generators.train_generator",
+    "kme_jax.analysis.two_sample_test",
+    "kme_jax.algorithm2",
+    "kme_jax.analysis.bootstrap",
+    "kme_jax.analysis.PosteriorDraws.estimate",
+    "kme_jax.analysis.independence_test",
+    "kme_jax.dp_merf",
+    "kme_jax.improved",
 )
 
 
@@ -116,7 +119,7 @@ def _failures(test):
 
 
 def test_the_most_used_names_have_an_example():
-    names = QUICK + SLOW
+    names = QUICK + SLOW + LONG
     assert len(names) == len(set(names)) >= 40
     assert [name for name in names if not _example(name).examples] == []
 
@@ -127,7 +130,7 @@ def test_every_example_is_listed():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 docstrings += ">>> " in (ast.get_docstring(node) or "")
-    assert docstrings == len(QUICK + SLOW)
+    assert docstrings == len(QUICK + SLOW + LONG)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -136,8 +139,13 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
     assert _failures(_example(name)) == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, marks=pytest.mark.long) for name in LONG),
+    ],
+)
 def test_a_slow_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert _failures(_example(name)) == ""

@@ -68,6 +68,7 @@ def test_all_is_all():
     assert _requirements("all") == set().union(*map(_requirements, extras))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("folder", "extra"), [("kme_jax", "test"), ("tests", "test"), ("experiments", "experiments")])
 def test_extras_bring_what_is_imported(folder, extra):
     missing = _third_party(folder) - {name.removesuffix("-cpu") for name in _requirements(extra)}

@@ -70,7 +70,7 @@ def test_the_grid_is_the_published_one():
     assert point_grid(1).tolist() == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_panel_at_a_tiny_size(name, tiny, tmp_path):
     result = json.loads(panel.write_panel(panel.run_panel(FIGURES[name], tiny), tiny.output_dir).read_text())
@@ -143,6 +143,7 @@ def test_published_numbers_are_shown_for_published_settings_only(tiny):
         assert published_panel(result | {"config": result["config"] | changed}) is None
 
 
+@pytest.mark.long
 def test_options_change_the_noise(tiny):
     sigma, single = {}, {"epsilons": (0.1,), "improved_draws": 1, "num_noise_draws": 2}
     for calibration in ("classical", "analytic"):
@@ -174,7 +175,7 @@ def test_another_database(tmp_path):
     assert (tmp_path / "again.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_improved_curve_of_figure_1_is_that_of_the_library(tiny):
     result = panel.run_panel(FIGURE1, tiny)
     rows = load_rows(tiny)
@@ -308,6 +309,7 @@ def test_bad_datasets_are_refused(tiny, tmp_path_factory):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "twice.npz"
     np.savez(path, X_private=np.repeat(mixture(200, 2), 2, axis=0))
@@ -315,18 +317,18 @@ def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
     assert result["rank"][-1] <= 30
 
 
-_slow = functools.partial(pytest.param, marks=pytest.mark.slow)  # each starts a program
+_long = functools.partial(pytest.param, marks=pytest.mark.long)  # each starts a program
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["experiments.figure1", "--epsilons=a"], "error: --epsilons must be numbers"),
-        _slow(["experiments.figure1", "extra"], "error: unknown word 'extra'"),
-        _slow(["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
-        _slow(["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
-        (["experiments.figures", "--quick", "--output_dir=figures"], "error: --quick never writes into figures/"),
-        _slow(["experiments.figures.redraw", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
+        _long(["experiments.figure1", "extra"], "error: unknown word 'extra'"),
+        _long(["experiments.figure2", "--epsilons=0"], "error: epsilon must be positive"),
+        _long(["experiments.figure1", "--output_dir=/proc/nope"], "error: --output_dir=/proc/nope: cannot write there"),
+        _long(["experiments.figures", "--quick", "--output_dir=figures"], "error: --quick never writes into figures/"),
+        _long(["experiments.figures.redraw", "--input=missing.json", "--output=x.png"], "error: --input=missing.json"),
     ],
 )
 def test_errors_are_one_line_and_exit_status_2(words, message):
@@ -336,13 +338,14 @@ def test_errors_are_one_line_and_exit_status_2(words, message):
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unknown_flag_is_an_error():
     run = _command("experiments.figure1", "--epsilon=1")
     assert run.returncode != 0
     assert "Unknown command line flag 'epsilon'" in run.stderr
 
 
+@pytest.mark.long
 def test_help_lists_every_flag():
     text = _command("experiments.figure1", "--help").stdout
     for field in dataclasses.fields(MixtureConfig):

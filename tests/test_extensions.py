@@ -220,6 +220,7 @@ def _carried(measured, folder):
     return loaded
 
 
+@pytest.mark.long
 def test_a_kernel(tmp_path):
     points = np.random.default_rng(1).uniform(size=(60, 2))
     loaded = _carried(measure(_rows(), Cauchy(0.3), points, budget=BUDGET, bounds=BOUNDS), tmp_path / "measured")
@@ -282,6 +283,7 @@ def test_what_could_not_be_synthesised_is_refused_before_it_is_spent(kernel, pub
     assert not ledger.path.exists()
 
 
+@pytest.mark.long
 def test_a_subspace_of_ones_own(tmp_path):
     loaded = _carried(measure(_rows(), SUBSPACE, budget=BUDGET, bounds=BOUNDS), tmp_path / "measured")
     assert loaded.points is None
@@ -395,6 +397,7 @@ def _corners(config, rows):
     return np.random.default_rng(config.data_seed).choice([-1000.0, 1000.0], (config.max_points, config.dim))
 
 
+@pytest.mark.long
 def test_a_figure(tmp_path, monkeypatch):
     """It is computed, drawn and reported with the others. Its results are those of figure 1, which are committed."""
     figure = definition.MixtureFigure("corners", "Corners", "M (number of corners)", _corners, points_are_rows=True)

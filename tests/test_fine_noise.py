@@ -38,7 +38,15 @@ def _maps():
     }
 
 
-@pytest.mark.parametrize("budget", [(0.1, 1e-3), (1.0, 1e-6), (4.0, 2e-8), (8.0, 1e-6), (10.0, 1e-5), (15.0, 1e-3)])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        (0.1, 1e-3),
+        (4.0, 2e-8),
+        (15.0, 1e-3),
+        *(pytest.param(more, marks=pytest.mark.slow) for more in ((1.0, 1e-6), (8.0, 1e-6), (10.0, 1e-5))),
+    ],
+)
 @pytest.mark.parametrize("name", _maps())
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_measured_can_be_loaded(name, budget, tmp_path):

@@ -81,8 +81,21 @@ def test_every_row_has_norm_root_kappa(kernel, dtype, rng):
         np.testing.assert_allclose(squared, kernel.diagonal_bound, rtol=4 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("kernel", [*UNIT, KERNELS[-1]], ids=str)
-@pytest.mark.parametrize("orthogonal", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "orthogonal"),
+    [
+        (UNIT[0], False),
+        pytest.param(UNIT[0], True, marks=pytest.mark.slow),
+        pytest.param(KERNELS[-1], False, marks=pytest.mark.slow),
+        pytest.param(KERNELS[-1], True, marks=pytest.mark.long),
+        *(
+            pytest.param(kernel, orthogonal, marks=pytest.mark.long)
+            for kernel in UNIT[1:]
+            for orthogonal in (False, True)
+        ),
+    ],
+    ids=str,
+)
 def test_inner_products_are_unbiased(kernel, orthogonal):
     """Within 4 standard errors of k, and more than 6 away from k with γ or ℓ wrong by 10 %, so the test has power."""
     pairs = np.float32([[[0.5, -0.2, 0.3], [-0.2, 0.4, 0.1]], [[0, 1.1, 0], [0, 0.1, 0]], [[8.6, 8, 8], [8, 8.6, 8.6]]])
@@ -98,6 +111,7 @@ def test_inner_products_are_unbiased(kernel, orthogonal):
         assert min(abs(estimate - value) for value in wrong) > 6 * error
 
 
+@pytest.mark.long
 def test_orthogonal_frequencies_have_smaller_variance():
     """Yu et al. 2016, theorem 1: in 3 columns, and where k = 0.74, about a half of the variance."""
     variances = []
@@ -114,6 +128,7 @@ def _cosines(blocks):
     return np.abs(directions @ np.swapaxes(directions, -1, -2) - np.eye(blocks.shape[-2]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [UNIT[0], UNIT[2], UNIT[3]], ids=str)
 def test_blocks_of_frequencies_are_orthogonal(kernel):
     turns, plain = (np.asarray(_large_map(kernel, orthogonal).turns, np.float64) for orthogonal in (True, False))
@@ -122,12 +137,14 @@ def test_blocks_of_frequencies_are_orthogonal(kernel):
     assert _cosines(plain[:-1].reshape(-1, 3, 3)).max() > 0.9
 
 
+@pytest.mark.long
 def test_fewer_orthogonal_frequencies_than_columns_in_float64():
     fourier = FourierMap.from_kernel(jax.random.key(3), UNIT[0], 6, 4, orthogonal=True, dtype=np.float64)
     assert (fourier.turns.shape, fourier.turns.dtype) == ((3, 4), np.float64)
     assert _cosines(np.asarray(fourier.turns)).max() <= 1e-14
 
 
+@pytest.mark.long
 def test_every_part_of_a_kernel_has_orthogonal_frequencies():
     shapes = []
 
@@ -148,16 +165,18 @@ def _check_distribution(sample, distribution, wrong):
     assert max(wrong_p) < 1e-3
 
 
-@pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "unit", "coordinate", "squared_norm"),
+    ("kernel", "unit", "coordinate", "squared_norm", "orthogonal"),
     [
-        (Gaussian(0.3), math.sqrt(0.6), scipy.stats.norm(), scipy.stats.chi2(3)),
-        (Laplacian(0.4), 0.4, scipy.stats.cauchy(), None),
-        (Matern32(1.5), 1 / 1.5, scipy.stats.t(3), scipy.stats.f(3, 3, scale=3)),
-        (Matern52(0.8), 1 / 0.8, scipy.stats.t(5), scipy.stats.f(3, 5, scale=3)),
+        pytest.param(*case[1:], orthogonal, id=f"{case[0]}-{orthogonal}", marks=mark)
+        for case in [
+            ("Gaussian", Gaussian(0.3), math.sqrt(0.6), scipy.stats.norm(), scipy.stats.chi2(3)),
+            ("Laplacian", Laplacian(0.4), 0.4, scipy.stats.cauchy(), None),
+            ("Matern32", Matern32(1.5), 1 / 1.5, scipy.stats.t(3), scipy.stats.f(3, 3, scale=3)),
+            ("Matern52", Matern52(0.8), 1 / 0.8, scipy.stats.t(5), scipy.stats.f(3, 5, scale=3)),
+        ]
+        for orthogonal, mark in ((False, () if case[0] == "Gaussian" else pytest.mark.slow), (True, pytest.mark.long))
     ],
-    ids=["Gaussian", "Laplacian", "Matern32", "Matern52"],
 )
 def test_frequencies_have_the_spectral_measure(kernel, unit, coordinate, squared_norm, orthogonal):
     """Several places in a block and columns, and (elliptical ones) the norm, against the law in closed form."""
@@ -172,6 +191,7 @@ def test_frequencies_have_the_spectral_measure(kernel, unit, coordinate, squared
         _check_distribution(np.sum(frequencies[:, 1] ** 2, axis=1), squared_norm, wrong**2)
 
 
+@pytest.mark.long
 def test_lengths_of_orthogonal_gaussian_frequencies_are_chi():
     """Lengths within a block are independent of each other, as those of independent normal rows are."""
     turns = np.asarray(_large_map(UNIT[0], True).turns, np.float64)
@@ -181,6 +201,7 @@ def test_lengths_of_orthogonal_gaussian_frequencies_are_chi():
     assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(len(first))
 
 
+@pytest.mark.long
 def test_orthogonal_gaussian_frequencies_in_one_column_are_normal():
     fourier = FourierMap.from_kernel(jax.random.key(13), UNIT[0], 2 * 60_000, 1, orthogonal=True)
     frequencies = 2 * np.pi * np.asarray(fourier.turns, np.float64)[:, 0] / math.sqrt(0.6)
@@ -218,7 +239,11 @@ def _ascend(fourier, pairs):
 
 @pytest.mark.parametrize(
     ("kernel", "num_frequencies", "dim"),
-    [(UNIT[0], 1, 1), (UNIT[1], 8, 8), (KERNELS[4], 3, 2)],
+    [
+        (UNIT[0], 1, 1),
+        pytest.param(UNIT[1], 8, 8, marks=pytest.mark.slow),
+        pytest.param(KERNELS[4], 3, 2, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim, rng):
@@ -229,9 +254,17 @@ def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim
     assert found >= 0.99 * fourier.diameter  # approached, so √2 would be wrong although k ≥ 0
 
 
-@pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "dim"), [(UNIT[0], 1), (UNIT[1], 1), pytest.param(KERNELS[-1], 2, marks=pytest.mark.slow)], ids=str
+    ("kernel", "dim", "orthogonal"),
+    [
+        (UNIT[0], 1, False),
+        pytest.param(UNIT[0], 1, True, marks=pytest.mark.slow),
+        pytest.param(UNIT[1], 1, False, marks=pytest.mark.slow),
+        pytest.param(UNIT[1], 1, True, marks=pytest.mark.long),
+        pytest.param(KERNELS[-1], 2, False, marks=pytest.mark.long),
+        pytest.param(KERNELS[-1], 2, True, marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_frequencies(kernel, dim, orthogonal, rng):
     fourier = FourierMap.from_kernel(jax.random.key(3), kernel, 1000, dim, orthogonal=orthogonal, dtype=np.float64)
@@ -242,7 +275,7 @@ def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_freq
     assert (fourier.diameter - root_two_kappa) < 4 * (found - root_two_kappa)  # and not by much
 
 
-@pytest.mark.parametrize("num_draws", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_draws", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_the_least_cosine_holds_for_many_draws_over_a_long_line(num_draws):
     differences = np.linspace(0, 3000, 30_001)[:, None]  # in spacings of 0.1, at a length scale of 1
     for seed in range(num_draws):
@@ -252,6 +285,7 @@ def test_the_least_cosine_holds_for_many_draws_over_a_long_line(num_draws):
         assert fourier.least_cosine < cosines.min() < 0.2 * fourier.least_cosine
 
 
+@pytest.mark.slow
 def test_more_frequencies_have_a_smaller_diameter_and_too_few_the_trivial_one():
     maps = [FourierMap.from_kernel(jax.random.key(0), Gaussian(0.5), 2 * 10**p, 2) for p in range(1, 6)]
     diameters = [fourier.diameter for fourier in maps]
@@ -313,7 +347,9 @@ def test_replacing_one_row_moves_the_mean_by_at_most_the_sensitivity(kernel, dty
     assert min(moves) > 0
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-6), (np.float64, 1e-14)])
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(np.float32, 2e-6), pytest.param(np.float64, 1e-14, marks=pytest.mark.slow)]
+)
 def test_the_embedding_is_the_mean_of_the_features_in_memory_and_streamed(dtype, error, rng):
     fourier = _given(KERNELS[-1], rng.normal(size=(25, 3)), dtype)
     rows = rng.normal(size=(803, 3)).astype(dtype)
@@ -326,7 +362,9 @@ def test_the_embedding_is_the_mean_of_the_features_in_memory_and_streamed(dtype,
 
 
 @pytest.mark.filterwarnings("error")  # a warning would depend on the values of private rows, too
-@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 1e-15)])
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(np.float32, 1e-6), pytest.param(np.float64, 1e-15, marks=pytest.mark.slow)]
+)
 def test_a_row_that_is_missing_or_huge_counts_and_contributes_zero(dtype, error, rng):
     fourier = _given(KERNELS[4], rng.normal(size=(5, 2)), dtype)
     rows = rng.normal(size=(12, 2))
@@ -406,5 +444,5 @@ def test_a_map_is_a_pytree_and_new_frequencies_do_not_recompile(rng):
     x = rng.normal(size=(5, 3)).astype(np.float32)
     for seed, gamma in enumerate((0.1, 0.2, 0.7)):
         fourier = FourierMap.from_kernel(jax.random.key(seed), Gaussian(gamma), 12, 3)
-        np.testing.assert_allclose(evaluate(fourier, x), fourier(x), atol=1e-6)
+        np.testing.assert_allclose(evaluate(fourier, x), compiled.features(fourier, x), atol=1e-6)
     assert len(traces) == 1

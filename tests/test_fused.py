@@ -44,7 +44,9 @@ def _values(functions, points, rows):
 
 
 @pytest.mark.parametrize(("kernel", "dim"), KERNELS, ids=str)
-@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-6), (np.float64, 1e-14)])
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(np.float32, 3e-6), pytest.param(np.float64, 1e-14, marks=pytest.mark.long)]
+)
 def test_values_from_columns_are_the_kernel(kernel, dim, dtype, error, rng):
     points, rows = rng.normal(size=(7, dim)).astype(dtype), rng.normal(size=(9, dim)).astype(dtype)
     functions = gram.KernelValues(kernel, expand=True)

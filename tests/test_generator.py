@@ -167,6 +167,7 @@ def test_the_same_key_makes_the_same_bits_in_another_process():
     assert run.stdout == f"{one_generator.digest()}\n"
 
 
+@pytest.mark.long
 def test_the_same_key_makes_the_same_generator():
     measured = _measured(_rows())
     one, same, other = (
@@ -197,7 +198,7 @@ def test_labels_of_samples(trained):
         made.sample(0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_goes_on_where_it_was(tmp_path):
     measured = _measured(_rows())
     training = Training(num_steps=75, num_cycles=2, batch_size=60)
@@ -265,6 +266,7 @@ def test_training_ends_where_it_would_fit_noise(tmp_path):
             assert seen == [*ends, ends[-1]] if again else ends
 
 
+@pytest.mark.long
 def test_a_training_that_diverges_says_so():
     measured = _measured(_rows(300))
     training = dataclasses.replace(QUICK, learning_rate=1e30)
@@ -272,7 +274,7 @@ def test_a_training_that_diverges_says_so():
         train_generator(jax.random.key(1), measured.embedding, SMALL, training)
 
 
-@pytest.mark.parametrize("styles", [0, 4])
+@pytest.mark.parametrize("styles", [pytest.param(0, marks=pytest.mark.long), 4])
 def test_the_objective_is_unbiased(styles):
     """Its mean over batches is ‖μ̃ − μ_G‖², whatever the size of a batch; with bias it is not."""
     rng = np.random.default_rng(0)
@@ -401,6 +403,7 @@ def test_generators_are_of_the_rows_that_are_covered():
     assert made.report.expected == pytest.approx(sums.coordinates.size * (sigma / 0.75) ** 2, rel=1e-2)
 
 
+@pytest.mark.long
 def test_a_poor_fit_says_so():
     measured = _measured(_rows())
     given = (jax.random.key(1), measured.embedding, SMALL, dataclasses.replace(QUICK, num_steps=3))
@@ -410,6 +413,7 @@ def test_a_poor_fit_says_so():
     assert made.report.fit > 2 * made.report.expected
 
 
+@pytest.mark.long
 def test_warnings_that_are_errors_lose_nothing(tmp_path):
     """Neither a measurement, whose budget is spent, nor what was trained."""
     rows, ledger = _rows(2000), Ledger(tmp_path / "ledger.jsonl")
@@ -425,7 +429,7 @@ def test_warnings_that_are_errors_lose_nothing(tmp_path):
     assert len(ledger.spent("rows")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mixed_rows_are_numbers_and_codes():
     rng = np.random.default_rng(0)
     codes = rng.choice(3, 4000, p=[0.7, 0.2, 0.1])
@@ -455,7 +459,7 @@ def test_mixed_rows_are_numbers_and_codes():
             Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.long
         ),
         pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.long),
-        pytest.param(MLP(widths=(), code=2, styles=0), 0, marks=pytest.mark.slow),
+        pytest.param(MLP(widths=(), code=2, styles=0), 0, marks=pytest.mark.long),
     ],
     ids=repr,
 )
@@ -486,6 +490,7 @@ def test_networks_of_images(network, num_labels):
     assert rough[0] < rough[1] / 2
 
 
+@pytest.mark.long
 def test_convolutions_make_images():
     """One of each code: different codes are different images, in whatever batch they are."""
     network = Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3)
@@ -545,7 +550,7 @@ def test_what_cannot_be_is_refused():
         train_generator(key, perturb(key, mean_embedding(points, rows[:, :2]), BUDGET), SMALL, QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lattice_features_do_too():
     lattice = LatticeMap.from_box(Gaussian(0.5), [-4.0, -4.0], [4.0, 4.0])
     made = dp_merf(jax.random.key(0), _rows(), LabelledMap(lattice, 3), SMALL, QUICK, budget=PrivacyBudget(1.0, 1e-4))
@@ -558,7 +563,8 @@ class TestPrivacy:
             kinds = {str(p.annotation) for p in inspect.signature(getattr(generators, name)).parameters.values()}
             assert not any("MeanEmbedding" in kind or kind == "np.ndarray" for kind in kinds)
 
-    @pytest.mark.parametrize("num_features", [400, 20_000])  # of the second map the diameter may fail
+    # Of the second map the diameter may fail.
+    @pytest.mark.parametrize("num_features", [400, pytest.param(20_000, marks=pytest.mark.slow)])
     def test_shares_of_the_budget_add_up(self, num_features):
         features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), num_features, 2), 3)
         rows = _rows(1000)
@@ -660,6 +666,7 @@ class TestPrivacy:
             measure_generator(rows, LABELLED, **(again | {"budget": PrivacyBudget(1.0, 1e-3)}))
         assert len(ledger.spent("rows")) == 2
 
+    @pytest.mark.slow
     def test_maps_that_may_fail_are_in_the_ledger_with_what_they_may(self, tmp_path):
         ledger = Ledger(tmp_path / "ledger.jsonl")
         features = LabelledMap(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 20_000, 2), 3)
@@ -688,11 +695,13 @@ def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
     assert len(chosen) == 2
     monkeypatch.chdir(tmp_path)
     variables = {}
-    for block in chosen:
-        exec(block, variables)
+    exec(chosen[0], variables)
     assert variables["synthetic"].shape == (1000, 3)
     last, expected = map(float, capsys.readouterr().out.split())
     assert last < 3 * expected
     for label in range(3):  # the rows are N(label, 0.3²)
         some = variables["synthetic"][variables["synthetic"][:, 2] == label, :2]
         np.testing.assert_allclose(some.mean(axis=0), label, atol=0.2)
+    variables["training"] = dataclasses.replace(variables["training"], num_steps=50, num_cycles=1)
+    exec(chosen[1], variables)
+    assert variables["synthetic"].shape == (1000, 3)

@@ -21,12 +21,12 @@ from tests import compiled, reference
 @pytest.mark.parametrize(
     ("num_points", "num_rows", "dim"),
     [
-        (1, 1, 1),
-        pytest.param(7, 13, 2, marks=pytest.mark.slow),
+        pytest.param(1, 1, 1, marks=pytest.mark.long),
+        pytest.param(7, 13, 2, marks=pytest.mark.long),
         (513, 2049, 3),
-        pytest.param(70, 5000, 6, marks=pytest.mark.slow),
-        (40, 600, 12),
-        pytest.param(30, 300, 25, marks=pytest.mark.slow),
+        pytest.param(70, 5000, 6, marks=pytest.mark.long),
+        pytest.param(40, 600, 12, marks=pytest.mark.long),
+        pytest.param(30, 300, 25, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize("kernel", [Gaussian(0.2), Laplacian(0.3), Gaussian(0.1) * Matern32(2.0)], ids=str)
@@ -40,7 +40,7 @@ def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
     np.testing.assert_allclose(gram.kernel_mean(kernel, points, rows), exact.mean(axis=1), rtol=1e-12)
 
 
-@pytest.mark.parametrize("dim", [2, 12])
+@pytest.mark.parametrize("dim", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_several_chunks_of_points_and_rows(dim, rng):
     sizes = tiles.TileSizes(cpu=(32, 8), gpu=(32, 8), chunk_rows=64, chunk_points=16, loop_points=8)
     points, rows = rng.normal(size=(37, dim)), rng.normal(size=(203, dim))
@@ -56,7 +56,7 @@ def test_several_chunks_of_points_and_rows(dim, rng):
     assert mean == pytest.approx(reference.gaussian_gram(rows, rows, 0.03).mean(), rel=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(0.3), Laplacian(0.3)], ids=str)
+@pytest.mark.parametrize("kernel", [Gaussian(0.3), pytest.param(Laplacian(0.3), marks=pytest.mark.long)], ids=str)
 def test_both_forms_of_a_tile_agree(kernel, rng):
     """An elementwise function: a loop over points on a CPU, whole tiles on an accelerator."""
     points, rows, weights = rng.normal(size=(24, 3)), rng.normal(size=(64, 3)), rng.normal(size=64)
@@ -69,7 +69,7 @@ def test_both_forms_of_a_tile_agree(kernel, rng):
             np.testing.assert_allclose(values, exact @ weights, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("dim", [5, 12])
+@pytest.mark.parametrize("dim", [pytest.param(5, marks=pytest.mark.long), 12])
 def test_float32_stays_float32_and_is_close(dim, rng):
     points, rows = rng.normal(3000, 100, (50, dim)), rng.normal(3000, 100, (4000, dim))
     wide = gram.kernel_mean(Gaussian(2e-5), points, rows)
@@ -108,6 +108,7 @@ def test_bad_shapes_are_refused(rng):
         gram.double_mean(Gaussian(1.0), np.array([["a"]]))
 
 
+@pytest.mark.long
 def test_rows_are_shared_over_devices():
     code = """
 import jax, numpy as np

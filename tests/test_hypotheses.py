@@ -34,6 +34,7 @@ from kme_jax.analysis.chi_squares import compared
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.analysis.two_sample import smooth_difference
 from kme_jax.table.release import TableRelease
+from tests import compiled
 
 KERNEL = Gaussian(gamma=8.0)
 BOUNDS = Bounds.create(np.full(2, -4.0), np.full(2, 4.0), ("x", "y"))
@@ -66,12 +67,22 @@ def _released(measured, points):
 
 
 def _plain_mmd(template, rows, others):
-    ours, theirs = (np.asarray(template.noisy.feature_map(BOUNDS.to_unit(x)), np.float64) for x in (rows, others))
+    ours, theirs = (
+        np.asarray(compiled.features(template.noisy.feature_map, BOUNDS.to_unit(x).astype(np.float32)), np.float64)
+        for x in (rows, others)
+    )
     return float(np.square(ours.mean(0) - theirs.mean(0)).sum())
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.2])
-@pytest.mark.parametrize("between_releases", [False, True])
+@pytest.mark.parametrize(
+    ("between_releases", "shift"),
+    [
+        (False, 0.0),
+        pytest.param(False, 0.2, marks=pytest.mark.long),
+        pytest.param(True, 0.0, marks=pytest.mark.long),
+        pytest.param(True, 0.2, marks=pytest.mark.slow),
+    ],
+)
 def test_the_distance_is_unbiased_and_knows_its_noise(template, shift, between_releases):
     rng = np.random.default_rng(1)
     rows, others = _rows(rng, 1000), _rows(rng, 1000, shift)
@@ -87,6 +98,7 @@ def test_the_distance_is_unbiased_and_knows_its_noise(template, shift, between_r
     assert corrected > 8 * np.std(errors) / 10  # without the correction, the test of the bias would fail
 
 
+@pytest.mark.long
 def test_the_distance_of_populations_is_unbiased(template):
     """It is 0 for rows of one distribution. That of the rows is not."""
     values, of_rows, stated = [], [], []
@@ -168,7 +180,9 @@ def test_p_values_are_those_of_chi_square():
     assert compared(np.ones(3), np.zeros(3), 0) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", [20, "release"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(20, marks=pytest.mark.slow), pytest.param("release", marks=pytest.mark.long)]
+)
 def test_the_level_of_the_two_sample_test(template, kind):
     """P-values of 40 true hypotheses are uniform: the share of small ones, and their mean."""
     p_values = []
@@ -184,6 +198,7 @@ def test_the_level_of_the_two_sample_test(template, kind):
     assert (p_values <= 0.5).mean() > 0.25
 
 
+@pytest.mark.long
 def test_rare_and_repeated_rows_keep_the_level(template):
     """Half of the rows have one value, and one in fifty is far away. Few public rows hardly show where rows vary."""
 
@@ -243,7 +258,10 @@ def _table_release(rng, number, relation="replace_one", target="rich", **options
     return TableRelease(measured, None, _people(rng, 2000), 0)
 
 
-@pytest.mark.parametrize("relation", ["replace_one", pytest.param("add_remove", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "relation",
+    [pytest.param("replace_one", marks=pytest.mark.slow), pytest.param("add_remove", marks=pytest.mark.long)],
+)
 def test_the_level_of_the_test_of_tables(relation):
     rng = np.random.default_rng(5)
     releases = [_table_release(rng, 2000, relation, target="rich" if i % 2 else None) for i in range(16)]
@@ -258,6 +276,7 @@ def test_the_level_of_the_test_of_tables(relation):
     assert against_rows[0].p_value == pytest.approx(min(1.0, 4 * min(against_rows[0].parts.values())))
 
 
+@pytest.mark.long
 def test_few_public_rows_keep_the_level_of_tables():
     """A category of forty values, and 100 public rows."""
     schema = Schema((Categorical("code", tuple(f"c{i}" for i in range(40))), Numeric("age", 0, 99, integer=True)))
@@ -305,7 +324,9 @@ def test_the_test_of_tables_finds_the_column(tmp_path):
 # -- independence
 
 
-@pytest.mark.parametrize("epsilon", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(1.0, marks=pytest.mark.slow), pytest.param(10.0, marks=pytest.mark.long)]
+)
 def test_the_level_of_the_test_of_independence(template, epsilon):
     p_values = []
     for seed in range(24):
@@ -328,6 +349,7 @@ def test_dependence_without_correlation_is_found(template):
     assert independence_test(released, "y", "x").p_value < 0.01
 
 
+@pytest.mark.long
 def test_independence_of_two_of_three_columns():
     """The frequencies of both columns are those of a lattice of two columns."""
     rng = np.random.default_rng(1)

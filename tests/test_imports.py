@@ -49,6 +49,7 @@ def test_the_public_names_import_nothing_heavy():
     assert _imported("from kme_jax import *\nassert improved and dp_merf and release") == []
 
 
+@pytest.mark.long
 def test_the_check_finds_what_is_imported():
     assert _imported("from kme_jax import *\nimport kme_jax.table, flax", ["jax", "pyarrow", "flax", "pandas"]) == [
         "jax",
@@ -107,6 +108,7 @@ def test_lazy_names_are_found(package):
         _ = package.nothing
 
 
+@pytest.mark.long
 def test_names_of_tables_are_found_at_the_top():
     names = "release_table, measure_table, Schema, Numeric, Categorical, Ordinal, Datetime"
     code = f"import kme_jax\nfrom kme_jax import {names}\nassert Schema is kme_jax.table.Schema"
@@ -116,6 +118,7 @@ def test_names_of_tables_are_found_at_the_top():
     assert _error(_without("pyarrow") + "from kme_jax import release_table") == error
 
 
+@pytest.mark.long
 def test_modules_are_attributes_of_the_package():
     assert _imported("import kme_jax\nassert kme_jax.kernels.Gaussian is kme_jax.Gaussian", ["flax"]) == []
 
@@ -133,7 +136,7 @@ print(len(kme_jax.load({folder!r}).sample.points))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_points_need_neither_flax_nor_pyarrow(tmp_path):
     code = _without("flax", "orbax", "pyarrow", "matplotlib", "pandas") + "from kme_jax import *\n"
     code += POINTS.format(folder=str(tmp_path / "out"))
@@ -148,7 +151,9 @@ def _error(code):
     return process.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("module", NEEDS_FLAX)
+@pytest.mark.parametrize(
+    "module", [NEEDS_FLAX[0], *(pytest.param(name, marks=pytest.mark.long) for name in NEEDS_FLAX[1:])]
+)
 def test_what_needs_flax_says_so(module):
     message = 'ModuleNotFoundError: generators need flax: pip install "kme_jax[generators]"'
     assert _error(_without("flax") + f"import kme_jax.generators.{module}") == message
@@ -157,8 +162,8 @@ def test_what_needs_flax_says_so(module):
 @pytest.mark.parametrize(
     "call",
     [
-        "kme_jax.dp_merf(None, None, None, None, budget=None)",
-        "kme_jax.generators.measure_generator(None, None, budget=None)",
+        pytest.param("kme_jax.dp_merf(None, None, None, None, budget=None)", marks=pytest.mark.long),
+        pytest.param("kme_jax.generators.measure_generator(None, None, budget=None)", marks=pytest.mark.long),
         "kme_jax.generators.MLP()",
     ],
 )

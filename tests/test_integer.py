@@ -46,10 +46,14 @@ MAPS = {
 }
 
 
-SUMMED = ("fourier", "lattice", "subspace")  # one of each class
+SUMMED = ("fourier", "lattice", "subspace")  # one of each class; tests of the others are slow
 
 
-@pytest.fixture(params=MAPS.values(), ids=MAPS.keys())
+@pytest.fixture(
+    params=[
+        pytest.param(make, id=name, marks=() if name in SUMMED else pytest.mark.slow) for name, make in MAPS.items()
+    ]
+)
 def feature_map(request):
     return request.param()
 

@@ -37,7 +37,7 @@ def test_two_point_form_is_the_formula(dim, rng):
 
 
 @pytest.mark.parametrize("dim", [1, 20])  # with few columns, and with so many that a form can be expanded
-@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("expand", [pytest.param(False, marks=pytest.mark.long), True])
 def test_pairwise_matches_two_point_form(dim, expand, rng):
     every = UNIT + COMBINED
     with float64():
@@ -71,6 +71,7 @@ def test_positive_definite_nonnegative_and_bounded(rng):
         assert gram.max() <= kernel.diagonal_bound * (1 + 1e-12), kernel
 
 
+@pytest.mark.long
 def test_spectral_sample_reproduces_the_kernel():
     every = UNIT + COMBINED
     x, y = np.float32([[0.3, -0.2, 0.5]]), np.float32([[-0.1, 0.4, 0.2]])
@@ -167,7 +168,9 @@ class TestGaussianSum:
             np.testing.assert_allclose(compiled.one_by_one(self.KERNEL, x, y), expected, rtol=1e-12)
         assert self.KERNEL.diagonal_bound == 1
 
-    @pytest.mark.parametrize("normal", [jax.random.normal, kernels.orthogonal_normal])
+    @pytest.mark.parametrize(
+        "normal", [jax.random.normal, pytest.param(kernels.orthogonal_normal, marks=pytest.mark.long)]
+    )
     def test_spectral_sample_reproduces_the_kernel(self, normal):
         sample = jax.jit(lambda key: self.KERNEL.spectral_sample(key, 100_000, 3, normal=normal))
         frequencies = np.asarray(sample(jax.random.key(3)), np.float64)
@@ -196,7 +199,7 @@ class TestGaussianSum:
         assert (at[1] <= at[0]).all()
         assert self.KERNEL.decreases_along_rays
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_map_of_many_frequencies_has_a_small_diameter(self, rng):
         for orthogonal in (False, True):
             found = FourierMap.from_kernel(jax.random.key(0), self.KERNEL, 20_000, 3, orthogonal=orthogonal)

@@ -37,7 +37,12 @@ MAPS = {
 }
 
 
-@pytest.fixture(params=MAPS.values(), ids=MAPS.keys())
+SLOW = ("labelled lattice", "one label", "labelled mixed")  # as the others, of other features or shapes
+
+
+@pytest.fixture(
+    params=[pytest.param(one, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, one in MAPS.items()]
+)
 def feature_map(request):
     return request.param
 

@@ -89,7 +89,9 @@ def test_float32_rounding_is_in_the_diameter():
     assert narrow * (1 + 30 * 2**-24) < wide < narrow * (1 + 1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-5), (np.float64, 1e-12)])
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(np.float32, 1e-5), pytest.param(np.float64, 1e-12, marks=pytest.mark.slow)]
+)
 def test_the_embedding_is_the_mean_of_the_features_and_rows_outside_count_as_zero(dtype, error, rng):
     box = BOXES[1]
     lattice = _map(box, dtype=dtype)
@@ -101,7 +103,9 @@ def test_the_embedding_is_the_mean_of_the_features_and_rows_outside_count_as_zer
 
 
 @pytest.mark.parametrize(
-    "box", [*BOXES[:2], pytest.param(BOXES[2], marks=pytest.mark.slow)], ids=lambda box: f"d{len(box[0])}"
+    "box",
+    [BOXES[0], pytest.param(BOXES[1], marks=pytest.mark.slow), pytest.param(BOXES[2], marks=pytest.mark.long)],
+    ids=lambda box: f"d{len(box[0])}",
 )
 def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     """Points: exactly; normal distributions: against many draws. In coordinates of our own."""
@@ -160,7 +164,7 @@ def test_the_posterior_mean_of_lattice_features(rng):
     [
         (KERNEL, [4.0, 4.0], 10_000, LatticeMap),
         (KERNEL, [4.0], 200, LatticeMap),
-        (KERNEL, [4.0, 4.0], 2000, FourierMap),  # too few
+        pytest.param(KERNEL, [4.0, 4.0], 2000, FourierMap, marks=pytest.mark.slow),  # too few
         (KERNEL, [4.0, 4.0, 4.0], 10_000, FourierMap),  # too many columns
         (KERNEL, [1e9], 10_000, FourierMap),
         (Laplacian(1.0), [4.0], 10_000, FourierMap),

@@ -267,11 +267,12 @@ def test_bad_configurations_are_one_line(config, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "flags", "says"),
     [
         ("images", ["--data_dir=/nowhere"], "has no folder mnist"),
-        pytest.param("gaussians", ["here"], "unknown word", marks=pytest.mark.slow),
+        ("gaussians", ["here"], "unknown word"),
     ],
 )
 def test_bad_flags_are_one_line(module, flags, says, tmp_path):
@@ -282,12 +283,13 @@ def test_bad_flags_are_one_line(module, flags, says, tmp_path):
     assert len(run.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_help_lists_the_flags():
     run = subprocess.run([sys.executable, "-m", "experiments.merf.gaussians", "--help"], capture_output=True, text=True)
     assert all(f"--{field.name}:" in run.stdout for field in dataclasses.fields(gaussians.GaussiansConfig))
 
 
+@pytest.mark.long
 def test_a_missing_library_is_one_line():
     program = "from experiments.common.program import run_main; run_main(lambda: __import__('no_such_library'))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -41,7 +41,7 @@ def test_one_of_each_kind():
     assert [folder.name for folder in FOLDERS] == sorted(KINDS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_synthesis_of_an_old_measurement():
     folder = next(path for path in FOLDERS if path.name == "measurement_of_frequencies")
     synthetic = kme_jax.load(folder).synthesise(30)

@@ -12,6 +12,7 @@ from kme_jax import Bounds, Gaussian, PrivacyBudget, Release, WeightedSample, cl
 from kme_jax.analysis import PosteriorDraws, posterior, posterior_draws
 from kme_jax.analysis.point_queries import PointsQuery
 from kme_jax.synthesis.posterior import PosteriorMean, PosteriorReport
+from tests import compiled
 
 NAMES = ("age", "pay, net")
 BOUNDS = Bounds.create(np.array([0.0, 0.0]), np.array([100.0, 50.0]), NAMES)
@@ -34,13 +35,21 @@ def measured(rows):
     return measure(rows, KERNEL, budget=BUDGET, bounds=BOUNDS)
 
 
-@pytest.fixture(scope="module")
-def draws(measured):
-    """Draws of a short run of the sampler."""
+@pytest.fixture(scope="module", params=["by hand", pytest.param("sampler", marks=pytest.mark.long)])
+def draws(request, measured):
+    """Draws of a short run of the sampler, or made by hand: the sampler takes long to compile."""
     with pytest.MonkeyPatch.context() as patch:
         short = functools.partial(posterior.posterior_mean, num_atoms=20, num_trajectories=4, num_leaps=20)
-        patch.setattr(posterior, "posterior_mean", short)
+        patch.setattr(posterior, "posterior_mean", short if request.param == "sampler" else _made_by_hand)
         return posterior_draws(measured, seed=1)
+
+
+def _made_by_hand(key, noisy, proposal, **options):
+    """Mixtures around other people of the same distribution."""
+    centres = np.clip(BOUNDS.to_unit(_people(np.random.default_rng(9), 24 * 40)), 0, 1).reshape(24, 40, 2)
+    weights, widths = np.full((24, 40), 1 / 40), np.full((24, 40), 0.03)
+    mean = PosteriorMean(noisy.feature_map, noisy.coordinates, centres, weights, widths, mechanism=noisy.mechanism)
+    return mean, PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
 
 
 def _released(measured, rows):
@@ -147,11 +156,12 @@ def test_the_correction_is_the_formula(rng, measured):
     draws = [(points, np.full(40, 1 / 40)), (points[:10], np.full(10, 0.1))]
     added = posterior.corrections(measured, draws, anchors, _NoNoise())
     feature_map, mechanism = measured.noisy.feature_map, measured.noisy.mechanism
-    psi = np.asarray(feature_map(anchors.astype(np.float32)), np.float64)
+    psi = np.asarray(compiled.features(feature_map, anchors.astype(np.float32)), np.float64)
     psi -= psi.mean(axis=0)
     inner = psi.T @ psi / 60 + mechanism.variance * mechanism.num_rows / 10 * np.eye(psi.shape[1])
     for (own, weights), eta in zip(draws, added, strict=True):
-        left = measured.noisy.coordinates - weights @ np.asarray(feature_map(own.astype(np.float32)), np.float64)
+        features = np.asarray(compiled.features(feature_map, own.astype(np.float32)), np.float64)
+        left = measured.noisy.coordinates - weights @ features
         np.testing.assert_allclose(eta, psi @ np.linalg.solve(inner, left) / 60, atol=1e-6)
         assert abs(eta.sum()) < 1e-9
 

@@ -28,7 +28,7 @@ from tests import compiled
 
 KERNEL = Gaussian(0.5)
 PROPOSAL = NormalProposal.create(np.zeros(2), 4.0)
-SMALL = {"num_atoms": 20, "num_trajectories": 8, "num_leaps": 15}
+SMALL = {"num_atoms": 20, "num_trajectories": 4, "num_leaps": 15}
 
 
 def _clusters(num_rows=20_000):
@@ -41,7 +41,7 @@ def _clusters(num_rows=20_000):
 def released():
     """Rows, their noisy Fourier embedding at ε = 0.1, and its posterior mean."""
     rows = _clusters()
-    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 2000, 2)
+    fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 1000, 2)
     embedding = mean_embedding(fourier, rows)
     private = perturb(jax.random.key(2), embedding, PrivacyBudget(0.1, 1e-6))
     steps = []
@@ -193,7 +193,7 @@ def test_curvature_is_the_gauss_newton_diagonal(rng):
     assert ((ratio > 0.5) & (ratio < 8)).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sampler_draws_from_the_posterior_it_says():
     """In one dimension, with a flat likelihood: all parameters have the law of the prior."""
     fourier = FourierMap.from_kernel(jax.random.key(1), KERNEL, 200, 1)
@@ -215,6 +215,7 @@ def test_the_sampler_draws_from_the_posterior_it_says():
     assert np.square(mean.weights).sum(axis=1).mean() == pytest.approx(expected, rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
     _, embedding, _, certain, _ = released
     private = perturb(jax.random.key(2), embedding, PrivacyBudget(0.001, 1e-6))
@@ -226,9 +227,9 @@ def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
 @pytest.mark.parametrize(
     ("weights", "sizes"),
     [
-        ("probability", (20, 200)),
+        pytest.param("probability", (20, 200), marks=pytest.mark.long),
         ("uniform", (200,)),
-        pytest.param("probability", (1500,), marks=pytest.mark.slow),
+        pytest.param("probability", (1500,), marks=pytest.mark.long),
     ],
 )
 def test_points_represent_the_posterior_mean(released, weights, sizes):

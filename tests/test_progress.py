@@ -175,6 +175,7 @@ def test_real_bars_go_to_standard_error(capfd):
     assert err.index("work (compiling)") < err.index("work: 100%")
 
 
+@pytest.mark.long
 def test_tqdm_is_imported_for_a_bar_only():
     code = "import sys, kme_jax; from kme_jax import *; import kme_jax.points.release; print('tqdm' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

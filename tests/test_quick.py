@@ -128,7 +128,7 @@ def _run(tmp_path, *words):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_flags_beside_it_count(tmp_path):
     config = json.loads(_run(tmp_path, "--quick", "--dims=4,5", "--num_rows=1000").stdout)
     assert config == {"num_rows": 1000, "dims": [4, 5], "seed": 3, "output_dir": "results/quick"}
@@ -136,12 +136,14 @@ def test_flags_beside_it_count(tmp_path):
     assert config == {"num_rows": 10, "dims": [2], "seed": 3, "output_dir": str(tmp_path)}
 
 
+@pytest.mark.long
 def test_it_is_off_by_default_and_says_its_sizes(tmp_path):
     assert json.loads(_run(tmp_path).stdout)["num_rows"] == 1000
     text = " ".join(_run(tmp_path, "--help").stdout.split())
     assert "--num_rows=10 --dims=2 --output_dir=results/quick" in text
 
 
+@pytest.mark.long
 def test_it_never_writes_into_figures(tmp_path):
     refused = _run(tmp_path, "--quick", "--output_dir=figures")
     assert refused.returncode == 2

@@ -70,6 +70,7 @@ def test_greedy_is_the_published_procedure(rows, rng):
         residual = residual - correlation(z, residual) * _features(noisy.feature_map, z[None])[0]
 
 
+@pytest.mark.long
 def test_greedy_embeddings_do_not_influence_each_other(rows, rng):
     fourier = FourierMap.from_kernel(jax.random.key(0), KERNEL, 100, 2)
     embedding = mean_embedding(fourier, rows)
@@ -117,8 +118,15 @@ def test_cosine_of_turns(dtype):
     np.testing.assert_allclose(found, np.cos(2 * np.pi * np.remainder(turns.astype(float), 1)), atol=tolerance)
 
 
-@pytest.mark.parametrize("penalty", [3e-3, 1e-4])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("dtype", "penalty"),
+    [
+        (np.float64, 3e-3),
+        (np.float64, 1e-4),
+        pytest.param(np.float32, 3e-3, marks=pytest.mark.long),
+        pytest.param(np.float32, 1e-4, marks=pytest.mark.slow),
+    ],
+)
 def test_lasso_agrees_with_scikit_learn(penalty, dtype):
     features, target = _problem(0, 60, 40)
     size = target.size
@@ -177,6 +185,7 @@ def test_lasso_with_many_weights_uses_first_order_steps():
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
 
 
+@pytest.mark.long
 def test_feature_vectors_on_a_device_are_those_in_memory():
     features, target = _problem(6, 60, 80)
     features = features.astype(np.float32)
@@ -215,6 +224,7 @@ def test_lasso_weights_are_of_the_noisy_embedding(rows, rng):
     assert samples[-1][0].mechanism == noisy.mechanism
 
 
+@pytest.mark.slow
 def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     noisy = _private(rows, epsilon=5.0)
     candidates = rng.uniform(-5, 5, size=(100, 2))
@@ -231,7 +241,7 @@ def test_joint_stays_in_the_ball_and_gets_close(rows, rng):
     assert exact.distance(sample.points, sample.weights) < 0.25 * uniform
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_joint_reduced_sets_are_joint_reduced_sets_of_single_sizes(rows, rng):
     noisy, candidates = [_private(rows, seed) for seed in (0, 5)], rng.uniform(-5, 5, size=(700, 2))
     keys = [jax.random.key(7), jax.random.key(8)]
@@ -266,6 +276,7 @@ def test_joint_steps_descend_along_the_gradient(rows, rng):
     assert trace[-1] < trace[0]
 
 
+@pytest.mark.long
 def test_joint_is_a_function_of_its_key(rows, rng):
     noisy, candidates = _private(rows), rng.uniform(-5, 5, size=(30, 2))
     first, again, other = (
@@ -305,6 +316,7 @@ def test_bad_arguments(rows, rng):
             call()
 
 
+@pytest.mark.long
 def test_reference_gram_is_what_the_features_estimate(rows):
     """The helper above computes the library's features, independently of its sincos."""
     noisy = _private(rows, num_features=20_000)

@@ -140,8 +140,18 @@ def test_other_products_refuse_it():
             call()
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 700])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize(
+    ("epsilon", "num_rows"),
+    [
+        (1.0, 700),
+        pytest.param(1.0, 0, marks=pytest.mark.slow),
+        *(pytest.param(1e-3, num_rows, marks=pytest.mark.slow) for num_rows in (0, 1)),
+        *(pytest.param(100.0, num_rows, marks=pytest.mark.slow) for num_rows in (0, 2)),
+        *(pytest.param(1e-3, num_rows, marks=pytest.mark.long) for num_rows in (2, 700)),
+        *(pytest.param(1.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 2)),
+        *(pytest.param(100.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 700)),
+    ],
+)
 def test_any_number_of_rows_is_released(tmp_path, num_rows, epsilon):
     budget = PrivacyBudget(epsilon, 1e-5, "add_remove")
     # δ may be above 1/N: nothing may depend on N.
@@ -185,7 +195,7 @@ def test_nothing_but_noisy_sums_depends_on_the_number_of_rows(tmp_path, monkeypa
         return real(IntegerEmbedding(embedding.integer_map, total, embedding.num_rows), num_rows)
 
     monkeypatch.setattr(IntegerEmbedding, "with_public_count", same_sums)
-    for num_rows in (0, 1, 900):
+    for num_rows in (0, 900):
         folders.append(tmp_path / str(num_rows))
         released = release_table(_people(num_rows), SCHEMA, budget=BUDGET, target="rich", secure=False, seed=3)
         released.save(folders[-1])
@@ -284,6 +294,7 @@ def test_too_many_rows_for_a_private_number_are_refused(monkeypatch, tmp_path):
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("age,income,job,rich\n")  # no rows

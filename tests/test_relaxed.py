@@ -88,9 +88,9 @@ def test_conditional_distributions(rows):
 @pytest.mark.parametrize(
     "ranges",
     [
-        {0: [(3, 6)]},
-        {2: [(0, 2), (8, 9)]},
-        {0: [(1, 3), (4, 5)], 2: [(0, 5)]},
+        pytest.param({0: [(3, 6)]}, marks=pytest.mark.long),
+        pytest.param({2: [(0, 2), (8, 9)]}, marks=pytest.mark.long),
+        pytest.param({0: [(1, 3), (4, 5)], 2: [(0, 5)]}, marks=pytest.mark.long),
         {0: [(0, 1)], 2: [(6, 9)], 1: [(1, 2)]},
     ],
 )
@@ -173,7 +173,9 @@ def _behind_noise(rng, num_classes, sigma):
     return table, noise, observed
 
 
-@pytest.mark.parametrize("num_classes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "num_classes", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)]
+)
 def test_fits_find_tables_behind_noise(rng, num_classes):
     """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
     num_rows = 10_000
@@ -297,7 +299,7 @@ def test_very_large_samples_are_only_drawn(size, monkeypatch):
     assert len(balance.sample(rows, num_rows, 0)) == 0
 
 
-@pytest.mark.parametrize("classes", [None, np.asarray([900.0, 100.0])])
+@pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), np.asarray([900.0, 100.0])])
 def test_a_counted_class_survives_noise(classes):
     """Noise of pairs that is negative for a class would take all of its rows away."""
     num_rows, noise = 1000, 300.0

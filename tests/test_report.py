@@ -416,7 +416,9 @@ def test_odd_columns(column, values, num_rows):
         _Page(report(_release([column, beside], [values, ["a", "b", "a"][:num_rows]], target)))
 
 
-@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize(
+    "nullable", [pytest.param(False, marks=pytest.mark.long), pytest.param(True, marks=pytest.mark.long)]
+)
 def test_axes_end_at_the_last_value(nullable):
     for size in (*range(25, 200), 997, 4096):
         column = Ordinal("x", [f"level {i}" for i in range(size)], nullable)

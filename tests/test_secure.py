@@ -131,7 +131,7 @@ def test_the_mechanism_is_recomputed_from_what_it_says(embedding, rows):
     [
         pytest.param(LatticeMap.from_box(Gaussian(0.5), [-6.0, -6.0], [6.0, 6.0]), marks=pytest.mark.long),
         SubspaceMap.from_points(Gaussian(0.5), np.random.default_rng(1).normal(0, 1, (100, 2))),
-        FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2),
+        pytest.param(FourierMap.from_kernel(jax.random.key(1), Gaussian(0.5), 400, 2), marks=pytest.mark.slow),
     ],
     ids=["lattice", "subspace", "fourier"],
 )
@@ -231,6 +231,7 @@ def test_shares_that_add_up_to_one_spend_the_budget_and_never_more(epsilon, delt
         )
 
 
+@pytest.mark.long
 def test_without_opendp_the_extra_is_named():
     code = """
 import sys

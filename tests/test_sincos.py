@@ -111,7 +111,7 @@ def test_shape_and_dtype_are_the_arguments(dtype, rng):
             np.testing.assert_allclose(value, exact, rtol=0, atol=STATED_ERROR[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.long)])
 def test_derivatives(dtype, rng):
     u = np.concatenate([_eighths(dtype), rng.uniform(-1e3, 1e3, 2000).astype(dtype)])
     tangent, (sin, cos) = rng.normal(size=u.shape).astype(dtype), reference(u)

@@ -298,8 +298,16 @@ EXTREME_BUDGETS = [(1e-9, 1e-300), (1e6, 1e-13)]
 BUDGETS = [*EXTREME_BUDGETS, (1e-9, 1e-13), (1.0, 1e-300)]
 
 
-@pytest.mark.parametrize("num_rows", [2, 2**40])
-@pytest.mark.parametrize("kind", ["one column", "wide", "many categories", "many classes"])
+@pytest.mark.parametrize(
+    ("kind", "num_rows"),
+    [
+        *((kind, num_rows) for kind in ("one column", "many categories") for num_rows in (2, 2**40)),
+        pytest.param("wide", 2, marks=pytest.mark.slow),
+        pytest.param("wide", 2**40, marks=pytest.mark.slow),
+        pytest.param("many classes", 2, marks=pytest.mark.slow),
+        pytest.param("many classes", 2**40, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.filterwarnings("error")
 def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_path, monkeypatch):
     """Extreme budgets, numbers of rows and schemas, to the end of the release."""
@@ -330,7 +338,9 @@ def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_p
     assert made >= (3 if all_budgets else 1)
 
 
-@pytest.mark.parametrize("num_rows", [2, 10**3, 2**45])
+@pytest.mark.parametrize(
+    "num_rows", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10**3, marks=pytest.mark.slow), 2**45]
+)
 @pytest.mark.filterwarnings("error")
 def test_a_fit_has_no_limits(num_rows):
     """Relaxed rows for counts that noise has hidden, or hardly touched, are a distribution: in float32."""

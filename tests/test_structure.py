@@ -174,6 +174,7 @@ _INTERNAL = ("_numerics", "_version")  # internal to the whole of kme_jax
 _PYTHON = sorted(path for folder in ("kme_jax", "experiments", "tests") for path in (ROOT / folder).rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_no_module_uses_underscore_names_of_another():
     """What is worth a test of its own has a public name; what a test replaces is an argument with a default."""
     uses = [

@@ -14,7 +14,10 @@ from kme_jax.kernels import Kernel
 from tests import reference
 
 
-@pytest.mark.parametrize(("num_points", "gamma"), [(1, 0.5), (40, 0.5), (90, 0.02), (256, 0.05), (300, 0.3)])
+@pytest.mark.parametrize(
+    ("num_points", "gamma"),
+    [(1, 0.5), (40, 0.5), (90, 0.02), (256, 0.05), pytest.param(300, 0.3, marks=pytest.mark.long)],
+)
 def test_matches_gram_schmidt(num_points, gamma, rng):
     points = rng.normal(size=(num_points, 2))
     subspace = SubspaceMap.from_points(Gaussian(gamma), points, tolerance=1e-5)
@@ -26,6 +29,7 @@ def test_matches_gram_schmidt(num_points, gamma, rng):
     np.testing.assert_allclose(features, gram @ basis.T, atol=1e-7)
 
 
+@pytest.mark.long
 def test_every_prefix_is_the_map_of_its_points(mixture_rows):
     kernel, points = Gaussian(1e-4 / 3), mixture_rows[:700]
     whole = SubspaceMap.from_points(kernel, points)
@@ -39,13 +43,14 @@ def test_every_prefix_is_the_map_of_its_points(mixture_rows):
         whole.prefix(701)
 
 
-@pytest.mark.parametrize(("dim", "rank"), [(2, 120), pytest.param(5, 705, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("dim", "rank"), [(2, 120), pytest.param(5, 705, marks=pytest.mark.long)])
 def test_rank_of_the_published_points(dim, rank):
     """F at M = 977 of figure 1, DESIGN section 7."""
     subspace = SubspaceMap.from_points(Gaussian(1e-4 / dim), mixture(100_000, dim)[:977])
     assert subspace.num_features == rank
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_are_not_loose():
     for points in (mixture(100_000, 2)[:977], proposal(400, 2)):
         subspace = SubspaceMap.from_points(Gaussian(5e-5), points)
@@ -86,7 +91,13 @@ jax.tree_util.register_static(_Signed)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dim"), [(Gaussian(1.0), 2), (Laplacian(0.5), 3), (Gaussian(0.5) + Laplacian(1.0), 2), (_Signed(), 1)]
+    ("kernel", "dim"),
+    [
+        (Gaussian(1.0), 2),
+        pytest.param(Laplacian(0.5), 3, marks=pytest.mark.slow),
+        pytest.param(Gaussian(0.5) + Laplacian(1.0), 2, marks=pytest.mark.slow),
+        pytest.param(_Signed(), 1, marks=pytest.mark.slow),
+    ],
 )
 def test_no_pair_of_rows_is_further_apart_than_the_diameter(kernel, dim, rng):
     """Adversarial search: gradient ascent on ‖ψ(x) − ψ(x′)‖ from many pairs, the far-apart ones included."""
@@ -130,7 +141,8 @@ def test_replacing_one_row_moves_the_mean_by_at_most_the_sensitivity(rng):
     assert min(moves) > 0
 
 
-@pytest.mark.parametrize("dim", [2, 40])  # with few columns, and with so many that distances could be expanded
+# With few columns, and with so many that distances could be expanded.
+@pytest.mark.parametrize("dim", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_the_sum_is_of_the_same_features_far_from_the_origin(dim, rng):
     """Distances must not be expanded here: points in clusters far apart would cancel to noise, amplified by B."""
     near = rng.normal(size=(30, dim)) * 0.5
@@ -177,7 +189,7 @@ def test_bad_arguments(rng):
         subspace(np.float32([[1, 2]]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_progress_and_growth_over_blocks(rng):
     points = rng.normal(0, 30, size=(1300, 2))  # nearly orthogonal: the basis grows beyond its first capacities
     calls = []

@@ -90,6 +90,7 @@ def test_a_release(released, capsys):
     assert all(name in report for name in SCHEMA.names)
 
 
+@pytest.mark.long
 def test_a_release_ends_with_its_report(place, capsys):
     assert cli.main(_command()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "read the report first: open out/report.html"
@@ -346,6 +347,7 @@ def test_cells_decide_nothing(place, capsys):
     assert set(texts) == {""}
 
 
+@pytest.mark.slow
 def test_cells_of_any_type_are_released(place, capsys):
     """Lists are unreadable, as any other cell of no kind; nothing says so but ``check``."""
     table = _table().set_column(0, "age", pa.array([[1]] * 800))

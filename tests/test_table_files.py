@@ -59,6 +59,7 @@ def test_the_same_table_from_anywhere(tmp_path, suffix):
     assert "clerk" not in repr(open_table(data, SCHEMA))
 
 
+@pytest.mark.long
 def test_many_batches(tmp_path, rng):
     """Of a column with a few texts, and of one in which every other cell is different."""
     ages, clerks = rng.integers(0, 101, size=150_000), rng.integers(2, size=150_000)

@@ -131,6 +131,7 @@ def test_features_and_counts_are_those_of_the_definition(rng):
     np.testing.assert_allclose(tables[3].sum(), np.sum(_LOOKED[BINNINGS[0].cells(rows[:, 0])] >= 0))
 
 
+@pytest.mark.long
 def test_the_kernel_is_the_product_of_features(rng):
     rows = _rows(rng, 60)
     x = jnp.asarray(rows[:30], jnp.float32)

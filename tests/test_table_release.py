@@ -73,14 +73,16 @@ _FIT = relaxed.fit
 
 @pytest.fixture(autouse=True)
 def _quick_fits(monkeypatch):
-    """Fits that are good enough where accuracy is not looked at; ``made`` has the real ones."""
+    """Fits that are good enough where accuracy is not looked at; ``made`` has better ones."""
     monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A release with secure noise, saved."""
-    released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=150, num_steps=200))
+        released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
     return released, released.save(tmp_path_factory.mktemp("made") / "release")
 
 
@@ -128,10 +130,14 @@ def test_saved_and_loaded(made):
     assert loaded.table.equals(released.table)
     assert (loaded.statement, loaded.schema, loaded.target) == (released.statement, SCHEMA, "rich")
     assert loaded.sample(20, seed=3).equals(released.sample(20, seed=3))
-    again = TableMeasurement.load(folder)
+    assert "TableRelease(ε=3" in repr(loaded)
+
+
+@pytest.mark.slow
+def test_a_measurement_that_was_loaded_is_made_into_rows(made):
+    again = TableMeasurement.load(made[1])
     assert isinstance(again, TableMeasurement)
     assert again.synthesise(30, seed=1).table.num_rows == 30
-    assert "TableRelease(ε=3" in repr(loaded)
 
 
 def test_a_folder_holds_no_private_cell(made):
@@ -363,6 +369,7 @@ def test_bad_conditions(made, where, message):
         made[0].sample(10, where=where)
 
 
+@pytest.mark.long
 def test_the_longest_name_is_meant():
     schema = Schema((Numeric("a", 0, 3, integer=True), Numeric("a>1", 0, 3, integer=True)))
     table = pa.table({"a": [0, 1, 2, 3] * 30, "a>1": [3, 2, 1, 0] * 30})
@@ -389,16 +396,21 @@ def test_weighted_samples(made):
 @pytest.mark.parametrize(
     ("schema", "target", "num_rows"),
     [
-        pytest.param(Schema((Numeric("x", 0, 1),)), None, 300, marks=pytest.mark.slow),
-        (Schema((Categorical("only", ("one",)),)), "only", 2),
+        pytest.param(Schema((Numeric("x", 0, 1),)), None, 300, marks=pytest.mark.long),
+        pytest.param(Schema((Categorical("only", ("one",)),)), "only", 2, marks=pytest.mark.slow),
         (Schema((Categorical("a", ("u", "v")), Categorical("b", ("u", "v")))), "b", 300),
         pytest.param(
             Schema((Numeric("wide", 0, 10**12, integer=True), Categorical("a", tuple("uvwxyz")))),
             "a",
             300,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            Schema((Numeric("x", 0, 1), Numeric("y", -5, 5, nullable=True), Numeric("z", 0, 100, step=0.5))),
+            "y",
+            2,
             marks=pytest.mark.slow,
         ),
-        (Schema((Numeric("x", 0, 1), Numeric("y", -5, 5, nullable=True), Numeric("z", 0, 100, step=0.5))), "y", 2),
     ],
 )
 def test_any_schema_can_be_released(schema, target, num_rows):
@@ -409,6 +421,7 @@ def test_any_schema_can_be_released(schema, target, num_rows):
     assert released.table.num_rows == num_rows
 
 
+@pytest.mark.long
 def test_columns_of_a_single_value_or_none():
     """What is constant or missing everywhere passes in silence, and stays valid."""
     schema = Schema((Numeric("x", 0, 1, nullable=True), Categorical("a", ("u", "v")), Numeric("n", 0, 9, integer=True)))
@@ -536,6 +549,7 @@ def _exclusive(num_rows, seed):
     return pa.table(table), schema
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cells", [([1e250, 0.0, 5e249], [1e200, 0.0, 3e199]), ([0.1] * 1000, [0.3] * 1000)])
 def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
     from kme_jax.table.evaluate import describe_table, evaluate_table
@@ -547,6 +561,7 @@ def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
     assert describe_table(errors)
 
 
+@pytest.mark.long
 def test_what_pairs_do_not_show_is_found(monkeypatch):
     monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
     rows, schema = _exclusive(20_000, 1)
@@ -569,6 +584,7 @@ def test_triples_are_measured_where_their_noise_is_small():
     assert not plans.triples_pay(plans.Layout(tuple(binnings[:2]), -1, -1), 10**9, 1.0)  # there are none
 
 
+@pytest.mark.long
 def test_a_constant_column_is_in_triples():
     rows, schema = _exclusive(4000, 0)
     rows = rows.set_column(5, "size", pa.array(np.full(4000, 7.0))).set_column(
@@ -664,7 +680,7 @@ def test_tables_are_split_by_a_target_of_few_classes(num_codes, num_rows, rho, s
     assert len(layout.pairs()) == 20 * (19 if splits else 21) // 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
     """Classes that only a pair of columns tells apart: tables of pairs by themselves do not show it."""
     monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
@@ -689,6 +705,7 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 
 
+@pytest.mark.long
 def test_skewed_numbers_on_a_logarithmic_scale(tmp_path, rng):
     """Quantiles of small numbers are good though the bounds are wide, and the mean stays where it is."""
     amounts = np.exp(6 + rng.normal(size=6000))

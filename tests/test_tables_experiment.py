@@ -51,6 +51,7 @@ def _codes(rng, num_rows=400):
     return np.stack([*columns, rich], axis=1).astype(np.int64)
 
 
+@pytest.mark.long
 def test_classifiers_learn_what_there_is_to_learn(rng):
     train, test = _codes(rng, 1000), _codes(rng, 1000)
     real = classifiers.utility(SCHEMA, "rich", train, test)
@@ -168,6 +169,7 @@ def test_a_constant_column_has_no_errors():
     assert numbers.number_errors(schema, independent, independent, PrivacyBudget(1.0, 1e-5))["pairs"] == []
 
 
+@pytest.mark.long
 def test_a_small_run_and_its_picture(tiny, tmp_path):
     result = releases.run(tiny, TOOLS)["adult_pgm"]
     path = releases.result_path(tiny, "adult_pgm")
@@ -205,6 +207,7 @@ def test_delta_protects_somebody():
         assert 0.09 < releases.protective_delta(1e-5, num_rows) * num_rows < 1
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on(tiny):
     tiny = dataclasses.replace(tiny, num_seeds=1)
     first = releases.run(tiny, TOOLS)["adult_pgm"]
@@ -298,6 +301,7 @@ def test_another_system_that_fails(code, minutes, text, rng, tmp_path):
     assert text in live_peers.run_peer("mst", SCHEMA, _codes(rng), 1.0, 1e-5, 0, python, minutes)["failed"]
 
 
+@pytest.mark.long
 def test_other_systems_beside_releases(tiny, tmp_path):
     def run_peer(peer, schema, codes, epsilon, delta, seed, python, minutes):
         assert (schema, delta, python, minutes) == (SCHEMA, 1e-5, "python", 15.0)
@@ -319,6 +323,7 @@ def test_other_systems_beside_releases(tiny, tmp_path):
     assert "AIM (dpmm" not in table
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_has_its_own_peak():
     np.ones(400 << 17)
     small, large = (in_fresh_process(eval, f"len(b'1' * ({megabytes} << 20))") for megabytes in (1, 200))
@@ -327,6 +332,7 @@ def test_a_process_of_its_own_has_its_own_peak():
     assert 0 < small.seconds < 10
 
 
+@pytest.mark.long
 def test_a_real_release_of_a_few_rows(rng, monkeypatch):
     monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
     rows = SCHEMA.decode(_codes(rng))
@@ -358,6 +364,7 @@ def test_pairs_do_not_show_an_exclusive_or():
     assert abs(np.corrcoef(first, both)[0, 1]) < 0.4
 
 
+@pytest.mark.long
 def test_a_small_run_of_hard_tables(tmp_path):
     calls = []
 
@@ -450,6 +457,7 @@ def test_artificial_rows_are_valid_skewed_and_dependent(tmp_path):
     assert np.corrcoef(codes[:, schema.index("education")], codes[:, schema.index("marital-status")])[0, 1] > 0.1
 
 
+@pytest.mark.long
 def test_measurements_of_two_sizes_have_the_same_features(tmp_path):
     schema = datasets.adult_schema()
     scale.write_rows(tmp_path / "adult.parquet", schema, 500)
@@ -463,6 +471,7 @@ def test_measurements_of_two_sizes_have_the_same_features(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["table_scale.json"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", ["tables", "tables.scale"])
 def test_the_command_lines_need_data_alone(module, tmp_path):
     command = [sys.executable, "-m", f"experiments.{module}", f"--data_dir={tmp_path}", f"--output_dir={tmp_path}"]

@@ -127,7 +127,7 @@ def _rows(seed):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_means_deviations_and_correlations_of_skewed_columns():
     """Over releases: no bias in mean and standard deviation, and most of the correlation."""
     schema = Schema((Numeric("income", 0, 1e6), Numeric("price", 0, 5e5), Categorical("sex", ("f", "m"))))
