@@ -36,24 +36,22 @@ def estimate(
     noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
     questions, by ``kme_jax.analysis.posterior_draws``.
 
-    *Tables* have two methods. *direct*: means, standard deviations and shares, also of the rows that meet conditions,
-    from noisy sums (``kme_jax.analysis.direct``). This takes no time, and the interval is that of the known noise.
-    *bootstrap*: any answer of the released rows, with an interval from replicates of the release
-    (``kme_jax.analysis.replicates``). It is often several times shorter, but contains the statistic less often than its
-    level says: about 90 % of intervals with a level of 95 % did in ``experiments.tables.coverage``. Replicates take a
-    while, so make them once for several questions.
+    *Tables* have two methods. *direct*: any of the questions below, from noisy sums (``kme_jax.analysis.direct``). This
+    takes no time, and the interval is that of the known noise. *bootstrap*: an answer of the released rows, with an
+    interval from replicates of the release (``kme_jax.analysis.replicates``). It is often shorter, but contains the
+    statistic less often than its level says, see ``experiments.tables.coverage``. Replicates take a while, so make them
+    once for several questions.
 
-    Each question about a table is about one column, and about the target if there is one. The method *direct* also
-    answers questions about two columns (and the target) that were counted together, in bins that no condition cuts:
-    "share(rich=yes) by job". The bootstrap refuses them. Weak dependence is smoothed away in a release, more than its
-    replicates show, and intervals would be too short.
+    The method *direct* answers questions about two columns, to which the target may be added in a condition, and
+    regressions on any number of columns. The bootstrap refuses more than one column and the target: weak dependence is
+    smoothed away in a release, more than its replicates show, and intervals would be too short.
 
     Args:
       release: of points, with bounds or a proposal; or of a table.
-      query: "mean(income)", "sd(age)", "median(age)", "quantile(income, 0.9)" or "share(age>=65)". It may be followed
-        by "where" and conditions, such as "where age>=18 and age<65"; and, for a table, by "by" and the name of a
-        column. For points there are "correlation(age, income)" and "slope(income, age)", too, and limits must lie
-        between the values of a discrete column, such as "share(age>=64.5)".
+      query: "mean(income)", "sd(age)", "median(age)", "quantile(income, 0.9)", "share(age>=65)", "correlation(age,
+        income)" or "slope(income, age)". It may be followed by "where" and conditions, such as "where age>=18 and
+        age<65". For a table there is "regression(income ~ age + sex)", too, and the others may be followed by "by" and
+        the name of a column. For points limits must lie between the values of a discrete column: "share(age>=64.5)".
       level: of the interval.
       method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them.
       population: whether the question is about the population from which the private rows were drawn at random.
@@ -64,8 +62,8 @@ def estimate(
       progress: True for a bar, or a function that is called with (work done, all work).
 
     Returns:
-      An estimate; or one for each value of the column after "by", by the text of the value. Values that noise hides
-      from the method *direct* are left out.
+      An estimate; or one for each value of the column after "by", by the text of the value; or one for each coefficient
+      of a regression, by its name. Values that noise hides from the method *direct* are left out.
 
     Raises:
       ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;

@@ -18,17 +18,18 @@ DESCRIPTION = """Answer questions about the private rows of a release, with inte
 is spent, and only the release is read. Questions are
 
   mean(income)   sd(income)   median(income)   quantile(income, 0.9)   share(age>=65)
+  correlation(age, income)   slope(income, age)
 
 and they may be followed by conditions: mean(income) where age>=18 and age<65
 
-Points: there are correlation(age, income) and slope(income, age), too. All answers come from draws of the posterior,
-which take as long as a synthesis. Limits must lie between the values of a discrete column: share(age>=64.5).
+Points: all answers come from draws of the posterior, which take as long as a synthesis. Limits must lie between the
+values of a discrete column: share(age>=64.5).
 
-Tables: a question is about one column, and about the target if there is one. A column of groups may follow:
-mean(income) by member. The method "direct" answers mean, sd and share from noisy sums, if values were counted one by
-one. It takes no time, and its intervals are those of the known noise. It also answers questions about two columns that
-were counted together: share(member=yes) by town. The method "bootstrap" answers all questions about one column. It
-repeats the release on its own rows, so it takes a while. Its intervals are shorter, and somewhat too short."""
+Tables: a column of groups may follow: mean(income) by member. There are linear regressions: regression(income ~ age +
+sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy sums. It takes no time,
+and its intervals are those of the known noise. A question can be about two columns and the target. The method
+"bootstrap" answers questions about one column and the target. It repeats the release on its own rows, so it takes a
+while. Its intervals are often shorter, and somewhat too short."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
