@@ -10,14 +10,12 @@ that are not empty. The noise of the means over all rows is of second order. Noi
 within wide bounds. Then that of the denoised column takes its place.
 
 Bins hide the covariance within them. Let B = Var(f̄) / Var(f) be what bins show of f. If f and g depend on each other
-weakly, their density is about that of independent ones times 1 + λ f g. Then the covariance is λ Var(f) Var(g), and
-that of f̄ and ḡ is B_f B_g times as large. If f and g determine each other, the correlation of f̄ and ḡ is 1, and the
-covariance is (B_f B_g)^½ times as large. In between, for a correlation r, it is divided by (B_f B_g)^(1 − r²/2). A
-condition that cuts a bin is another matter: g may depend on the column itself, of which bins show nearly all, or on
-what the condition says. So B is replaced by √B for conditions. All of this is a guess. So the standard error has the
-term (1 / (B_f B_g) − 1) / √12 times the covariance of bin means, as if any covariance up to the largest were as
-likely. There is no answer if bins show less than half of a function, or less than nine tenths for categories, whose
-neighbours in a bin may be quite different.
+weakly, and their density is that of independent ones times 1 + λ f g, then the covariance of f̄ and ḡ is B_f B_g times
+that of f and g. If they determine each other, it is (B_f B_g)^½ times as large. If f or g depends on what bins show
+alone, it is as large. So the covariance is divided by (B_f B_g)^½, which is a guess. The standard error has the term
+(1 / (B_f B_g) − 1) / √12 times the covariance of f̄ and ḡ, as if any part of the correction were as likely. There is no
+answer if bins show less than half of a function, or less than nine tenths for categories, whose neighbours in a bin may
+be quite different.
 """
 
 from __future__ import annotations
@@ -103,7 +101,6 @@ class _InBins(NamedTuple):
       variance: of the denoised column; 1 if bins hide nothing.
       spread: variances of the noise of the bin means.
       shown: the share of the variance that bin means have.
-      assumed: the share that is assumed for covariances.
       least_shown: the least share with which the bins are used.
     """
 
@@ -111,7 +108,6 @@ class _InBins(NamedTuple):
     variance: float
     spread: Float64[np.ndarray, "bins"]
     shown: float
-    assumed: float
     least_shown: float
 
 
@@ -286,7 +282,7 @@ class Covariances:
         sums, feature, j = self._sums, self.features[i], self.features[i].column
         if len(bins) == bins.max() + 1 and (np.diff(sums.edges(j)) == 1).all():  # bins of one code hide nothing
             order = np.argsort(bins)
-            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, 1.0, _LEAST_SHOWN)
+            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, _LEAST_SHOWN)
         present = ~np.isnan(feature.values)
         masses, noise = sums.denoised(j) + 1e-9, sums.noise(j)
         masses[~present] = 0
@@ -301,10 +297,9 @@ class Covariances:
         shown = float(between / everything) if everything > 0 else 1.0
         far = np.where(masses > 1e-3, np.square(values - np.nan_to_num(means)[bins]), 0)
         spread = np.bincount(bins, far) * (noise / np.maximum(of_bins, noise + 1)) ** 2
-        assumed = shown if feature.is_number else math.sqrt(shown)
         is_ordered = j != sums.layout.split and sums.layout.binnings[j].ordered
         least = _LEAST_SHOWN if is_ordered else _LEAST_SHOWN_OF_CATEGORIES
-        return _InBins(means, float(everything), spread, shown, assumed, least)
+        return _InBins(means, float(everything), spread, shown, least)
 
     def _add_pair(self, first: int, second: int, ours: list[int], theirs: list[int]) -> bool:
         """Covariances of the features of two columns; whether there are any.
@@ -360,9 +355,7 @@ class Covariances:
         raw = f_values.T @ counts @ g_values / rows
         variances = np.outer([one.variance for one in f], [one.variance for one in g])
         shown = np.outer([one.shown for one in f], [one.shown for one in g])
-        corrected = np.outer([one.assumed for one in f], [one.assumed for one in g])
-        correlations = np.clip(np.square(raw) / np.maximum(variances, 1e-300), 0, 1)
-        factors = corrected ** (correlations / 2 - 1)
+        factors = shown**-0.5
         guesses = np.abs(raw) * (1 / shown - 1) / math.sqrt(12)
         slopes = counts @ g_values / rows, counts.T @ f_values / rows
         f_spread, g_spread = (
