@@ -238,6 +238,19 @@ def test_what_follows_from_covariances(relation):
     assert 0.4 < np.mean(list(squares.values())) < 1.5, squares
 
 
+def test_missing_cells_may_depend_on_the_group():
+    rng = np.random.default_rng(5)
+    table = _dependent(rng, 8000)
+    pay, in_b = table["pay, net"].to_numpy(), table["town"].to_numpy() == "b"
+    pay = pa.array(pay, mask=np.isnan(pay) | (in_b & (rng.random(8000) < 0.7)))
+    table = table.set_column(1, "pay, net", pay)
+    measured = measure_table(table, SCHEMA, budget=PrivacyBudget(20.0, 1e-5), target="rich", secure=False)
+    query = Query.parse("mean(pay, net) where town=b", SCHEMA)
+    answer, private = direct_answer(measured, query), query.answer(SCHEMA, SCHEMA.encode(table))[""]
+    others = Query.parse("mean(pay, net)", SCHEMA).answer(SCHEMA, SCHEMA.encode(table))[""]
+    assert abs(answer.value - private) < 0.1 * abs(private - others)
+
+
 def test_quantiles_have_intervals_that_contain_them():
     rng = np.random.default_rng(4)
     table = _people(rng, 2000)

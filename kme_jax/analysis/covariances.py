@@ -431,6 +431,9 @@ def correlation(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] |
 def regression(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] | None) -> dict[str, Answer] | None:
     """The coefficients of a linear regression with least squares, by the name of the term.
 
+    Missing values do not count for the means and the covariances of their column. So if they depend on other columns,
+    the answer is not that of the rows without any.
+
     They are C⁻¹ c, for the covariances C of the predictors, and c of predictors and response. To first order in the
     noise, the error is C⁻¹ times the noise of the covariances of predictors and residuals.
 
@@ -474,7 +477,8 @@ def conditional(sums: Sums, query: Query) -> Answer | None:
     """A mean, a standard deviation or a share of one column, for rows that meet conditions on another, or a share of
     conditions on two columns. Conditions on the target may be added. Bins may be cut, and have several numbers.
 
-    The mean of f over the rows with g = 1 is E f + Cov(f, g) / E g.
+    The mean of f over the rows with g = 1 is E f + Cov(f, g) / E g. If f may be missing, all three are those of the
+    rows where it is not.
 
     Returns:
       None for other questions, or if noise or bins hide the answer.
@@ -510,9 +514,23 @@ def _mean(
         return Answer(first * second + covariance, error, guess=guess)
     if second <= LEAST_SIGNAL * second_error or second * found.rows < 1:
         return None
+    second *= _present(sums, features, classes)
     step = covariance / second
     error = math.hypot(error / second, first_error, step * second_error / second)
     return Answer(first + step, error, guess=guess / second)
+
+
+def _present(sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, "classes"] | None) -> float:
+    """The share of the second feature among rows where the first is not missing, over its share among all rows."""
+    first, second = features
+    missing = np.isnan(first.values)
+    if not missing.any():
+        return 1.0
+    here = (~missing).astype(float)
+    found = Covariances(sums, [Feature(first.column, here, here), second], classes)
+    if not found.is_known:
+        return 1.0
+    return max(1 + float(found.matrix[0, 1]) / max(float(found.means.prod()), 1e-300), 1e-3)
 
 
 def classes_of(sums: Sums, ranges: Sequence[tuple[int, int]] | None) -> Bool[np.ndarray, "classes"] | None:
