@@ -41,6 +41,7 @@ TABLES = {
     "inference_level": (("inference_detection",), "experiments.inference.detection", "level_markdown"),
     "inference_power": (("inference_detection",), "experiments.inference.detection", "power_markdown"),
     "tables_coverage": (("tables_coverage",), "experiments.tables.coverage", "markdown"),
+    "tables_coverage_adult": (("tables_coverage_adult",), "experiments.tables.coverage", "markdown"),
     "tables_exclusive": (("tables_hard",), "experiments.tables.hard", "exclusive_markdown"),
     "tables_few": (("tables_hard",), "experiments.tables.hard", "few_markdown"),
     "tables_intrusion": (("tables_intrusion",), "experiments.tables.releases", "markdown"),
