@@ -1,4 +1,4 @@
-"""The documentation. This builds it, without a network: python -m sphinx -W docs docs/_build/html"""
+"""The documentation. This builds it, without a network: python -m sphinx -W -j auto docs docs/_build/html"""
 
 import os
 import pathlib

@@ -341,7 +341,7 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
         of_steps.estimate(lambda frame: "large")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replicates_are_reproducible_and_differ(replicates, released):
     assert [rows.num_rows for rows in replicates.replicates] == [released.table.num_rows] * 4
     assert len({rows["age"].to_numpy().tobytes() for rows in replicates.replicates}) == 4

@@ -36,7 +36,7 @@ INSTALLATIONS = [
     'pip install -e ".[tables]" pandas',
     'pip install -e ".[experiments]" && python -m experiments.figures',
     'pip install -e ".[test]" && python -m pytest',
-    'pip install -e ".[docs]" && python -m sphinx -W docs docs/_build/html',
+    'pip install -e ".[docs]" && python -m sphinx -W -j auto docs docs/_build/html',
 ]
 FILLED_IN = {  # what a person fills in after "kme-jax schema"
     "age": {"kind": "numeric", "lower": 0, "upper": 110, "integer": True},
