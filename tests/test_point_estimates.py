@@ -35,9 +35,11 @@ def rows():
 def measured(rows):
     """A measurement with the same noise in each run. Secure noise has no seed."""
     secure = measure(rows, KERNEL, budget=BUDGET, bounds=BOUNDS)
-    exact, mechanism = mean_embedding(secure.noisy.feature_map, rows).coordinates, secure.noisy.mechanism
+    exact = mean_embedding(secure.noisy.feature_map, BOUNDS.to_unit(rows)).coordinates
+    mechanism = secure.noisy.mechanism
     noise = mechanism.scale * np.random.default_rng(0).normal(size=len(exact))
-    return dataclasses.replace(secure, noisy=dataclasses.replace(secure.noisy, coordinates=exact + noise))
+    on_grid = np.round((exact + noise) / mechanism.grid) * mechanism.grid
+    return dataclasses.replace(secure, noisy=dataclasses.replace(secure.noisy, coordinates=on_grid))
 
 
 @pytest.fixture(scope="module", params=["by hand", pytest.param("sampler", marks=pytest.mark.long)])
