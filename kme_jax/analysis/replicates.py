@@ -10,9 +10,9 @@ releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends noth
 Intervals are somewhat too short: ``experiments.tables.coverage`` shows how often they contain the private statistic.
 Released rows are smoother than private ones, so a replicate is closer to them than the release is to the private rows.
 Weak dependence between columns is smoothed away in a release, and more of it is lost in the release itself than in a
-replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are
-far too short if the noise of pairs is large. And bins, pairs and cells are those of the release; their choice is not
-repeated.
+replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are far too short if
+the noise of pairs is large. Direct answers have better ones (``kme_jax.analysis.direct``). And bins, pairs and cells
+are those of the release; their choice is not repeated.
 """
 
 from __future__ import annotations
