@@ -23,7 +23,8 @@ from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
-# few. The standard error allows for this share of the rows, in the middle of what is beyond.
+# few. The standard error allows for this share of the rows, and for as many as the noise of a cell, in the middle of
+# what is beyond.
 _BEYOND = 0.001
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
@@ -163,6 +164,10 @@ class NumberSums:
         self.values = numeric_values(self.column, first[: self.binning.num_values])
 
     @property
+    def _share_beyond(self) -> float:
+        return _BEYOND + self.noise / self.rows
+
+    @property
     def _hidden(self) -> bool:
         return self.rows < LEAST_SIGNAL * self.noise_of_rows or self.rows < 1
 
@@ -181,7 +186,7 @@ class NumberSums:
         for one in self._scaled:
             score = one.sums[0] / self.rows
             error = one.half * math.hypot(one.noise, score * self.noise_of_rows) / self.rows
-            answers.append(Answer(one.middle + one.half * score, math.hypot(error, _BEYOND * one.beyond)))
+            answers.append(Answer(one.middle + one.half * score, math.hypot(error, self._share_beyond * one.beyond)))
         return combined(answers)
 
     def variance(self) -> Answer | None:
@@ -196,7 +201,7 @@ class NumberSums:
             slope = math.sqrt(1 + 4 * score**2) * one.noise
             error = math.hypot(slope, (2 * score**2 - square) * self.noise_of_rows) / self.rows
             furthest = abs(one.far - one.middle - one.half * score) if one.beyond else 0.0
-            error = math.hypot(one.half**2 * error, _BEYOND * furthest**2)
+            error = math.hypot(one.half**2 * error, self._share_beyond * furthest**2)
             answers.append(Answer(one.half**2 * (square - score**2), error))
         return combined(answers)
 
