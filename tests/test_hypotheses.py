@@ -77,7 +77,7 @@ def _plain_mmd(template, rows, others):
 @pytest.mark.parametrize(
     ("between_releases", "shift"),
     [
-        (False, 0.0),
+        pytest.param(False, 0.0, marks=pytest.mark.slow),
         pytest.param(False, 0.2, marks=pytest.mark.long),
         pytest.param(True, 0.0, marks=pytest.mark.long),
         pytest.param(True, 0.2, marks=pytest.mark.slow),
