@@ -12,8 +12,9 @@ within wide bounds. Then that of the denoised column takes its place.
 Bins hide the covariance within them. Let B = Var(f̄) / Var(f) be what bins show of f. If f and g depend on each other
 weakly, and their density is that of independent ones times 1 + λ f g, then the covariance of f̄ and ḡ is B_f B_g times
 that of f and g. If they determine each other, it is (B_f B_g)^½ times as large. If f or g depends on what bins show
-alone, it is as large. So the covariance is divided by (B_f B_g)^½, which is a guess. The standard error has the term
-(1 / (B_f B_g) − 1) / √12 times the covariance of f̄ and ḡ, as if any part of the correction were as likely. There is no
+alone, it is as large. So the covariance is divided by (B_f B_g)^½, which is a guess. Within a bin, f and g may have any
+other dependence. If they had the same correlation there as between bins, (1 − B_f B_g)^½ times the covariance of f̄ and
+ḡ would be added, or be taken away. The standard error has this term over √3, as if any part of it were as likely. There is no
 answer if bins show less than half of a function, or less than nine tenths for categories, whose neighbours in a bin may
 be quite different.
 """
@@ -356,7 +357,7 @@ class Covariances:
         variances = np.outer([one.variance for one in f], [one.variance for one in g])
         shown = np.outer([one.shown for one in f], [one.shown for one in g])
         factors = shown**-0.5
-        guesses = np.abs(raw) * (1 / shown - 1) / math.sqrt(12)
+        guesses = np.abs(raw) * np.sqrt(np.maximum(1 - shown, 0) / 3)
         slopes = counts @ g_values / rows, counts.T @ f_values / rows
         f_spread, g_spread = (
             np.stack([one.spread for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)

@@ -24,8 +24,8 @@ from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
 # few. The standard error allows for this share of the rows, and for as many as the noise of a cell, in the middle of
-# what is beyond.
-_BEYOND = 0.001
+# what is beyond. A range is not used if more than half of the bounds is beyond it: amounts of money have long tails.
+_BEYOND, _MOST_BEYOND = 0.001, 1.0
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -154,7 +154,8 @@ class NumberSums:
         self.counts, self.noise = sums.singles.sums[a], sums.singles.sums_sigmas[a]
         wide = sums.singles.moments[a]
         narrow = narrow_moments(sums.layout, j, sums.measurement.measured.get(NAMES[2]))
-        self._scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
+        scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
+        self._scaled = [one for one in scaled if one.beyond <= _MOST_BEYOND * one.half]
         rows, noise = sums.rows, sums.rows_noise
         if self.binning.missing:
             rows, noise = rows - float(self.counts[-1]), math.hypot(noise, self.noise)
