@@ -14,9 +14,9 @@ weakly, and their density is that of independent ones times 1 + λ f g, then the
 that of f and g. If they determine each other, it is (B_f B_g)^½ times as large. If f or g depends on what bins show
 alone, it is as large. So the covariance is divided by (B_f B_g)^½, which is a guess. Within a bin, f and g may have any
 other dependence. If they had the same correlation there as between bins, (1 − B_f B_g)^½ times the covariance of f̄ and
-ḡ would be added, or be taken away. The standard error has this term over √3, as if any part of it were as likely. There is no
-answer if bins show less than half of a function, or less than nine tenths for categories, whose neighbours in a bin may
-be quite different.
+ḡ would be added, or be taken away. The standard error has this term over √3, as if any part of it were as likely.
+There is no answer if bins show less than half of a function, or less than nine tenths for categories, whose neighbours
+in a bin may be quite different.
 """
 
 from __future__ import annotations
