@@ -249,20 +249,24 @@ def _answers(task: Task, budget: PrivacyBudget, config: CoverageConfig, seed: in
             if len(query.asked_columns(task.schema) - {task.target}) <= 1 and not query.terms:
                 found["bootstrap"] = estimate(released, text, level=LEVEL, method="bootstrap", replicates=replicates)
         for name, private in query.answer(task.schema, codes).items():
-            record = answers[f"{text}: {name}" if name else text] = {"private": private}
+            record = answers[f"{text}: {name}" if name else text] = {"private": _short(private)}
             for method, one in found.items():
                 answer = one.get(name) if isinstance(one, dict) else one
                 if answer is not None:
-                    fields = ("value", "standard_error", "low", "high")
-                    record[method] = {field: getattr(answer, field) for field in fields}
+                    record[method] = {"low": _short(answer.low), "high": _short(answer.high)}
     return answers
+
+
+def _short(value: float) -> float:
+    """A number with seven digits, so that files are small."""
+    return float(f"{value:.7g}")
 
 
 def run(config: CoverageConfig) -> dict[str, Any]:
     """All releases. Each record is written to the result file when it is done."""
     name = _name(config)
     stages, folder, task = Stages(name), check_output_dir(config.output_dir), Task.create(config)
-    cells = Cells(folder / f"{name}.json", "tables_coverage", config.settings(), ("epsilon", "seed"))
+    cells = Cells(folder / f"{name}.json", "tables_coverage", config.settings("data_dir"), ("epsilon", "seed"))
     for seed in range(config.num_releases):
         for epsilon in config.epsilons:
             if (epsilon, seed) not in cells:
