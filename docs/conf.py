@@ -73,3 +73,9 @@ html_theme_options = {
     "article_footer_items": [],
     "extra_footer": "",
 }
+
+
+def setup(app):
+    """The extension for mathematics copies files, and reads no page. It does not say that it can be run in parallel."""
+    mathematics = app.extensions["sphinx-mathjax-offline"]
+    mathematics.parallel_read_safe = mathematics.parallel_write_safe = True
