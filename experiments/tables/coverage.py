@@ -177,9 +177,9 @@ class Task:
         """The task of a configuration."""
         if config.dataset == PEOPLE:
             return cls(lambda seed: people(config.num_rows, seed), SCHEMA, TARGET, QUERIES)
-        found = datasets.load(config.dataset, config.data_dir, 0)
+        dataset = datasets.load(config.dataset, config.data_dir, 0)
         queries = tuple(text.format(**_WORDS[config.dataset]) for text in _OF_ADULT)
-        return cls(lambda _: found.private, found.schema, found.target, queries)
+        return cls(lambda _: dataset.private, dataset.schema, dataset.target, queries)
 
 
 def naive(query: Query, schema: Schema, table: pa.Table) -> dict[str, Estimate]:
@@ -315,8 +315,8 @@ def markdown(result: dict[str, Any]) -> str:
             shares[method, epsilon] += [] if covered is None else [covered[0]]
         lines.append("".join(row) + "|")
     for label, function in (("mean of all", np.mean), ("lowest", np.min)):
-        found = [f"{100 * function(shares[column]):.1f} %" if shares[column] else "–" for column in columns]
-        lines.append(f"| *{label}* | " + " | ".join(found) + " |")
+        of_columns = [f"{100 * function(shares[column]):.1f} %" if shares[column] else "–" for column in columns]
+        lines.append(f"| *{label}* | " + " | ".join(of_columns) + " |")
     return "\n".join(lines)
 
 

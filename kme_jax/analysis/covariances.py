@@ -415,16 +415,16 @@ def correlation(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] |
     Returns:
       None if noise hides a variance, or the columns were not counted together in bins that show them.
     """
-    found = Covariances(sums, [Feature.of_term(sums, name) for name in query.terms], classes)
-    if not found.is_known:
+    estimated = Covariances(sums, [Feature.of_term(sums, name) for name in query.terms], classes)
+    if not estimated.is_known:
         return None
-    variances = np.diag(found.matrix)
-    errors = [found.error(_unit(2, i), _unit(2, i)) for i in range(2)]
+    variances = np.diag(estimated.matrix)
+    errors = [estimated.error(_unit(2, i), _unit(2, i)) for i in range(2)]
     if any(v <= _LEAST_KNOWN * e for v, e in zip(variances, errors, strict=True)):
         return None
     scale = math.sqrt(variances.prod())
-    value = float(found.matrix[0, 1]) / scale
-    parts = [found.error(_unit(2, 0), _unit(2, 1)) / scale]
+    value = float(estimated.matrix[0, 1]) / scale
+    parts = [estimated.error(_unit(2, 0), _unit(2, 1)) / scale]
     parts += [value / 2 * error / variance for error, variance in zip(errors, variances, strict=True)]
     return Answer(min(max(value, -1.0), 1.0), math.hypot(*parts))
 
@@ -448,29 +448,31 @@ def regression(sums: Sums, query: Query, classes: Bool[np.ndarray, "classes"] | 
       correlations of predictors, or a variance of one, is less than 3.5 of its standard errors, so that noise hides
       the coefficients.
     """
-    found = Covariances(sums, [Feature.of_term(sums, term) for term in query.terms], classes)
+    estimated = Covariances(sums, [Feature.of_term(sums, term) for term in query.terms], classes)
     size = len(query.terms)
-    if not found.is_known:
+    if not estimated.is_known:
         return None
-    inner = found.matrix[1:, 1:]
-    if any(inner[k - 1, k - 1] <= _LEAST_KNOWN * found.error(_unit(size, k), _unit(size, k)) for k in range(1, size)):
+    inner = estimated.matrix[1:, 1:]
+    if any(
+        inner[k - 1, k - 1] <= _LEAST_KNOWN * estimated.error(_unit(size, k), _unit(size, k)) for k in range(1, size)
+    ):
         return None
     scales = np.sqrt(np.diag(inner))
     eigenvalues, vectors = np.linalg.eigh(inner / np.outer(scales, scales))
     weakest = np.append(0, vectors[:, 0] / scales)
-    if eigenvalues[0] <= _LEAST_KNOWN * found.error(weakest, weakest):
+    if eigenvalues[0] <= _LEAST_KNOWN * estimated.error(weakest, weakest):
         return None
-    coefficients = np.linalg.solve(inner, found.matrix[1:, 0])
+    coefficients = np.linalg.solve(inner, estimated.matrix[1:, 0])
     residual = np.append(1, -coefficients)
     answers = {}
-    intercept = np.append(0, -np.linalg.solve(inner, found.means[1:]))
-    means_error = float(np.linalg.norm(residual * found.means_errors))
+    intercept = np.append(0, -np.linalg.solve(inner, estimated.means[1:]))
+    means_error = float(np.linalg.norm(residual * estimated.means_errors))
     answers[INTERCEPT] = Answer(
-        float(residual @ found.means), math.hypot(means_error, found.error(intercept, residual))
+        float(residual @ estimated.means), math.hypot(means_error, estimated.error(intercept, residual))
     )
     for k in range(1, size):
         row = np.append(0, np.linalg.solve(inner, _unit(size - 1, k - 1)))
-        answers[query.terms[k]] = Answer(float(coefficients[k - 1]), found.error(row, residual))
+        answers[query.terms[k]] = Answer(float(coefficients[k - 1]), estimated.error(row, residual))
     return answers
 
 
@@ -504,16 +506,16 @@ def _mean(
     sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, "classes"] | None, *, both: bool
 ) -> Answer | None:
     """The mean of the product of two features, or of the first where the second is 1."""
-    found = Covariances(sums, features, classes)
-    if not found.is_known:
+    estimated = Covariances(sums, features, classes)
+    if not estimated.is_known:
         return None
-    covariance, error = float(found.matrix[0, 1]), found.error(_unit(2, 0), _unit(2, 1))
-    guess = found.guess(_unit(2, 0), _unit(2, 1))
-    (first, second), (first_error, second_error) = found.means.tolist(), found.means_errors.tolist()
+    covariance, error = float(estimated.matrix[0, 1]), estimated.error(_unit(2, 0), _unit(2, 1))
+    guess = estimated.guess(_unit(2, 0), _unit(2, 1))
+    (first, second), (first_error, second_error) = estimated.means.tolist(), estimated.means_errors.tolist()
     if both:
         error = math.hypot(error, first * second_error, second * first_error)
         return Answer(first * second + covariance, error, guess=guess)
-    if second <= LEAST_SIGNAL * second_error or second * found.rows < 1:
+    if second <= LEAST_SIGNAL * second_error or second * estimated.rows < 1:
         return None
     second *= _present(sums, features, classes)
     step = covariance / second
@@ -528,10 +530,10 @@ def _present(sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, 
     if not missing.any():
         return 1.0
     here = (~missing).astype(float)
-    found = Covariances(sums, [Feature(first.column, here, here), second], classes)
-    if not found.is_known:
+    estimated = Covariances(sums, [Feature(first.column, here, here), second], classes)
+    if not estimated.is_known:
         return 1.0
-    return max(1 + float(found.matrix[0, 1]) / max(float(found.means.prod()), 1e-300), 1e-3)
+    return max(1 + float(estimated.matrix[0, 1]) / max(float(estimated.means.prod()), 1e-300), 1e-3)
 
 
 def classes_of(sums: Sums, ranges: Sequence[tuple[int, int]] | None) -> Bool[np.ndarray, "classes"] | None:

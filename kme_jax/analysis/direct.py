@@ -8,8 +8,10 @@ noise (the delta method).
 Let y_c be the noisy counts of the cells of a column, with noise σ, n the number of rows, and v_c the values of the
 cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
 Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
-sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). A quantile has an
-interval from the noisy shares of rows below (``quantiles``).
+sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). There may be
+moments over a narrow range, too, which have less noise. They count numbers beyond it as its end, so they are not quite
+unbiased, and the standard error allows for a few such numbers. A quantile has an interval from the noisy shares of rows
+below (``quantiles``).
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
 of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition

@@ -45,11 +45,13 @@ def quantile(
       None if noise hides the number of rows.
     """
     j = sums.schema.index(name)
-    found = Covariances(sums, [Feature.number(sums, j)], classes)
-    counts, noise = found.counts_of(j)
+    of_rows = Covariances(sums, [Feature.number(sums, j)], classes)
+    if not of_rows.is_known:
+        return None
+    counts, noise = of_rows.counts_of(j)
     binning, column = sums.layout.binnings[j], sums.schema.columns[j]
     number = binning.num_values
-    rows, rows_noise = found.rows, found.rows_noise
+    rows, rows_noise = of_rows.rows, of_rows.rows_noise
     if number < len(counts):  # missing cells do not count
         rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise)
     if rows < max(1.0, LEAST_SIGNAL * rows_noise):
