@@ -778,6 +778,45 @@ def test_measurements_of_earlier_versions_have_other_weights():
         plans.Layout.of_plan(binnings, -1, plan, other)
 
 
+def _levels(num_rows, seed):
+    """A level of few values, years that follow from it, nearly, and another number."""
+    rng = np.random.default_rng(seed)
+    level = rng.choice(4, num_rows, p=[0.7, 0.1, 0.1, 0.1])
+    years, other = 9 + 2 * level + rng.integers(0, 2, num_rows), rng.integers(0, 3, num_rows)
+    bounds = {"level": (0, 4), "years": (5, 20), "other": (0, 2)}
+    schema = Schema(tuple(Numeric(name, *ends, integer=True) for name, ends in bounds.items()))
+    return pa.table({"level": level, "years": years, "other": other}), schema
+
+
+def test_numbers_of_few_values_have_products(monkeypatch):
+    """Numbers of three values or more have products with others. Their moments follow from their counts."""
+    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    rows, schema = _levels(6000, 0)
+    release = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
+    layout = release.measurement.layout
+    moments = release.measurement.measured["some pairs, finely"].feature_map.moments
+    assert (layout.numbers, layout.scored) == ([1], [0, 1, 2])
+    assert [m.columns for m in moments] == [(1,), (0, 1)]
+    private, released = (np.corrcoef(table["level"], table["years"])[0, 1] for table in (rows, release.table))
+    assert released == pytest.approx(private, abs=0.1)  # of a small fit
+
+
+def test_earlier_versions_had_no_products_of_few_values():
+    """The layout of such a measurement is found again, by the ranges in its plan."""
+    binnings = [Binning.create(size, ordered=True, missing=False) for size in (5, 30, 2)]
+    layout = plans.Layout.create(binnings, -1, 10**4, 0.04)
+    first = plans.singles_map(layout)
+    noisy = NoisyEmbedding(
+        first, np.zeros(first.num_features), secure_mechanism(first.integers(10**4), 10**4, PrivacyBudget(1.0, 1e-5))
+    )
+    bins, unions = [np.zeros(size, int) for size in (5, 30, 2)], [np.zeros(1, int)] * 3
+    for ranges, few, scored in (([(0, 29)], False, [1]), ([(0, 4), (0, 29)], True, [0, 1])):
+        plan = plans.Plan(bins, unions, np.asarray(ranges))
+        found = plans.Layout.of_plan(binnings, -1, plan, noisy)
+        assert (found.scores_few, found.scored, found.numbers) == (few, scored, [1])
+        plan.check(found)
+
+
 @pytest.mark.parametrize(("width", "expected"), [(250, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])
 def test_a_table_of_one_column_spends_all(width, expected):
     schema = Schema((Numeric("a", 0, width - 1, integer=True),))

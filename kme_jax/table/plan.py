@@ -66,6 +66,7 @@ _COUNTED_CELLS = 64
 # part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
 _CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
+_FEWEST = 3  # values of an ordered column, from which on its products with others may be measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
 # there are none, and of the product of a pair.
 _MOMENT_COST, _ONLY_MOMENT_COST, _PRODUCT_COST = 0.05, 0.4, 0.3
@@ -106,6 +107,7 @@ class Layout:
       has_classes: whether the column ``split`` is also measured by itself.
       counted_cells: the number of cells of an ordered column, of each class, that count for the weight of its marginal;
         None for all cells: of measurements by earlier versions.
+      scores_few: whether ordered columns of few values have products, too. Earlier versions did not measure them.
     """
 
     binnings: tuple[Binning, ...]
@@ -115,6 +117,7 @@ class Layout:
     has_totals: bool = False
     has_classes: bool = False
     counted_cells: int | None = _COUNTED_CELLS
+    scores_few: bool = True
 
     @classmethod
     def create(
@@ -177,7 +180,8 @@ class Layout:
         for unit, counted_cells in itertools.product(_UNITS, (_COUNTED_CELLS, None)):
             candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells)
             if [block.weight for block in candidate.single_blocks()] == weights:
-                return candidate
+                few = len(plan.ranges) == len(candidate.scored)
+                return dataclasses.replace(candidate, scores_few=few)
         raise ValueError("the weights of the first measurement are unknown")
 
     def _with_room(self, num_rows: int, rho: float) -> Layout:
@@ -219,6 +223,15 @@ class Layout:
             return []
         binnings = [self.binnings[j] for j in self.columns]
         return [a for a, b in enumerate(binnings) if b.ordered and self.num_classes * b.num_values > _MANY]
+
+    @property
+    def scored(self) -> list[int]:
+        """Positions in :attr:`columns` of the columns that have scores for products: ordered, with three values or
+        more."""
+        if self.unit == _PLAIN_UNIT or not self.scores_few:
+            return self.numbers
+        binnings = [self.binnings[j] for j in self.columns]
+        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST]
 
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
@@ -566,10 +579,10 @@ def _enough(counts: Real[np.ndarray, "cells"], num_bins: float) -> float:
     return rest / max(1.0, _BESIDE_FREQUENT * num_bins * (rest / total) ** (1 / 3))
 
 
-def _score_ranges(layout: Layout, singles: Singles) -> Int64[np.ndarray, "numbers 2"]:
-    """For each column with moments, the first and the last code of the cells that stand out, int64 [numbers, 2]."""
+def _score_ranges(layout: Layout, singles: Singles) -> Int64[np.ndarray, "scored 2"]:
+    """For each column with scores, the first and the last code of the cells that stand out, int64 [scored, 2]."""
     ranges = []
-    for a in layout.numbers:
+    for a in layout.scored:
         binning = layout.binnings[layout.columns[a]]
         low, high = standing_out(singles.sums[a][: binning.num_values], singles.sums_sigmas[a])
         first = binning.first_codes()
@@ -586,12 +599,12 @@ class Plan:
     Attributes:
       bins: the bin of every cell, for the third measurement.
       unions: the union of every bin, for the second measurement.
-      ranges: for each of ``Layout.numbers``, the codes between which its scores grow in products, int64 [numbers, 2].
+      ranges: for each of ``Layout.scored``, the codes between which its scores grow in products, int64 [scored, 2].
     """
 
     bins: list[Int[np.ndarray, "_"]]
     unions: list[Int[np.ndarray, "_"]]
-    ranges: Int64[np.ndarray, "numbers 2"]
+    ranges: Int64[np.ndarray, "scored 2"]
 
     @classmethod
     def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
@@ -625,8 +638,8 @@ class Plan:
                 complete = numbers.min() == 0 and numbers.max() < len(numbers) and np.bincount(numbers).all()
                 require(bool(complete), f"{name}: a number is left out")
             require(len(unions) == int(bins.max()) + 1, "unions: expected one for each bin")
-        check_array(self.ranges, "ranges", "i", (len(layout.numbers), 2))
-        for a, (low, high) in zip(layout.numbers, self.ranges.tolist(), strict=True):
+        check_array(self.ranges, "ranges", "i", (len(layout.scored), 2))
+        for a, (low, high) in zip(layout.scored, self.ranges.tolist(), strict=True):
             binning = layout.binnings[layout.columns[a]]
             require(0 <= low < high < binning.num_codes - binning.missing, "ranges: these are no codes of the column")
 
@@ -833,15 +846,15 @@ def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
 def strong_pairs(
     layout: Layout, chosen: Sequence[int], association: Float[np.ndarray, "pairs"]
 ) -> list[tuple[int, int]]:
-    """The chosen pairs of columns with many values that are far from independence, as indices of columns.
+    """The chosen pairs of columns with scores that are far from independence, as indices of columns.
 
     Args:
       layout: of the columns.
       chosen: positions of pairs in ``layout.pairs()``.
       association: of every pair, [pairs].
     """
-    numbers, pairs = set(layout.numbers), layout.pairs()
-    strong = [pairs[i] for i in chosen if numbers.issuperset(pairs[i]) and association[i] >= _STRONG]
+    scored, pairs = set(layout.scored), layout.pairs()
+    strong = [pairs[i] for i in chosen if scored.issuperset(pairs[i]) and association[i] >= _STRONG]
     return [(layout.columns[a], layout.columns[b]) for a, b in strong]
 
 
@@ -876,9 +889,9 @@ def pairs_map(
     if not blocks:
         return None
     moments = []
-    ranges = {layout.columns[a]: tuple(bounds) for a, bounds in zip(layout.numbers, plan.ranges.tolist(), strict=True)}
+    ranges = {layout.columns[a]: tuple(bounds) for a, bounds in zip(layout.scored, plan.ranges.tolist(), strict=True)}
     wider = {}
-    for j, (low, high) in ranges.items():
+    for j, (low, high) in ((layout.columns[a], ranges[layout.columns[a]]) for a in layout.numbers):
         margin, most = round(_MARGIN * (high - low)), layout.binnings[j].num_codes - layout.binnings[j].missing - 1
         low, high = max(0, low - margin), min(most, high + margin)
         share = _MOMENT_SHARE / len(layout.binnings) / shares(layout)[2]
@@ -933,10 +946,10 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     require(len(set(chosen)) == len(chosen), "a pair is measured twice")
     products = [(m.columns[0], m.columns[1]) for m in maps[2].moments if len(m.columns) == 2]
     of_chosen = {tuple(layout.columns[a] for a in pair) for pair in (layout.pairs()[i] for i in chosen)}
-    of_numbers = {layout.columns[a] for a in layout.numbers}
+    scored = {layout.columns[a] for a in layout.scored}
     require(len(set(products)) == len(products), "a product is measured twice")
-    valid = all(pair in of_chosen and of_numbers.issuperset(pair) for pair in products)
-    require(valid, "a product is measured of columns that are no chosen pair of numbers")
+    valid = all(pair in of_chosen and scored.issuperset(pair) for pair in products)
+    require(valid, "a product is measured of columns that are no chosen pair with scores")
     of_plan = pairs_map(layout, plan, chosen, zooms, products, triples)
     require(_same(maps[2], of_plan), "the third measurement is not of pairs of the plan")
 
@@ -992,9 +1005,9 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     a column whose cells have several codes, one of the parts of cells, with a weight of at most unit · 4096^(1/3)
     (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the squares of these bounds, as no term is
     negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each column with many values in the first
-    measurement, and at most one for each pair of them in the third. Their weights are at most the largest weight of a
-    block of the map (``_moment_weight``). The moments of single columns in the third measurement have at most 3/7 of
-    what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
+    measurement, and at most one for each pair of scored columns in the third. Their weights are at most the largest
+    weight of a block of the map (``_moment_weight``). The moments of single columns in the third measurement have at
+    most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
     """
 
     def weight(size: int) -> int:
@@ -1009,10 +1022,10 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     num_triples = math.comb(len(layout.columns), 3)
     triples = [math.isqrt(of_pairs) + num_triples + 1] if num_triples else []
     weights = [[*singles, *singles, max(singles)], [*pairs, *triples], [*singles, *pairs, *zooms]]
-    num_numbers = len(layout.numbers)
+    num_numbers, num_scored = len(layout.numbers), len(layout.scored)
     weights[0] += [max(singles)] * 2 * num_numbers
     weights[2] += [max(weights[2]) + 1] * min(_MOST_PARITIES, num_triples)
     of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1
-    weights[2] += [max(weights[2])] * 2 * math.comb(num_numbers, 2) + [of_blocks] * (num_numbers > 0)
+    weights[2] += [max(weights[2])] * 2 * math.comb(num_scored, 2) + [of_blocks] * (num_numbers > 0)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)
     return first, second, third

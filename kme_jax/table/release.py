@@ -200,7 +200,7 @@ class TableMeasurement:
             measured = {name: decode_embedding(value, arrays) for name, value in tree["measured"].items()}
             ranges = np.zeros((0, 2), np.int64)  # earlier versions had none
             if "ranges" in tree:
-                ranges = decode(tree["ranges"], arrays, Int64[np.ndarray, "numbers 2"])
+                ranges = decode(tree["ranges"], arrays, Int64[np.ndarray, "scored 2"])
             plan = plans.Plan(list(bins), list(unions), ranges)
         with damaged(opened.path / "privacy.json"):
             follows = functools.partial(_checked_statement, schema, target, plan, measured, statement)
