@@ -801,6 +801,36 @@ def test_numbers_of_few_values_have_products(monkeypatch):
     assert released == pytest.approx(private, abs=0.1)  # of a small fit
 
 
+def test_a_long_thin_tail_is_not_cut_off():
+    """No part of the tail stands out of the noise, but all cells together have N rows."""
+    rng = np.random.default_rng(0)
+    amounts = np.where(rng.random(20_000) < 0.6, rng.exponential(3e5, 20_000), 10 ** rng.uniform(6.5, 7.8, 20_000))
+    is_known = rng.random(20_000) < 0.2
+    rows = pa.table({"amount": pa.array(amounts, mask=~is_known)})
+    schema = Schema((Numeric("amount", 0, 3e8, nullable=True),))
+    private, found = np.mean(is_known & (amounts > 1.2e7)), []
+    for seed in range(4):
+        measured = measure_table(rows, schema, budget=PrivacyBudget(0.15, 1e-5), secure=False, seed=seed)
+        singles = plans.Singles.read(measured.layout, measured.measured["single columns"])
+        starts = np.linspace(0, 3e8, measured.layout.binnings[0].num_values, endpoint=False)
+        found.append(singles.smoothed[0][0, :-1][starts > 1.2e7].sum() / 20_000)
+    assert np.mean(found) == pytest.approx(private, rel=0.5)  # none was found without the number of rows
+
+
+def test_rows_at_a_bound_are_kept():
+    """Rows at a bound that is far from all others are found, although they do not stand out of a thousand cells."""
+    rng = np.random.default_rng(1)
+    logarithms = np.where(rng.random(20_000) < 0.012, 0.0, rng.normal(9, 0.3, 20_000)).clip(0, 15)
+    rows, schema = pa.table({"logarithm": logarithms}), Schema((Numeric("logarithm", 0, 15),))
+    found = []
+    for seed in range(4):
+        measured = measure_table(rows, schema, budget=PrivacyBudget(0.08, 1e-5), secure=False, seed=seed)
+        singles = plans.Singles.read(measured.layout, measured.measured["single columns"])
+        assert singles.inside[0][0]
+        found.append(singles.smoothed[0][0, 0] / 20_000)
+    assert np.mean(found) == pytest.approx(np.mean(logarithms == 0), rel=0.3)
+
+
 def test_earlier_versions_had_no_products_of_few_values():
     """The layout of such a measurement is found again, by the ranges in its plan."""
     binnings = [Binning.create(size, ordered=True, missing=False) for size in (5, 30, 2)]

@@ -78,6 +78,8 @@ _MOMENT_SHARE = 0.2
 _MOST_MOMENTS = 0.3  # largest share of the third measurement for moments
 _LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed for, in units of the bounds
 _STRONG = 0.08  # association of a pair of ordered columns, from which on its product is measured
+# Numbers of rows that are missing within a margin, in units of its noise: to look further, and to go on.
+_LOST, _STILL_LOST = 2.0, 1.0
 _MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
@@ -474,7 +476,7 @@ class Singles:
         binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
         inside = np.ones(len(sums), bool)
         if moments is not None:
-            inside = _within_margins(binning, sums, self.sums_sigmas[a])
+            inside = _within_margins(binning, sums, self.sums_sigmas[a], num_rows)
         estimate = np.where(inside, _along_values(binning, self.counts[a], self.sigmas[a]), -math.inf)
         of_classes = None
         if self.classes is None:
@@ -506,16 +508,32 @@ def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: in
     return sizes * (num_rows / sizes.sum())
 
 
-def _within_margins(binning: Binning, counts: Float[np.ndarray, "cells"], noise: float) -> Bool[np.ndarray, "cells"]:
-    """Which cells are between the cells that stand out, or not further beyond them than ``_MARGIN``, [cells].
+def _within_margins(
+    binning: Binning, counts: Float[np.ndarray, "cells"], noise: float, num_rows: int
+) -> Bool[np.ndarray, "cells"]:
+    """Which cells are between the cells that stand out, or not further beyond them than a margin, [cells].
 
-    The margin is in units of the range of codes of the cells that stand out.
+    The margin is ``_MARGIN`` times the range of codes of the cells that stand out. It is doubled as long as rows are
+    missing within it: all cells together have N rows. So a long tail is found although none of its parts stands out.
+    The first and the last value are always inside, since many rows may be at a bound.
+
+    Args:
+      binning: of the column.
+      counts: noisy counts, [cells].
+      noise: σ of ``counts``.
+      num_rows: N.
     """
     first, last = standing_out(counts[: binning.num_values], noise)
     starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
-    margin = _MARGIN * (starts[last] - starts[first])
-    inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < starts[last] + margin)
-    return np.append(inside, np.ones(int(binning.missing), bool))
+    margin, always = _MARGIN * (starts[last] - starts[first]), np.ones(int(binning.missing), bool)
+    lost = _LOST
+    while True:
+        inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < starts[last] + margin)
+        inside[[0, -1]] = True
+        inside = np.append(inside, always)
+        if inside.all() or num_rows - counts[inside].sum() < lost * noise * math.sqrt(inside.sum()):
+            return inside
+        margin, lost = 2 * margin, _STILL_LOST
 
 
 def _along_values(
