@@ -41,9 +41,6 @@ _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
 _FINEST = 1e-7
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
-# Weight of a squared error of a product. A product is one number among thousands, and carries a whole correlation: with
-# weight 1, a fit that stops early leaves the strongest products several σ behind.
-_OF_PRODUCTS = 4.0
 _PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
 
 
@@ -140,7 +137,6 @@ def _steps(state, data, first, num_steps, *, offsets):
             + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
-            * _OF_PRODUCTS
         )
         if data["triples"].shape[0]:
             signs = einsum("tka,ac->tkc", probabilities, data["signs"])
