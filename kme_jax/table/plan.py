@@ -80,6 +80,7 @@ _LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed 
 _STRONG = 0.08  # association of a pair of ordered columns, from which on its product is measured
 # Numbers of rows that are missing within a margin, in units of its noise: to look further, and to go on.
 _LOST, _STILL_LOST = 2.0, 1.0
+_AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
 _MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
@@ -515,7 +516,7 @@ def _within_margins(
 
     The margin is ``_MARGIN`` times the range of codes of the cells that stand out. It is doubled as long as rows are
     missing within it: all cells together have N rows. So a long tail is found although none of its parts stands out.
-    The first and the last value are always inside, since many rows may be at a bound.
+    The first and the last value need less to stand out than others, since many rows are often at a bound.
 
     Args:
       binning: of the column.
@@ -526,10 +527,11 @@ def _within_margins(
     first, last = standing_out(counts[: binning.num_values], noise)
     starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
     margin, always = _MARGIN * (starts[last] - starts[first]), np.ones(int(binning.missing), bool)
-    lost = _LOST
+    lost, is_kept = _LOST, np.zeros(binning.num_values, bool)
+    is_kept[[0, -1]] = counts[[0, binning.num_values - 1]] > _AT_BOUND * noise
     while True:
         inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < starts[last] + margin)
-        inside[[0, -1]] = True
+        inside |= is_kept
         inside = np.append(inside, always)
         if inside.all() or num_rows - counts[inside].sum() < lost * noise * math.sqrt(inside.sum()):
             return inside
