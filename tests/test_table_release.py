@@ -508,7 +508,7 @@ def test_plans_do_not_see_rows():
     coarse = first.measured["pairs, coarsely"]
     associated = plans.association(layout, plan, singles, coarse)
     chosen = plans.choose_pairs(layout, plan, associated, TABLE.num_rows, plans.SHARES[2] * rho)
-    products = plans.strong_pairs(layout, chosen, associated)
+    products = plans.strong_pairs(layout, plan, singles, coarse, chosen)
     triples = plans.choose_triples(layout, coarse)
     zooms = plans.zoom_blocks(layout, singles)
     expected = plans.pairs_map(layout, plan, chosen, zooms, products, triples)
@@ -831,6 +831,28 @@ def test_rows_at_a_bound_are_kept():
         estimate, inside = changed.denoise(measured.layout, 0, 20_000)
         assert inside[place] == is_found
         assert (estimate[0, place] > sums[place] / 4) == is_found
+
+
+def test_products_are_of_strong_correlations():
+    """Pairs that depend on each other without a correlation have no product. Few products are measured well."""
+    rng = np.random.default_rng(3)
+    first = rng.uniform(-3, 3, 5000)
+    columns = {
+        "first": first,
+        "line": first + 0.3 * rng.normal(0, 1, 5000),
+        "square": first**2 + 0.3 * rng.normal(0, 1, 5000),
+        "other": rng.normal(0, 1, 5000),
+    }
+    schema = Schema(tuple(Numeric(name, -5, 12) for name in columns))
+    measured = measure_table(pa.table(columns), schema, budget=PrivacyBudget(4.0, 1e-5), secure=False)
+    last = measured.measured["some pairs, finely"].feature_map
+    assert (0, 2) in [block.columns for block in last.blocks]
+    assert [moment.columns for moment in last.moments if len(moment.columns) == 2] == [(0, 1)]
+    singles = plans.Singles.read(measured.layout, measured.measured["single columns"])
+    found, spread = plans.correlations(measured.layout, measured.plan, singles, measured.measured["pairs, coarsely"])
+    private = np.corrcoef([*columns.values()])[np.triu_indices(4, 1)]
+    assert found == pytest.approx(private, abs=0.2)
+    assert (spread < 0.1).all()
 
 
 def test_earlier_versions_had_no_products_of_few_values():

@@ -297,7 +297,7 @@ def _measure_table(
         measured[NAMES[1]] = session.measure(1, coarse, shares_of_all[1], num_rows)
         associated = plans.association(layout, plan, singles, measured[NAMES[1]])
         chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
-        products = plans.strong_pairs(layout, chosen, associated)
+        products = plans.strong_pairs(layout, plan, singles, measured[NAMES[1]], chosen)
         triples = plans.choose_triples(layout, measured[NAMES[1]])
     last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products, triples)
     if last is not None:
