@@ -96,13 +96,13 @@ def test_a_missing_number_is_no_large_number(rng):
 # --- the experiment --------------------------------------------------------------------------------------------------
 
 
-def _sample(rows, schema, target, budget, seed, secure):
+def _sample(rows, schema, target, budget, seed, secure, times):
     """In place of a release: rows of the table, in some of which a column is another's."""
     assert (target, budget.delta, secure) == ("rich", 1e-5, True)
     codes = schema.encode(rows)
     changed = np.random.default_rng(seed).random(len(codes)) < 0.3 / (1 + budget.epsilon)
     codes[changed, 0] = np.roll(codes[:, 0], 1)[changed]
-    return schema.decode(codes)
+    return schema.decode(np.tile(codes, (times, 1)))
 
 
 def _load(name, data_dir, seed):
@@ -167,6 +167,25 @@ def test_a_constant_column_has_no_errors():
     assert errors == {"columns": [], "pairs": []}
     independent = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
     assert numbers.number_errors(schema, independent, independent, PrivacyBudget(1.0, 1e-5))["pairs"] == []
+
+
+@pytest.mark.slow
+def test_releases_with_more_rows(tiny, tmp_path):
+    """They stand beside releases as they are published, also in the JSON, and the picture leaves them out."""
+    config = dataclasses.replace(tiny, epsilons=(1.0,), num_seeds=1, more_rows=3)
+    result = releases.run(config, TOOLS)["adult_pgm"]
+    sources = [line["source"] for line in result["summary"]]
+    assert sources[-2:] == ["release", "release, 3 times the rows"]
+    assert result["config"]["more_rows"] == 3
+    assert plot.draw([releases.result_path(config, "adult_pgm")], tmp_path / "tables.png").exists()
+
+
+@pytest.mark.slow
+def test_more_rows_are_of_the_same_release(monkeypatch):
+    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+    rows, budget = SCHEMA.decode(_codes(np.random.default_rng(0), 200)), PrivacyBudget(1.0, 1e-5)
+    arguments = rows, SCHEMA, "rich", budget, 0, False
+    assert [releases.release(*arguments, times).num_rows for times in (1, 4)] == [200, 800]
 
 
 @pytest.mark.long

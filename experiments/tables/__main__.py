@@ -3,6 +3,7 @@
 python -m experiments.tables --data_dir=FOLDER                                  # Adult, adult_pgm and intrusion
 python -m experiments.tables --data_dir=FOLDER --datasets=adult_pgm --epsilons=1 --num_seeds=1
 python -m experiments.tables --data_dir=FOLDER --relation=add_remove            # the number of rows is private
+python -m experiments.tables --data_dir=FOLDER --more_rows=4                    # and releases of four times the rows
 python -m experiments.tables --data_dir=FOLDER --datasets=adult_pgm --relation=add_remove --peers=mst,aim \
     --peer_python=peers/bin/python                                              # after: pip install dpmm==0.1.9, there
 

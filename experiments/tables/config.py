@@ -23,6 +23,7 @@ class TablesConfig(Config):
     delta: float = flag(1e-5, "δ of (ε, δ)-differential privacy.")
     relation: str = flag(REPLACE_ONE, "Which databases are neighbours.", choices=RELATIONS)
     num_seeds: int = flag(5, "Seeds: splits, and releases for each ε.", quick=1)
+    more_rows: int = flag(1, "Releases also have so many times as many rows as the private table; 1 for no others.")
     secure: bool = flag(True, "Secure noise; without it simulated noise, which is reproducible and not private.")
     peers: tuple[str, ...] = flag(
         (), f"Other systems on the same splits, of {', '.join(PEERS)}. They are private under add_remove alone."
@@ -45,7 +46,7 @@ class TablesConfig(Config):
             raise InputError(f"--datasets: no {min(unknown)!r}; there are {', '.join(NAMES)}")
         if self.relation not in RELATIONS:
             raise InputError(f"--relation must be {' or '.join(RELATIONS)}, got {self.relation}")
-        at_least(self, 1, "num_seeds")
+        at_least(self, 1, "num_seeds", "more_rows")
         if self.peers:
             self._validate_peers()
         valid_budgets(self.epsilons, self.delta)

@@ -41,7 +41,7 @@ def draw(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path
         releases = sorted(
             (line for line in result["summary"] if line["source"] == "release"), key=lambda line: line["epsilon"]
         )
-        peers = [line for line in result["summary"] if line["epsilon"] is not None and line["source"] != "release"]
+        peers = [line for line in result["summary"] if line["source"] in _MARKERS]
         for axes, (title, metrics, controls) in zip(row, panels, strict=True):
             for colour, (metric, label) in zip(COLOURS, metrics.items(), strict=False):
                 axes.errorbar(

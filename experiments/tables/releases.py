@@ -24,7 +24,7 @@ from kme_jax.table import marginals
 from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
 
-_RELEASE = "release"
+_RELEASE, _MORE = "release", "release, {} times the rows"
 _CONTROLS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
     "real rows": lambda rng, codes: codes,
     "independent columns": lambda rng, codes: rng.permuted(codes, axis=0),
@@ -42,10 +42,11 @@ def result_path(config: TablesConfig, dataset: str) -> pathlib.Path:
 
 
 def release(
-    rows: pa.Table, schema: Schema, target: str | None, budget: PrivacyBudget, seed: int, secure: bool
+    rows: pa.Table, schema: Schema, target: str | None, budget: PrivacyBudget, seed: int, secure: bool, times: int = 1
 ) -> pa.Table:
-    """The synthetic rows of one release. It runs in a process of its own."""
-    return release_table(rows, schema, budget=budget, target=target, seed=seed, secure=secure).table
+    """The synthetic rows of one release, or so many times as many rows of it. It runs in a process of its own."""
+    released = release_table(rows, schema, budget=budget, target=target, seed=seed, secure=secure)
+    return released.table if times == 1 else released.sample(times * released.table.num_rows, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,9 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
     flags = [field.name for field in dataclasses.fields(config) if field.name.startswith("peer")]
     settings = config.settings("data_dir", "datasets", *flags) | {"dataset": name}
     cells = Cells(path, "tables", settings, ("source", "epsilon", "seed"))
-    sources = [(control, None) for control in _CONTROLS] + [(_RELEASE, float(epsilon)) for epsilon in config.epsilons]
+    times = {_RELEASE: 1} | ({_MORE.format(config.more_rows): config.more_rows} if config.more_rows > 1 else {})
+    sources = [(control, None) for control in _CONTROLS]
+    sources += [(kind, float(epsilon)) for kind in times for epsilon in config.epsilons]
     of_peers = [(PEERS[peer], float(epsilon)) for epsilon in config.peer_epsilons for peer in config.peers]
     for seed in range(config.num_seeds):
         wanted = sources + of_peers if seed < config.peer_seeds else sources
@@ -98,7 +101,7 @@ def _run(config: TablesConfig, name: str, tools: Tools) -> dict[str, Any]:
             dataset = tools.load(name, config.data_dir, seed)
             private, test = (dataset.schema.encode(rows) for rows in (dataset.private, dataset.test))
             for done, (source, epsilon) in enumerate(missing):
-                facts, codes = _synthetic(config, tools, dataset, private, source, epsilon, seed)
+                facts, codes = _synthetic(config, tools, dataset, private, source, epsilon, seed, times)
                 cell = {"source": source, "epsilon": epsilon, "seed": seed} | facts
                 if codes is not None:
                     cell["total_variation"] = marginals.means(marginals.total_variation(dataset.schema, private, codes))
@@ -118,14 +121,18 @@ def _synthetic(
     source: str,
     epsilon: float | None,
     seed: int,
+    times: dict[str, int],
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Facts about the rows of a source, and their codes, or None if another system has made none."""
+    """Facts about the rows of a source, and their codes, or None if another system has made none.
+
+    ``times`` has the number of rows of each kind of release, as a multiple of the private rows.
+    """
     if epsilon is None:
         return {}, _CONTROLS[source](np.random.default_rng(seed), private)
     delta = protective_delta(config.delta, dataset.private.num_rows)
     budget = PrivacyBudget(epsilon, delta, cast(Relation, config.relation))
-    if source == _RELEASE:
-        arguments = dataset.private, dataset.schema, dataset.target, budget, seed, config.secure
+    if source in times:
+        arguments = dataset.private, dataset.schema, dataset.target, budget, seed, config.secure, times[source]
         synthetic = tools.measured(tools.release, *arguments)
         dataset.schema.check(synthetic.value)
         codes = dataset.schema.encode(synthetic.value)
