@@ -21,7 +21,7 @@ from kme_jax.table.tilt import cell_scores
 
 _NUM_ROWS = 1 << 16  # by which the products of relaxed rows are estimated
 _NUM_ROUNDS = 4
-_WEAKER = 0.25  # typical part of a covariance that relaxed rows lose
+_WEAKER = 1 / 3  # typical part of a covariance that relaxed rows lose
 _MOST = 0.98  # largest correlation within a relaxed row
 _NUM_PROJECTIONS, _NEARLY = 100, 1e-4  # of a matrix, and the size of a negative eigenvalue that remains
 
@@ -31,7 +31,7 @@ def dependent(rows: RelaxedRows, layout: Layout, noisy: NoisyEmbedding, seed: in
 
     Let m be the noisy mean product of two columns with noise of standard deviation s, and c(r) the mean product of the
     relaxed rows with correlation r within each row. The correlation minimises (m − c(r))² / s² + (d r)² / t². Here d
-    is the product of the standard deviations of the scores within relaxed rows, on average, and t is a quarter of the
+    is the product of the standard deviations of the scores within relaxed rows, on average, and t is a third of the
     covariance: it is what relaxed rows typically lose. So a product whose noise is larger than this changes nothing.
     c(r) is estimated by sampling. The minimum is found by a few steps of Newton's method with c′(r) ≈ d. If the matrix
     of all correlations has negative eigenvalues, a matrix close to it without any takes its place.

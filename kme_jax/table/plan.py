@@ -78,10 +78,10 @@ _MOMENT_SHARE = 0.2
 _MOST_MOMENTS = 0.3  # largest share of the third measurement for moments
 _LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed for, in units of the bounds
 # A product is measured if the noisy correlation is at least this, and so many times its noise.
-_STRONG, _CLEARLY = 0.1, 2.0
+_STRONG, _CLEARLY = 0.15, 2.0
 # Cost of a product beside that of an average block. It is the larger one, if all products then have no larger share of
 # the third measurement than this. It is never less than the smaller one, which earlier versions had.
-_PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 1.5, 0.3, 0.08
+_PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 3.0, 0.3, 0.04
 # Numbers of rows that are missing within a margin, in units of its noise: to look further, and to go on.
 _LOST, _STILL_LOST = 2.0, 1.0
 _AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
