@@ -866,9 +866,9 @@ def test_earlier_versions_had_no_products_of_few_values():
     bins, unions = [np.zeros(size, int) for size in (5, 30, 2)], [np.zeros(1, int)] * 3
     for ranges, few, scored in (([(0, 29)], False, [1]), ([(0, 4), (0, 29)], True, [0, 1])):
         plan = plans.Plan(bins, unions, np.asarray(ranges))
-        found = plans.Layout.of_plan(binnings, -1, plan, noisy)
-        assert (found.scores_few, found.scored, found.numbers) == (few, scored, [1])
-        plan.check(found)
+        restored = plans.Layout.of_plan(binnings, -1, plan, noisy)
+        assert (restored.scores_few, restored.scored, restored.numbers) == (few, scored, [1])
+        plan.check(restored)
 
 
 @pytest.mark.parametrize(("width", "expected"), [(250, (1.0, 0.0, 0.0)), (5000, (0.9, 0.0, 0.1))])

@@ -181,7 +181,7 @@ def test_releases_with_more_rows(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_more_rows_are_of_the_same_release(monkeypatch):
+def test_a_release_of_more_rows_has_so_many(monkeypatch):
     monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
     rows, budget = SCHEMA.decode(_codes(np.random.default_rng(0), 200)), PrivacyBudget(1.0, 1e-5)
     arguments = rows, SCHEMA, "rich", budget, 0, False

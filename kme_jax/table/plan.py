@@ -885,15 +885,15 @@ def correlations(
         deviations[a] = math.sqrt(max(square - mean**2, 1e-12))
         masses = np.maximum(np.bincount(union, counts), 1e-9)
         scores[a] = np.bincount(union, counts * of_cells[0]) / masses - mean
-    found, spread = np.zeros(len(layout.pairs())), np.zeros(len(layout.pairs()))
+    correlation, noise = np.zeros(len(layout.pairs())), np.zeros(len(layout.pairs()))
     marginals = feature_map.marginals(noisy.coordinates, num_rows)
     for i, ((a, b), block) in enumerate(zip(layout.pairs(), feature_map.blocks, strict=False)):  # then triples
         if a in scores and b in scores:
             counts = marginals[i].reshape(-1, len(scores[a]), len(scores[b])).sum(0)
             size = math.sqrt(layout.num_classes) * np.linalg.norm(scores[a]) * np.linalg.norm(scores[b])
             unit = num_rows * deviations[a] * deviations[b]
-            found[i], spread[i] = scores[a] @ counts @ scores[b] / unit, sigma(noisy, block) * size / unit
-    return found, spread
+            correlation[i], noise[i] = scores[a] @ counts @ scores[b] / unit, sigma(noisy, block) * size / unit
+    return correlation, noise
 
 
 def strong_pairs(
@@ -911,9 +911,9 @@ def strong_pairs(
       noisy: the second measurement.
       chosen: positions of pairs in ``layout.pairs()``.
     """
-    found, spread = correlations(layout, plan, singles, noisy)
+    correlation, noise = correlations(layout, plan, singles, noisy)
     pairs = layout.pairs()
-    strong = [i for i in chosen if abs(found[i]) >= max(_STRONG, _CLEARLY * spread[i]) and spread[i] > 0]
+    strong = [i for i in chosen if abs(correlation[i]) >= max(_STRONG, _CLEARLY * noise[i]) and noise[i] > 0]
     return [(layout.columns[a], layout.columns[b]) for a, b in (pairs[i] for i in strong)]
 
 
@@ -938,8 +938,8 @@ def pairs_map(
       zooms: blocks that cut cells into parts.
       products: indices of the columns of each product, see :func:`strong_pairs`.
       triples: positions of the columns of each triple, see :func:`choose_triples`.
-      product_cost: of each product, beside that of an average block. If None, products have a cost of their own up to
-        a share of the measurement.
+      product_cost: of each product, beside that of an average block. If None, it follows from the number of products,
+        see ``_PRODUCT_COST``.
 
     Returns:
       None if there is nothing to measure.
