@@ -210,7 +210,7 @@ def _observed_of(num_classes, num_bins, noise):
 @pytest.mark.parametrize(
     ("num_classes", "noise", "max_entries", "num_fits"),
     [(1, 60.0, 1 << 26, 16), (2, 60.0, 1 << 26, 16), (2, 4.0, 1 << 26, 8), (5, 60.0, 1 << 26, 6),
-     (16, 60.0, 1 << 26, 4), (5, 4.0, 1 << 26, 4), (2, 60.0, 1300, 6), (2, 60.0, 1, 4)],
+     (16, 60.0, 1 << 26, 2), (5, 4.0, 1 << 26, 3), (2, 60.0, 1300, 6), (2, 60.0, 1, 4)],
 )  # fmt: skip
 def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     """Few large fits for many classes, for little noise, and where many do not fit into memory."""

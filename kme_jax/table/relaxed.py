@@ -26,17 +26,19 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 
 NUM_RELAXED = 1600  # of all fits together
-_LEAST_FITS, _MOST_FITS = 4, 16
+_LEAST_FITS, _MOST_FITS = 2, 16
+_FITS_ANYWAY = 4  # even if they do not run side by side
 # Relaxed rows of a class in each fit; twice as many if the noise of counts of pairs is below this part of N.
 _EACH_CLASS, _LITTLE_NOISE = 50, 1 / 2000
-MOST_STEPS = 3000
+MOST_STEPS = 1500
 _STEPS_AT_ONCE = 30
 _STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another one follows
 # A fit stops if the mean squared error of an observation, in units of σ, is at most this. At the private table it is
 # about 1.
 GOOD_ENOUGH = 0.95
 _LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
-_LEARNING_RATE = 0.05
+# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less.
+_FIRST_RATE, _RATE = 0.05, 0.15
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
 _FINEST = 1e-7
@@ -114,10 +116,12 @@ def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ..
 
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
-def _steps(state, data, first, num_steps, *, offsets):
-    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule of ``num_steps``.
+def _steps(state, data, first, num_steps, rate, *, offsets):
+    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule.
 
-    Also returns the sum of the squared errors of each fit before the last step, in units of σ."""
+    The schedule has ``num_steps`` steps and starts with ``rate``. Also returns the sum of the squared errors of each
+    fit before the last step, in units of σ.
+    """
     adam = optax.scale_by_adam()
 
     def loss(parameters):
@@ -149,8 +153,8 @@ def _steps(state, data, first, num_steps, *, offsets):
         gradients, misfit = jax.grad(loss, has_aux=True)(parameters)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, moments = adam.update(gradients, moments)
-        rate = _LEARNING_RATE * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
-        return jax.tree.map(lambda p, u: p - rate * u, parameters, updates), moments, misfit
+        length = rate * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
+        return jax.tree.map(lambda p, u: p - length * u, parameters, updates), moments, misfit
 
     def body(state, step):
         parameters, moments = state
@@ -162,10 +166,10 @@ def _steps(state, data, first, num_steps, *, offsets):
 
 
 def choose_num_fits(observed: Observed, max_entries: int) -> int:
-    """The number of fits: as many as leave 50 relaxed rows for a class in each, from 4 to 16.
+    """The number of fits: as many as leave 50 relaxed rows for a class in each, from 2 to 16.
 
     Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
-    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory.
+    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory, or than four.
 
     Args:
       observed: the noisy counts.
@@ -175,7 +179,8 @@ def choose_num_fits(observed: Observed, max_entries: int) -> int:
     precisions = observed.pairs_precision[observed.pairs_precision > 0]
     little_noise = len(precisions) > 0 and 1 / np.median(precisions) < _LITTLE_NOISE * observed.num_rows
     wanted = NUM_RELAXED // (num_classes * _EACH_CLASS * (2 if little_noise else 1))
-    return int(max(_LEAST_FITS, min(wanted, max_entries // (num_classes * num_bins**2), _MOST_FITS)))
+    fit_into_memory = max_entries // (num_classes * num_bins**2)
+    return int(max(_LEAST_FITS, min(wanted, max(fit_into_memory, _FITS_ANYWAY), _MOST_FITS)))
 
 
 def fit(
@@ -261,7 +266,9 @@ def fit(
         before, of_round, done = math.inf, min(_STEPS_OF_ROUND, num_steps), 0
         for step in range(0, num_steps, _STEPS_AT_ONCE):
             within, done = step % of_round, i * num_steps + side_by_side * (step + _STEPS_AT_ONCE)
-            state, misfits = _steps(state, data, jnp.float32(within), jnp.float32(of_round), offsets=observed.offsets)
+            rate = _FIRST_RATE if step < of_round else _RATE
+            schedule = (jnp.float32(number) for number in (within, of_round, rate))
+            state, misfits = _steps(state, data, *schedule, offsets=observed.offsets)
             if progress:
                 jax.block_until_ready(state)
                 progress(done, all_work)
