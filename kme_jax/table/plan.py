@@ -50,6 +50,7 @@ _BINS, _UNIONS = 1.4, 0.7
 _BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequent values
 _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
+_FEW_CELLS = 64  # of an ordered column, up to which cells need not be merged into the usual number of bins
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
 # Largest and smallest weight of a block of one cell. It is the number of units of integer noise in one row. So noise is
@@ -569,7 +570,7 @@ def choose_bins(
     """
     values = counts[: binning.num_values]
     if binning.ordered:
-        merges = len(values) > _UNORDERED_BINS * num_bins
+        merges = len(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
         enough = max(least, _enough(values, num_bins)) if merges else least
         bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
         for i, count in enumerate(values):
