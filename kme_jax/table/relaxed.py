@@ -27,7 +27,7 @@ from kme_jax._numerics.validation import check_array, require
 
 NUM_RELAXED = 1600  # of all fits together
 _LEAST_FITS, _MOST_FITS = 2, 16
-_FITS_ANYWAY = 4  # even if they do not run side by side
+_FITS_ANYWAY = 4  # that are made even if they do not run side by side
 # Relaxed rows of a class in each fit; twice as many if the noise of counts of pairs is below this part of N.
 _EACH_CLASS, _LITTLE_NOISE = 50, 1 / 2000
 MOST_STEPS = 1500
@@ -169,7 +169,8 @@ def choose_num_fits(observed: Observed, max_entries: int) -> int:
     """The number of fits: as many as leave 50 relaxed rows for a class in each, from 2 to 16.
 
     Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
-    to fit. Fits that do not run side by side take longer, so there are no more than fit into memory, or than four.
+    to fit. Fits that do not run side by side take longer. So if not all of them fit into memory, there are as many as
+    do, or four if that is more.
 
     Args:
       observed: the noisy counts.
