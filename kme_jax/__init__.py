@@ -21,7 +21,7 @@ from kme_jax._version import __version__
 if TYPE_CHECKING:
     from kme_jax._numerics.precision import float64
     from kme_jax._numerics.pytrees import pytree_dataclass
-    from kme_jax.algorithms import algorithm1, algorithm2, improved
+    from kme_jax.algorithms import algorithm1, algorithm2, exponential_mechanism, improved, noisy_function
     from kme_jax.analysis import estimate
     from kme_jax.domain import Bounds, NormalProposal
     from kme_jax.embedding import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         LabelledMap,
         LatticeMap,
         MixedMap,
+        QuadratureMap,
+        RandomBinningMap,
         SubspaceMap,
         spectral_map,
     )
@@ -100,6 +102,8 @@ __all__ = [
     "NoisyEmbedding",
     "NormalProposal",
     "PrivacyBudget",
+    "QuadratureMap",
+    "RandomBinningMap",
     "Release",
     "Spending",
     "SubspaceMap",
@@ -111,6 +115,7 @@ __all__ = [
     "closed_form_weights",
     "dp_merf",
     "estimate",
+    "exponential_mechanism",
     "float64",
     "improved",
     "integer_embedding",
@@ -120,6 +125,7 @@ __all__ = [
     "mean_embedding",
     "mean_embedding_of_batches",
     "measure",
+    "noisy_function",
     "perturb",
     "perturb_securely",
     "posterior_mean",
@@ -134,7 +140,7 @@ __all__ = [
 _MODULES = {
     "_numerics.precision": ("float64",),
     "_numerics.pytrees": ("pytree_dataclass",),
-    "algorithms": ("algorithm1", "algorithm2", "improved"),
+    "algorithms": ("algorithm1", "algorithm2", "exponential_mechanism", "improved", "noisy_function"),
     "analysis": ("estimate",),
     "domain": ("Bounds", "NormalProposal"),
     "embedding": (
@@ -151,6 +157,8 @@ _MODULES = {
         "LabelledMap",
         "LatticeMap",
         "MixedMap",
+        "QuadratureMap",
+        "RandomBinningMap",
         "SubspaceMap",
         "spectral_map",
     ),

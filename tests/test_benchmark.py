@@ -21,7 +21,7 @@ from experiments.benchmark.task import Task
 from experiments.benchmark.timing import Rules, WrongResultError, measure
 from experiments.common.errors import InputError
 from experiments.common.results import write_json
-from kme_jax import algorithms
+from kme_jax.algorithms import three_steps
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMING = {"seconds", "median_seconds", "pairs_per_second", "num_rows", "max_error", "variant"}
@@ -31,8 +31,8 @@ FIRST = {"first_seconds", "compile_seconds", "cached_first_seconds", "cached_com
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    posterior = functools.partial(algorithms.posterior_mean, num_atoms=10, num_trajectories=2, num_leaps=5)
-    monkeypatch.setattr(algorithms, "posterior_mean", posterior)
+    posterior = functools.partial(three_steps.posterior_mean, num_atoms=10, num_trajectories=2, num_leaps=5)
+    monkeypatch.setattr(three_steps, "posterior_mean", posterior)
     return BenchmarkConfig(
         cases=tuple(case for case in CASES if case not in RELEASES),
         dims=(2,),

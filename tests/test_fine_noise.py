@@ -27,18 +27,11 @@ LABELS = np.arange(60) % 3
 FOURIER = FourierMap.from_kernel(jax.random.key(0), Gaussian(gamma=0.5), num_features=64, dim=2)
 
 
-def _maps():
-    codes = LABELS[:, None].astype(float)
-    return {
-        "labelled": (LabelledMap(FOURIER, 3), np.column_stack([ROWS, LABELS])),
-        "features": (FOURIER, ROWS),
-        "coarse counts": (TableMap.of_codes(3, 1), codes),
-        "counts": (TableMap.of_codes(3), codes),
-        "between": (TableMap.of_codes(3, 3000), codes),
-    }
-
-
-@pytest.mark.parametrize(
+MAPS = {
+    "labelled": (LabelledMap(FOURIER, 3), np.column_stack([ROWS, LABELS])),
+    "features": (FOURIER, ROWS),
+}
+BUDGETS = pytest.mark.parametrize(
     "budget",
     [
         (0.1, 1e-3),
@@ -47,11 +40,19 @@ def _maps():
         *(pytest.param(more, marks=pytest.mark.slow) for more in ((1.0, 1e-6), (8.0, 1e-6), (10.0, 1e-5))),
     ],
 )
-@pytest.mark.parametrize("name", _maps())
+
+
+def _least_rho(budget, failure_probability):
+    """ρ of coarse noise with this budget: fine noise has more."""
+    return zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - failure_probability))
+
+
+@BUDGETS
+@pytest.mark.parametrize("name", MAPS)
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_measured_can_be_loaded(name, budget, tmp_path):
     """With a ledger, twice. σ is never larger than that of the conversion from ρ."""
-    feature_map, rows = _maps()[name]
+    feature_map, rows = MAPS[name]
     budget, ledger = PrivacyBudget(*budget), Ledger(tmp_path / "ledger")
     for again in (False, True):
         spending, folder = Spending(ledger, "rows", allow_repeat=again), tmp_path / f"measured{again}"
@@ -60,12 +61,20 @@ def test_what_is_measured_can_be_loaded(name, budget, tmp_path):
         assert loaded.statement == measured.statement
     said = measured.statement
     assert (said["discreteness"] is None) == (ledger.spent("rows")[0].discreteness is None)
-    least = zcdp_rho(PrivacyBudget(budget.epsilon, budget.delta - loaded.composition.failure_probability))
-    assert said["rho"] >= least * (1 - 1e-6)
-    if name == "counts":
-        assert said["rho"] > 1.02 * least
-    if name == "coarse counts":
-        assert said["discreteness"] is None
+    assert said["rho"] >= _least_rho(budget, loaded.composition.failure_probability) * (1 - 1e-6)
+
+
+@BUDGETS
+@pytest.mark.parametrize("units", [1, 3000, None])
+def test_noise_of_counts_is_never_larger_than_that_of_the_conversion(units, budget):
+    budget, codes = PrivacyBudget(*budget), TableMap.of_codes(3) if units is None else TableMap.of_codes(3, units)
+    composition = Composition.of([secure_mechanism(codes.integers(60), 60, budget)], budget)
+    least = _least_rho(budget, composition.failure_probability)
+    assert composition.rho >= least * (1 - 1e-6)
+    if units is None:
+        assert composition.rho > 1.02 * least
+    if units == 1:
+        assert composition.discreteness is None
 
 
 def test_a_sequence_is_fine_or_coarse_as_a_whole():

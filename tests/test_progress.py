@@ -90,7 +90,7 @@ def test_the_argument_is_the_same_everywhere():
         "kme_jax.generators.algorithm.dp_merf",
         "kme_jax.generators.release.GeneratorMeasurement.synthesise",
         "kme_jax.generators.train.train_generator",
-        "kme_jax.algorithms.improved",
+        "kme_jax.algorithms.three_steps.improved",
         "kme_jax.synthesis.posterior.posterior_mean",
     ],
 )
@@ -152,7 +152,7 @@ def test_results_with_bars_are_the_same(bars, monkeypatch):
         assert progress is True  # it is passed on
         return noisy.coordinates, None
 
-    monkeypatch.setattr("kme_jax.algorithms.adaptive_weights", weights)
+    monkeypatch.setattr("kme_jax.algorithms.three_steps.adaptive_weights", weights)
     rng = np.random.default_rng(0)
     arguments = jax.random.key(0), rng.normal(size=(100, 2)), Gaussian(0.5), rng.normal(size=(5, 2))
     with_bars = improved(*arguments, budget=PrivacyBudget(1.0, 1e-6), progress=True)

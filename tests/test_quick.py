@@ -17,9 +17,13 @@ from experiments.figures.all_panels import quick_config
 from experiments.figures.config import MixtureConfig
 from experiments.inference.coverage import PointsCoverageConfig
 from experiments.inference.detection import DetectionConfig
+from experiments.mechanisms import MechanismsConfig
 from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
+from experiments.rates.config import RatesConfig
 from experiments.security import SecurityConfig
+from experiments.shift.config import ShiftConfig
+from experiments.tables.bias import BiasConfig
 from experiments.tables.config import TablesConfig
 from experiments.tables.coverage import CoverageConfig
 from experiments.tables.hard import HardConfig
@@ -29,15 +33,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = [
     AccuracyConfig,
     AuditConfig,
+    BiasConfig,
     CoverageConfig,
     DetectionConfig,
     GaussiansConfig,
     HardConfig,
     ImagesConfig,
+    MechanismsConfig,
     MixtureConfig,
     PointsCoverageConfig,
+    RatesConfig,
     ScaleConfig,
     SecurityConfig,
+    ShiftConfig,
     TablesConfig,
 ]
 REDRAWS = "experiments.figures.redraw"  # it computes nothing

@@ -172,24 +172,31 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
     assert set(older["rich"]) <= {"no", "yes"}
 
 
+def _run_page(page, **variables):
+    """The variables after all examples of a page have run."""
+    for code in _examples(page):
+        exec(compile(code, page, "exec"), variables)
+    return variables
+
+
+# The examples of generators are run by tests/test_generator.py, the script of privacy.md by tests/test_release.py.
 @pytest.mark.slow
-def test_the_examples_of_the_guides_run(tmp_path, monkeypatch):
-    """The examples of generators are run by ``tests/test_generator.py``, the script of privacy.md by test_release."""
+def test_the_examples_of_the_guide_of_tables_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rich = np.where(rng.random(500) < 0.2, "yes", "no")
-    of_page = {"docs/guides/tables.md": {"table": pa.table({"age": rng.integers(0, 100, 500), "rich": rich})}}
     _people()[["age", "rich"]].to_csv("survey.csv", index=False)
-    for page in ("docs/guides/tables.md", "docs/guides/points.md"):
-        variables = of_page.setdefault(page, {})
-        for code in _examples(page):
-            exec(compile(code, page, "exec"), variables)
+    after = _run_page("docs/guides/tables.md", table=pa.table({"age": rng.integers(0, 100, 500), "rich": rich}))
+    assert after["released"].table.num_rows == 500
     _people()[["age", "rich"]].to_csv("people.csv", index=False)
-    (code,) = _examples("docs/index.md")
-    exec(compile(code, "docs/index.md", "exec"), {})
+    _run_page("docs/index.md")
     assert (tmp_path / "published" / "synthetic.parquet").exists()
-    assert of_page["docs/guides/tables.md"]["released"].table.num_rows == 500
-    assert of_page["docs/guides/points.md"]["again"].sample.points.shape == (5000, 2)
+
+
+@pytest.mark.long
+def test_the_examples_of_the_guide_of_points_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert _run_page("docs/guides/points.md")["again"].sample.points.shape == (5000, 2)
 
 
 @pytest.mark.slow

@@ -218,6 +218,27 @@ def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     assert relaxed.choose_num_fits(observed, max_entries) == num_fits
 
 
+def test_second_moments_and_their_gradient(rng):
+    parts, weights, direction = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3)), rng.normal(size=(2, 4, 4))
+
+    def moments(parts, weights):
+        return np.einsum("tka,tk,tkb->tab", parts, weights, parts)
+
+    np.testing.assert_allclose(relaxed.second_moments(parts, weights), moments(parts, weights), rtol=1e-4, atol=1e-5)
+    of_parts, of_weights = jax.grad(
+        lambda *arguments: (relaxed.second_moments(*arguments) * direction).sum(), argnums=(0, 1)
+    )(parts, weights)
+    there, width = np.ones_like(parts[0, 0]), 1e-6
+    for t, k in itertools.product(range(2), range(3)):
+        step = np.zeros_like(weights)
+        step[t, k] = width
+        slope = (moments(parts, weights + step) - moments(parts, weights - step)) / (2 * width)
+        assert of_weights[t, k] == pytest.approx((slope * direction).sum(), rel=1e-4, abs=1e-4)
+        step = step[..., None] * there
+        slope = (moments(parts + step, weights) - moments(parts - step, weights)) / (2 * width)
+        assert of_parts[t, k].sum() == pytest.approx((slope * direction).sum(), rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.parametrize("num_rows", [1, 2, 5000])
 def test_balanced_samples_have_the_same_columns_and_closer_pairs(num_rows, rng):
     """Two relaxed rows, three columns of 12, 5 and 40 values, of which the last has wide leaves."""

@@ -26,7 +26,7 @@ from kme_jax import (
     perturb_securely,
     release,
 )
-from kme_jax import algorithms as algorithms_module
+from kme_jax.algorithms import three_steps as algorithms_module
 from kme_jax.privacy import gaussian_delta, secure_mechanism, statement, zcdp_epsilon
 from kme_jax.privacy.calibration import gaussian_epsilon
 from kme_jax.privacy.ledger import LedgerError, Spending

@@ -13,6 +13,7 @@ from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, m
 from kme_jax.feature_maps.table import Binning, Block, Moment, TableMap
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.perturb import perturb_integers, perturb_securely
+from kme_jax.privacy.verification import check_sensitivity
 
 # A nullable number of 5000 values, a category, a small number.
 BINNINGS = (
@@ -266,6 +267,24 @@ def test_no_two_rows_are_further_apart_than_the_diameter_with_moments(rng):
             largest = pdist(vectors).max()
             assert least * diameter < largest <= diameter
             assert np.linalg.norm(vectors, axis=1).max() <= norm
+
+
+def test_no_two_rows_are_further_apart_in_l1(rng):
+    """Nor from the zero vector. Laplace noise is for this distance."""
+    ends = itertools.product([0, 100, 500, 900, 1250, 2000, 2500, 3000, 3750, 4999, 5000], [0, 3], [0, 1, 2, 4, 5])
+    rows = np.concatenate([np.asarray(list(ends)), _rows(rng, 100)])
+    for feature_map, least in ((WITH_MOMENTS, 0.85), (TableMap(BINNINGS, BLOCKS[:2]), 0.999)):
+        features = np.stack([feature_map.weighted_sum(row[None], [1.0]) for row in rows])
+        integers = feature_map.integers(2)
+        whole = np.stack([integer_embedding(feature_map, np.stack([row])).total for row in rows]).astype(float)
+        for vectors, diameter in ((features, feature_map.l1_diameter), (whole, integers.l1_diameter)):
+            largest = pdist(vectors, "cityblock").max()
+            assert least * diameter < largest <= diameter
+            assert np.abs(vectors).sum(axis=1).max() <= diameter
+        noisy = perturb_securely(integer_embedding(feature_map, rows), PrivacyBudget(1.0, 0.0))
+        steps = 1 / (integers.units * len(rows))
+        assert noisy.mechanism.sensitivity == pytest.approx(integers.l1_diameter * steps)
+        check_sensitivity(noisy.mechanism, feature_map)
 
 
 @pytest.mark.parametrize(

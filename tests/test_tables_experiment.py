@@ -15,7 +15,19 @@ import threadpoolctl
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
-from experiments.tables import classifiers, coverage, datasets, hard, live_peers, numbers, peers, plot, releases, scale
+from experiments.tables import (
+    bias,
+    classifiers,
+    coverage,
+    datasets,
+    hard,
+    live_peers,
+    numbers,
+    peers,
+    plot,
+    releases,
+    scale,
+)
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
 from kme_jax.analysis.queries import Query
@@ -403,6 +415,39 @@ def test_a_small_run_of_hard_tables(tmp_path):
     assert hard.run(config, _load, None, exclusive_rows=100)["cells"] == result["cells"]  # nothing is run again
     with pytest.raises(InputError, match="--num_rows"):
         dataclasses.replace(config, num_rows=(1,)).validate()
+
+
+# --- bias ------------------------------------------------------------------------------------------------------------
+
+
+def test_bias_is_what_remains_of_the_errors_of_many_releases(tmp_path):
+    """One column misses by turns above and below, the other always above."""
+
+    def make(rows, schema, target, budget, seed, secure):
+        assert (target, budget.epsilon, secure) == ("rich", 1.0, True)
+        codes = schema.encode(rows)
+        codes[codes[:, 1] == 4, 1] = 8 * (seed % 2)
+        codes[:, 2] = np.minimum(codes[:, 2] + 100, 999)
+        return schema.decode(codes)
+
+    config = bias.BiasConfig(
+        data_dir="somewhere", datasets=("credit",), num_releases=4, delta=1e-9, output_dir=str(tmp_path)
+    )
+    config.validate()
+    result = bias.run(config, lambda name, folder: _load(name, folder, 0), make)
+    assert len(result["cells"]) == 4
+    lines = [line.split(" | ") for line in bias.markdown(result).splitlines()[2:]]
+    assert [(line[1], line[-2]) for line in lines] == [
+        ("size", "yes"),
+        ("wealth", "no"),
+        ("all, 4 releases", "1 of 2"),
+    ]
+    assert float(lines[1][4]) == pytest.approx(100 * 95 / 289, rel=0.1)  # percent of the SD; some are at the bound
+    assert bias.run(config, lambda name, folder: _load(name, folder, 0), None)["cells"] == result["cells"]
+    with pytest.raises(InputError, match="--num_releases"):
+        dataclasses.replace(config, num_releases=1).validate()
+    with pytest.raises(InputError, match="--datasets: no 'x'"):
+        dataclasses.replace(config, datasets=("x",)).validate()
 
 
 # --- data sets -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from kme_jax import (
     perturb,
     uniform,
 )
+from kme_jax.synthesis import l1_ball_least_squares
 from tests import reference
 
 
@@ -141,3 +142,21 @@ def test_only_probability_weights_can_be_quantised(rng):
         WeightedSample(points, np.full(3, 0.3)).quantise(10, 0)
     with pytest.raises(ValueError, match="num_rows must be at least 1"):
         uniform(points).quantise(0, 0)
+
+
+def test_nearly_equal_features_end_soon():
+    """Thirty float32 features that are nearly a dozen: rounding hides the optimum of the Lasso, but not of the ball."""
+    rng = np.random.default_rng(1)
+    places = rng.uniform(0, 1, 12)[rng.integers(0, 12, 30)] + 0.01 * rng.normal(size=30)
+    frequencies = 10 * rng.normal(size=500)
+
+    def features(x):
+        angles = x[:, None] * frequencies
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(500)
+
+    target = features(rng.beta(2, 5, 1000)).mean(axis=0) + 1e-4 * rng.normal(size=1000)
+    arguments = features(places).astype(np.float32), target.astype(np.float32)
+    weights, report = l1_ball_least_squares(*arguments, tolerance=4e-8)
+    assert report.converged
+    assert np.abs(weights).sum() <= 1 + 1e-9
+    assert report.num_iterations < 30_000

@@ -18,10 +18,14 @@ TABLES = {
     "accuracy_robustness": (("accuracy_robustness",), "experiments.accuracy.robustness", "markdown"),
     "audit": (("audit",), "experiments.audit.run", "markdown"),
     "benchmark": (("benchmark",), "experiments.benchmark.report", "markdown"),
+    "mechanisms": (("mechanisms",), "experiments.mechanisms", "markdown"),
     "merf_gaussians": (("merf_gaussians",), "experiments.merf.gaussians", "markdown"),
     "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
+    "rates": (("rates",), "experiments.rates.slopes", "markdown"),
     "security": (("security",), "experiments.security", "markdown"),
+    "shift": (("shift",), "experiments.shift.report", "markdown"),
+    "shift_break_even": (("shift",), "experiments.shift.report", "break_even_markdown"),
     "table_peers": (_RELATIONS, "experiments.tables.peers", "markdown"),
     "table_peers_headline": (_RELATIONS, "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
@@ -30,6 +34,7 @@ TABLES = {
         for kind in ("columns", "pairs")
         for name in ("adult_pgm", "adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
+    "tables_bias": (("tables_bias",), "experiments.tables.bias", "markdown"),
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
     **{

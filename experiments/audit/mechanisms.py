@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -26,8 +26,10 @@ from kme_jax import (
     SubspaceMap,
     integer_embedding,
     mean_embedding,
+    noisy_function,
 )
 from kme_jax._numerics.precision import Progress, float64
+from kme_jax.algorithms.small_databases import compare_databases
 from kme_jax.feature_maps import FeatureMap
 from kme_jax.privacy import add_noise, gaussian_noise_multiplier, secure, secure_mechanism, simulated_mechanism
 
@@ -97,6 +99,56 @@ def secure_laplace(pair: Pair, epsilon: float, runs: int, progress: Progress) ->
     bound = lower_bound(sampler, runs, pure_epsilon, progress)
     share = float(np.abs(totals[1] - totals[0]).sum() * mechanism.grid / mechanism.sensitivity)
     return bound | {"measure": "epsilon", "claim": epsilon, "share_of_diameter": share}
+
+
+def noisy_functions(
+    pair: Pair, budget: PrivacyBudget, runs: int, progress: Progress, *, factor: float = 1.0
+) -> dict[str, Any]:
+    """Attacks the values of ``noisy_function`` at the points of a subspace. A factor below 1 breaks the mechanism.
+
+    The attacker sees the values alone, and projects them in the norm of the noise, (v − v′)ᵀ K⁻¹ (v − v′).
+    """
+    assert isinstance(pair.feature_map, SubspaceMap)
+    kernel, points = pair.feature_map.kernel, pair.feature_map.points
+    functions = [noisy_function(rows, kernel, points, budget=budget) for rows in pair.databases()]
+    mechanism, covariance = functions[0].mechanism, functions[0].covariance
+    with float64():
+        features = np.asarray(pair.feature_map(np.asarray(points)))
+    _, totals = _secure_totals(pair)
+    grid = cast(float, mechanism.grid)
+    difference = features @ ((totals[1] - totals[0]) * grid)
+    direction = np.linalg.pinv(covariance) @ difference
+
+    def sample(which: int, size: int) -> np.ndarray:
+        noisy = secure.add_gaussian(np.tile(totals[which], size), factor * mechanism.scale / grid)
+        values = (noisy.reshape(size, -1) - totals[0]) * grid @ features.T
+        return values @ direction
+
+    bound = lower_bound(sample, runs, gaussian_mu, progress)
+    share = share_of_diameter(totals, mechanism.sensitivity / grid)
+    return bound | {"measure": "mu", "claim": math.sqrt(2 * cast(float, mechanism.rho)), "share_of_diameter": share}
+
+
+def small_databases(epsilon: float, runs: int, progress: Progress, *, factor: float = 1.0) -> dict[str, Any]:
+    """Attacks the draws of ``exponential_mechanism``. A factor above 1 takes it for a larger ε, which breaks it.
+
+    One database has two rows at one end, and the other a row at each end. The databases to draw have one row at either
+    end. The attacker decides by the ratio of both probabilities.
+    """
+    domain = np.array([[-20.0], [20.0]])
+    feature_map = SubspaceMap.from_points(KERNEL, domain)
+    both = [
+        compare_databases(rows, feature_map, domain, 1, budget=PrivacyBudget(epsilon, 0.0))
+        for rows in (np.array([[20.0], [-20.0]]), np.array([[-20.0], [-20.0]]))
+    ]
+    ratios = np.log(both[1].probabilities(factor * epsilon) / both[0].probabilities(factor * epsilon))
+
+    def sample(which: int, size: int) -> np.ndarray:
+        return ratios[[both[which].draw(factor * epsilon) for _ in range(size)]]
+
+    moved = np.abs(both[1].distances - both[0].distances).max()
+    bound = lower_bound(lambda which, size: -sample(1 - which, size), runs, pure_epsilon, progress)
+    return bound | {"measure": "epsilon", "claim": epsilon, "share_of_diameter": float(moved / both[0].sensitivity)}
 
 
 def _simulated(totals, scale: float, seed: int) -> Sampler:

@@ -8,13 +8,23 @@ from functools import partial
 from typing import Any
 
 from experiments.audit.config import AuditConfig
-from experiments.audit.mechanisms import pairs, secure_gaussian, secure_laplace, simulated_gaussian, unpaired_features
+from experiments.audit.mechanisms import (
+    noisy_functions,
+    pairs,
+    secure_gaussian,
+    secure_laplace,
+    simulated_gaussian,
+    small_databases,
+    unpaired_features,
+)
 from experiments.audit.releases import release_of_frames, release_of_neighbours, violations, whole_command
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from kme_jax import PrivacyBudget
 from kme_jax._numerics.precision import Progress
 from kme_jax.privacy.budget import ADD_REMOVE
+
+_SMALL_EPSILON = 1.0
 
 Attack = Callable[[Progress], dict[str, Any]]
 """Attacks a mechanism: progress -> entries of a record."""
@@ -38,12 +48,19 @@ def attacks(config: AuditConfig) -> Iterator[tuple[str, str, float, bool, Attack
             True,
             partial(unpaired_features, budget, runs, seed=seed),
         )
+        function = partial(noisy_functions, of_maps["subspace"], budget, runs)
+        yield "Gaussian process", "subspace", epsilon, False, function
+        weak = partial(function, factor=math.sqrt(0.5))
+        yield "Gaussian process, noise / √2 (broken)", "subspace", epsilon, True, weak
         frames = partial(release_of_frames, budget, releases)
         yield "release of a DataFrame", "table", epsilon, False, frames
         yield "release, codes by type (broken)", "table", epsilon, True, partial(frames, old=True)
         one_more = partial(release_of_neighbours, PrivacyBudget(epsilon, config.delta, ADD_REMOVE), releases)
         yield "release, one row more", "table", epsilon, False, one_more
         yield "release, one row more, noise / 10 (broken)", "table", epsilon, True, partial(one_more, broken=True)
+    drawn = partial(small_databases, _SMALL_EPSILON, runs // 4)  # a large ε would need more than e^ε runs
+    yield "exponential mechanism", "subspace", _SMALL_EPSILON, False, drawn
+    yield "exponential mechanism, 4 ε (broken)", "subspace", _SMALL_EPSILON, True, partial(drawn, factor=4.0)
     codes = partial(violations, config.num_cases, seed)
     yield "codes of cells", "containers", 0, False, codes
     yield "codes by type (broken)", "containers", 0, True, partial(codes, old=True)

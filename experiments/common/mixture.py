@@ -8,6 +8,12 @@ NUM_COMPONENTS = 10
 MEAN, MEAN_SD, COMPONENT_SD = 100.0, 200.0, 30.0
 
 
+def components(rng: np.random.RandomState, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means [10, dim] and probabilities [10] of the Gaussians, drawn with the generator of the rows."""
+    shares = 1 / np.arange(1, NUM_COMPONENTS + 1)
+    return rng.normal(MEAN, MEAN_SD, (NUM_COMPONENTS, dim)), shares / shares.sum()
+
+
 def mixture(num_rows: int, dim: int, *, seed: int = 0) -> np.ndarray:
     """N rows of the mixture, [N, dim] in float64, bit for bit as published for seed 0.
 
@@ -15,9 +21,8 @@ def mixture(num_rows: int, dim: int, *, seed: int = 0) -> np.ndarray:
     200 and 30.
     """
     rng = np.random.RandomState(seed)
-    means = rng.normal(MEAN, MEAN_SD, (NUM_COMPONENTS, dim))
-    shares = 1 / np.arange(1, NUM_COMPONENTS + 1)
-    members = rng.choice(NUM_COMPONENTS, num_rows, p=shares / shares.sum())
+    means, shares = components(rng, dim)
+    members = rng.choice(NUM_COMPONENTS, num_rows, p=shares)
     return means[members] + rng.normal(0, COMPONENT_SD, (num_rows, dim))
 
 

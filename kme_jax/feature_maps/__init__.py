@@ -1,10 +1,12 @@
 """Feature maps ψ: R^d → R^F with a proved diameter."""
 
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.feature_maps.binning import RandomBinningMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
+from kme_jax.feature_maps.quadrature import QuadratureMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import SpectralMap
 
@@ -15,6 +17,8 @@ __all__ = [
     "LabelledMap",
     "LatticeMap",
     "MixedMap",
+    "QuadratureMap",
+    "RandomBinningMap",
     "SpectralMap",
     "SubspaceMap",
     "spectral_map",

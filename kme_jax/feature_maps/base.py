@@ -9,6 +9,7 @@ noise is added to the sum. A map and its integer version are in one module.
 from __future__ import annotations
 
 import abc
+import math
 from typing import ClassVar
 
 import jax
@@ -75,6 +76,13 @@ class FeatureMap(abc.ABC):
         return self.diameter
 
     @property
+    def l1_diameter(self) -> float:
+        """A proved upper bound of sup ‖ψ(x) − ψ(x′)‖₁, with the zero vector included, that cannot fail.
+
+        Infinity if there is none that is better than √F times :attr:`diameter`, which holds for every map."""
+        return math.inf
+
+    @property
     def norm_bound(self) -> float:
         """An upper bound of ‖ψ(x)‖₂ that cannot fail. By default :attr:`certain_diameter`, which includes the zero
         vector."""
@@ -107,6 +115,11 @@ class FeatureMap(abc.ABC):
           ValueError: if the map has no integer version, or N is too large.
         """
         raise ValueError(f"{type(self).__name__} has no integer version, and secure noise needs one")
+
+    @property
+    def has_derivative(self) -> bool:
+        """Whether ψ changes gradually with a row. Generators are trained by its derivative."""
+        return True
 
     @property
     def proof(self) -> str:
@@ -194,6 +207,11 @@ class IntegerMap(abc.ABC):
     @abc.abstractmethod
     def certain_diameter(self) -> float:
         """An upper bound like :attr:`diameter` that cannot fail, see ``FeatureMap.certain_diameter``."""
+
+    @property
+    def l1_diameter(self) -> float:
+        """The same in the L1 norm, see ``FeatureMap.l1_diameter``."""
+        return math.inf
 
     @property
     def num_features(self) -> int:

@@ -199,6 +199,10 @@ class LabelledMap(FeatureMap):
         return OnColumns(self.features.kernel, 0, columns) * OnColumns(Matching(), columns, columns + 1)
 
     @property
+    def has_derivative(self):
+        return self.features.has_derivative
+
+    @property
     def public_inputs(self):
         return self.features.public_inputs
 

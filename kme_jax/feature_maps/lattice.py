@@ -17,6 +17,7 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax._numerics.validation import check_array, check_positive, require
+from kme_jax.feature_maps.boxes import are_inside, box_between, check_box_fields, check_same_box, checked_bounds
 from kme_jax.feature_maps.waves import LatticeWaves, SpectralMap
 from kme_jax.kernels import Gaussian
 
@@ -25,7 +26,6 @@ _TARGET_LOSS = 1e-6  # the share of the kernel's spectral mass to leave out, if 
 _MAX_LOSS = 1e-4  # the largest share that may be left out
 _REACH = 8.0  # frequency, in 1/ℓ: a share of less than 1e-14 of a column's mass is beyond it
 _MAX_TABLE = 2**22  # the largest number of frequencies that are compared
-_EDGE = 1e-6  # the box is widened by this share of its entries, because decimals and float32 miss a bound by less
 _IMAGES = 3  # after so many periods, of at least _MARGIN lengths each, the kernel is below 1e-70
 
 
@@ -151,21 +151,16 @@ class LatticeMap(SpectralMap):
         dtype = np.dtype(dtype)
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype}")
-        lower, upper = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
-        if lower.ndim != 1 or not lower.size or lower.shape != upper.shape:
-            raise ValueError(f"bounds: expected shapes [d] and [d], got {list(lower.shape)} and {list(upper.shape)}")
-        if not (np.isfinite(upper - lower).all() and (lower < upper).all()):
-            raise ValueError("every lower bound must be finite and below its upper bound")
+        lower, upper = checked_bounds(lower, upper)
         periods, chosen = _heaviest(kernel, upper - lower, num_features)
         if chosen is None:
             raise ValueError(f"the box is too large for a lattice of {num_features} features; use a FourierMap")
         indices, masses, total = chosen
-        centre, half_widths = (lower + upper) / 2, (upper - lower) / 2
+        centre, half_widths = box_between(lower, upper, 1 / math.sqrt(2 * kernel.gamma))
         return cls(
             kernel=kernel,
             centre=centre,
-            half_widths=half_widths
-            + np.minimum(_EDGE * (np.abs(centre) + half_widths), 1 / math.sqrt(2 * kernel.gamma)),
+            half_widths=half_widths,
             periods=periods,
             indices=indices,
             amplitudes=np.sqrt(masses).astype(dtype),
@@ -182,17 +177,14 @@ class LatticeMap(SpectralMap):
         return bool((widths > 0).all()) and _heaviest(kernel, widths, num_features)[1] is not None
 
     def check_box(self, lower, upper):
-        centre, half_widths = (lower + upper) / 2, (upper - lower) / 2
-        near = np.abs(self.centre - centre) <= 2e-4 * half_widths
-        near &= np.abs(self.half_widths - half_widths) <= 2e-4 * half_widths
-        require(bool(near.all()), "the lattice is not made for rows from 0 to 1")
+        check_same_box(self.centre, self.half_widths, lower, upper, "lattice")
 
     def validate(self):
         check_array(self.indices, "indices", "i", (None, None))
-        for name in ("centre", "half_widths", "periods"):
-            check_array(getattr(self, name), name, "f", (self.dim,))
+        check_box_fields(self.centre, self.half_widths, self.dim)
+        check_array(self.periods, "periods", "f", (self.dim,))
         check_array(self.amplitudes, "amplitudes", "f", (len(self.indices),))
-        for name in ("half_widths", "periods", "amplitudes"):
+        for name in ("periods", "amplitudes"):
             check_positive(name, float(np.min(getattr(self, name))))
         require(bool((self.periods >= self.half_widths).all()), "periods: the box is larger than a period")
         signs = np.sign(np.take_along_axis(self.indices, np.argmax(self.indices != 0, axis=1)[:, None], axis=1))
@@ -257,8 +249,7 @@ class LatticeMap(SpectralMap):
         return float(np.max(np.abs(self.centre) + self.half_widths))
 
     def covers(self, rows):
-        # Always in float64, because float32 may be too coarse to tell a row from a bound.
-        return np.all(np.abs(np.asarray(rows, np.float64) - self.centre) <= self.half_widths, axis=1)
+        return are_inside(rows, self.centre, self.half_widths)
 
     def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:
         """ψ(x_n) in the precision of the map, for public points: [n, d] -> [n, J]. It is periodic beyond the box.

@@ -396,7 +396,7 @@ class SpectralIntegers(IntegerMap):
     """Fourier features: q = round(l_j cos), round(l_j sin), in int32, with levels l_j = 32000 a_j / max a.
 
     Attributes:
-      feature_map: a FourierMap or LatticeMap in float32.
+      feature_map: a FourierMap, LatticeMap or QuadratureMap in float32.
       units: s = 32000 / max a.
       levels: l, float32 [J/2].
     """

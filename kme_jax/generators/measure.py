@@ -131,6 +131,7 @@ def measure_generator(
       True
     """
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
+    from kme_jax.generators.train import Rows
 
     rows = private_points(rows)
     check_num_rows(len(rows), budget)
@@ -140,7 +141,8 @@ def measure_generator(
         if not 0 < count_share < 1:
             raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
         share, labels = 1 - count_share, TableMap.of_codes(features.num_labels)
-    # All checks that can fail come before anything is spent.
+    # All checks that can fail come before anything is spent: also whether a generator can be trained by the features.
+    Rows.create(features.features if isinstance(features, LabelledMap) else features, None, 0)
     shares_of_maps = [(features, share)] if labels is None else [(features, share), (labels, count_share)]
     mechanisms, fine = _mechanisms(shares_of_maps, len(rows), budget)
     remaining = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)

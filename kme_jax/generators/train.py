@@ -203,6 +203,9 @@ class Rows:
         """
         if isinstance(features, TableMap):
             raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
+        if not features.has_derivative:
+            name = type(features).__name__
+            raise ValueError(f"a generator needs features with a derivative, got a {name}: use a FourierMap")
         dim, categories = features.dim, ()
         if isinstance(features, MixedMap):
             dim, categories = features.numeric.dim, features.categories

@@ -12,7 +12,7 @@ from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
-from kme_jax.algorithms import check_shapes, public_feature_map
+from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.embedding import integer_embedding, private_array
 from kme_jax.feature_maps.base import FeatureMap

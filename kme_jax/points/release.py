@@ -16,7 +16,7 @@ from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.algorithms import synthesise
+from kme_jax.algorithms.three_steps import synthesise
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap

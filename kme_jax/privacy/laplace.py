@@ -15,7 +15,8 @@ class LaplaceNoise(Noise):
     """Laplace noise of scale b, or the discrete Laplace distribution of scale b on integers.
 
     Formal guarantee: noise of scale Δ₁/ε per coordinate is (ε, 0)-differentially private (Dwork & Roth 2014, theorem
-    3.6). The L1 sensitivity Δ₁ is at most √F times the L2 sensitivity (Cauchy–Schwarz).
+    3.6). The L1 sensitivity Δ₁ is at most √F times the L2 sensitivity (Cauchy–Schwarz). A map with a smaller
+    ``l1_diameter`` has this one, see ``kme_jax.privacy.mechanisms.proved_sensitivity``.
     """
 
     name = "laplace"

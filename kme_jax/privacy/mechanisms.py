@@ -265,11 +265,15 @@ class HasDiameter(Protocol):
     Attributes:
       diameter: a proved upper bound of the L2 distance between the vectors of two rows.
       certain_diameter: one that cannot fail.
+      l1_diameter: one in the L1 norm that cannot fail; infinity if there is none but √F times the diameter.
       failure_probability: the probability that ``diameter`` is too small.
     """
 
     @property
     def diameter(self) -> float: ...
+
+    @property
+    def l1_diameter(self) -> float: ...
 
     @property
     def certain_diameter(self) -> float: ...
@@ -336,6 +340,26 @@ def proved_distance(integers: HasIntegers, delta: float, relation: Relation) -> 
     if not integers.is_of_rows:
         raise ValueError("relation: this map has no proved sensitivity under add_remove")
     return integers.norm_bound, delta
+
+
+def proved_sensitivity(
+    kind: Noise, measured: HasDiameter, distance: float, num_features: int, *, integers: bool
+) -> float:
+    """The sensitivity of a sum of vectors in the norm of a kind of noise.
+
+    Formal guarantee: if the sums of neighbours differ by at most ``distance`` in L2, the L1 distance is at most √F
+    times that (Cauchy–Schwarz). The difference is that of the vectors of two rows, or the vector of one row. So
+    ``l1_diameter``, which includes the zero vector, bounds its L1 norm, too.
+
+    Args:
+      kind: of noise.
+      measured: ψ or q.
+      distance: of the sums of neighbours in L2, see :func:`proved_diameter` and :func:`proved_distance`.
+      num_features: F.
+      integers: whether the vectors are of integers.
+    """
+    sensitivity = kind.sensitivity(distance, num_features, integers=integers)
+    return min(sensitivity, measured.l1_diameter) if kind.norm == "L1" else sensitivity
 
 
 def check_diameter(diameter: str) -> None:

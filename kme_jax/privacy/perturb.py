@@ -31,6 +31,7 @@ from kme_jax.privacy.mechanisms import (
     noise_of,
     proved_diameter,
     proved_distance,
+    proved_sensitivity,
 )
 
 Array = jax.Array
@@ -78,7 +79,11 @@ def simulated_mechanism(
     largest, delta = (
         (feature_map.published_diameter, budget.delta) if published else proved_diameter(feature_map, budget.delta)
     )
-    sensitivity = kind.sensitivity(largest, feature_map.num_features, integers=False) / num_rows
+    size = feature_map.num_features
+    if published:
+        sensitivity = kind.sensitivity(largest, size, integers=False) / num_rows
+    else:
+        sensitivity = proved_sensitivity(kind, feature_map, largest, size, integers=False) / num_rows
     calibrated = kind.calibrate(sensitivity, PrivacyBudget(budget.epsilon, delta), calibration, share)
     return Mechanism(
         noise,
@@ -198,8 +203,8 @@ def secure_mechanism(
     num_rows, share = check_integer("num_rows", num_rows, 1, _MOST_ROWS), check_share(share)
     largest, delta = proved_distance(integer_map, budget.delta, budget.relation)
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
-    sensitivity = kind.sensitivity(largest, integer_map.num_features, integers=True)
     size = integer_map.num_features
+    sensitivity = proved_sensitivity(kind, integer_map, largest, size, integers=True)
     calibrated = kind.calibrate_securely(sensitivity, dataclasses.replace(budget, delta=delta), share, size, fine)
     if calibrated.rho is None and budget.delta > 0:
         raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")

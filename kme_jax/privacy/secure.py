@@ -1,4 +1,5 @@
-"""Secure noise: OpenDP's discrete Gaussian and Laplace distributions. No other module uses OpenDP.
+"""Secure noise: OpenDP's discrete Gaussian and Laplace distributions, and its noisy maximum. No other module uses
+OpenDP.
 
 OpenDP has exact integer samplers on a cryptographic generator, without floating point and without a seed. Its Python
 wrapper converts its arguments, so this module checks the types of arguments and results.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import math
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -86,3 +88,30 @@ def add_laplace(values: Int64[np.ndarray, "F"], scale: float) -> Int64[np.ndarra
     dp = _opendp()
     space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.l1_distance(T=dp.i64)
     return _checked(values, dp.m.make_laplace(*space, scale=check_scale(scale)))
+
+
+def noisy_max(scores: Int64[np.ndarray, "n"], scale: float, noise: Literal["gumbel", "exponential"]) -> int:
+    """The index of the largest score / scale + noise, with independent noise of scale 1, in exact arithmetic.
+
+    With Gumbel noise, index i has a probability in proportion to exp(scores[i] / scale): it is the exponential
+    mechanism. With exponential noise, it is permute-and-flip (McKenna & Sheldon 2020).
+
+    Formal guarantee: (2Δ/scale, 0)-differential privacy, if each score changes by at most Δ between neighbours.
+
+    Args:
+      scores: integers, [n].
+      scale: positive and finite.
+      noise: "gumbel" or "exponential".
+
+    Raises:
+      TypeError: if the scores are not an int64 array [n] with n ≥ 1.
+      ValueError: if the scale is not positive and finite.
+    """
+    if not (isinstance(scores, np.ndarray) and scores.dtype == np.int64 and scores.ndim == 1 and scores.size):
+        raise TypeError("the noisy maximum is of a one-dimensional array of int64 only")
+    if not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale must be positive and finite, got {scale}: use a larger epsilon")
+    dp = _opendp()
+    measure = {"gumbel": dp.zero_concentrated_divergence, "exponential": dp.max_divergence}[noise]()
+    space = dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.linf_distance(T=dp.i64)
+    return int(dp.m.make_noisy_max(*space, measure, scale=float(scale))(scores))

@@ -31,7 +31,14 @@ from kme_jax.privacy.calibration import (
 )
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import check_total
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, noise_of, proved_diameter, proved_distance
+from kme_jax.privacy.mechanisms import (
+    Mechanism,
+    NoisyEmbedding,
+    noise_of,
+    proved_diameter,
+    proved_distance,
+    proved_sensitivity,
+)
 
 _ROOM = 1e-3  # relative, of an ε
 _MAX_NOISE = 100  # the largest noise of a coordinate, in scales of the noise
@@ -78,16 +85,21 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
         require(m.relation == REPLACE_ONE, "continuous noise is for replace_one")
         largest, delta = proved_diameter(feature_map, m.delta)
         failure = feature_map.failure_probability if delta < m.delta else 0.0
-        choices = [(largest, failure), (feature_map.published_diameter, 0.0)]
         kind, size = noise_of(m.noise), feature_map.num_features
-        bounds = [(kind.sensitivity(diameter, size, integers=False) / m.num_rows, f) for diameter, f in choices]
-        follows = any(are_close(m.sensitivity, bound) and m.failure_probability == f for bound, f in bounds)
+        choices = [
+            (proved_sensitivity(kind, feature_map, largest, size, integers=False), failure),
+            (kind.sensitivity(feature_map.published_diameter, size, integers=False), 0.0),
+        ]
+        follows = any(
+            are_close(m.sensitivity, bound / m.num_rows) and m.failure_probability == f for bound, f in choices
+        )
         require(follows, "the sensitivity does not follow from the feature map")
         return
     integers = feature_map.integers(m.num_rows)
     largest, delta = proved_distance(integers, m.delta, m.relation)
     check_follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
-    sensitivity = noise_of(m.noise).sensitivity(largest, feature_map.num_features, integers=True)
+    kind = noise_of(m.noise)
+    sensitivity = proved_sensitivity(kind, integers, largest, feature_map.num_features, integers=True)
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
     failure = integers.failure_probability if delta < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")

@@ -7,6 +7,7 @@ from kme_jax.synthesis.quantised import Quantised, quantise
 from kme_jax.synthesis.reduced_set import greedy_preimages, joint_reduced_set, joint_reduced_sets, lasso_weights
 from kme_jax.synthesis.representation import represent
 from kme_jax.synthesis.sample import WeightedSample, uniform
+from kme_jax.synthesis.shrinkage import ShrunkEmbedding, shrink
 from kme_jax.synthesis.weights import (
     Candidate,
     RiskReport,
@@ -24,6 +25,7 @@ __all__ = [
     "PosteriorReport",
     "Quantised",
     "RiskReport",
+    "ShrunkEmbedding",
     "SolverReport",
     "WeightedSample",
     "adaptive_weights",
@@ -39,5 +41,6 @@ __all__ = [
     "posterior_mean",
     "quantise",
     "represent",
+    "shrink",
     "uniform",
 ]

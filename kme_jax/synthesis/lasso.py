@@ -32,7 +32,10 @@ _FIRST_ORDER_STEPS = 50
 _MANY_STEPS = 400
 _SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
 _MAX_NEWTON_STEPS = 40  # for each proximal point step
+_PATIENCE = 20  # proximal point steps without half the gap
+_FEW = 100  # weights that a working set may keep
 _MAX_ROUNDS = 100  # extensions of the working set
+_LEAST = 1e-3  # progress of a round, in units of the gap that is allowed
 _MAX_STEPS = 5000  # for each working set
 # Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite. So their diagonal is enlarged by this
 # share. The gradient at the current weights is exact, so this only shortens a step, as a proximal term does.
@@ -347,7 +350,8 @@ def _proximal_step(gram, inner, weights, penalty, length, accuracy) -> tuple[np.
 def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> tuple[np.ndarray, int]:
     """Minimises ½wᵀGw − cᵀw + λ‖w‖₁ within the working set, to a duality gap of ``allowed``.
 
-    First-order steps are taken as long as they make good progress. Proximal point steps of growing length follow.
+    First-order steps are taken as long as they make good progress. Proximal point steps of growing length follow. They
+    end when many of them in a row do not halve the gap: then rounding allows no more accuracy.
     """
     scale = max(float(gram.diagonal().max()), 1e-300)
     steps, length, longest = 0, _SHORTEST / scale, _LONGEST / scale
@@ -371,7 +375,8 @@ def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> t
         gap, steps = gap_of(weights, gradient(weights)), steps + taken
         if gap > 0.1 * before:
             break
-    while gap > allowed and steps < _MAX_STEPS:
+    best, waited = gap, 0
+    while gap > allowed and steps < _MAX_STEPS and waited < _PATIENCE:
         new, taken = _proximal_step(gram, inner, weights, penalty, length, 0.1 * allowed)
         steps += taken + 1
         before, after = (_value(w, inner, inner - gram @ w, penalty) for w in (weights, new))
@@ -380,6 +385,7 @@ def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> t
         else:  # the step was too long for the Newton method
             length /= 30
         gap = gap_of(weights, gradient(weights))
+        best, waited = (gap, 0) if gap < best / 2 else (best, waited + 1)
     return weights, steps
 
 
@@ -408,7 +414,7 @@ def _solve(problem: LeastSquares, weights, count, penalty, allowed):
         correlation, residual = problem.correlation(weights, count)
         primal, gap = problem.primal_and_gap(weights, residual, correlation, penalty)
         trace.append(primal)
-        if gap <= allowed or round_ == _MAX_ROUNDS or (round_ > 1 and not trace[-1] < trace[-2]):
+        if gap <= allowed or round_ == _MAX_ROUNDS or (round_ > 1 and not trace[-1] < trace[-2] - _LEAST * allowed):
             break  # converged, or rounding allows no more accuracy
         # A weight outside of the working set joins it if it violates |aᵀr| ≤ λ, the worst first.
         violation = np.abs(correlation)
@@ -430,7 +436,8 @@ def _solve(problem: LeastSquares, weights, count, penalty, allowed):
                     gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed
                 )
         weights[working] = solution
-        working = working[solution != 0]
+        if len(working) > _FEW:  # few weights all stay: if they left and came back, rounds would repeat
+            working = working[solution != 0]
         steps += taken
     return weights, SolverReport(np.asarray(trace), max(float(gap), 0.0), bool(gap <= allowed), steps)
 

@@ -455,7 +455,7 @@ def posterior_mean(
 
     Args:
       key: a JAX random key, independent of the noise and of the rows.
-      embedding: the noisy embedding μ̃ of a FourierMap or LatticeMap, with Gaussian noise.
+      embedding: the noisy embedding μ̃ of a FourierMap, LatticeMap or QuadratureMap, with Gaussian noise.
       proposal: public; it sets the prior of the atoms.
       num_atoms: K, with five different widths, or with one if K is not a multiple of five.
       num_trajectories: number of trajectories of each chain in each of 18 rounds. The last 6 rounds are used. If the
@@ -468,7 +468,7 @@ def posterior_mean(
       The posterior mean, and the report of the sampler.
 
     Raises:
-      ValueError: the map is not a FourierMap or LatticeMap, the noise is not Gaussian, the proposal has another number
+      ValueError: the map has no frequencies, the noise is not Gaussian, the proposal has another number
         of columns, or a count is below 1.
 
     Examples:
@@ -517,7 +517,7 @@ def sample_posterior(
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
         raise ValueError(
-            f"expected the noisy embedding of a FourierMap or LatticeMap, got {type(feature_map).__name__}: "
+            f"expected the noisy embedding of Fourier features (a FourierMap), got {type(feature_map).__name__}: "
             "adaptive_weights with points takes any map"
         )
     if mechanism.noise != "gaussian":

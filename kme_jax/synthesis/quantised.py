@@ -7,6 +7,9 @@ the point where it lowers the distance most. The distance then falls about as 1/
 Two things make it smaller here. Herding is needed only for what is left when each point has the whole part of n w_m
 rows. And when all rows are there, single rows move to other points for as long as this lowers the distance. Rows with
 few digits are chosen among the rounded points, so that the choice of rows makes up for a part of the rounding.
+
+Herding is for a sample that was released. Herding of private rows has no small sensitivity: one row can change every
+herded row, see "Herding of private rows" in docs/privacy.md.
 """
 
 from __future__ import annotations

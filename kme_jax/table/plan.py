@@ -1042,6 +1042,7 @@ class Largest:
     weight: int
 
     failure_probability = 0.0
+    l1_diameter = math.inf
     is_of_rows: ClassVar[bool] = True
     units = 1.0
     num_features = 2**36  # more than any map has that fits into memory

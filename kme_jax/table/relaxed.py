@@ -105,14 +105,42 @@ class Observed:
         return int(len(self.singles) * of_classes + self.singles.size + sum(map(np.count_nonzero, others)))
 
 
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
+
+
 def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
     """The softmax of the bins of each column. Sums over columns are products of matrices, whose gradients are fast."""
     columns = [jax.lax.stop_gradient(logits[..., i:j]) for i, j in itertools.pairwise(offsets)]
     largest = [jnp.broadcast_to(jnp.max(column, axis=-1, keepdims=True), column.shape) for column in columns]
     odds = jnp.exp(logits - jnp.concatenate(largest, axis=-1))
     of_column = np.repeat(np.eye(len(offsets) - 1, dtype=np.float32), np.diff(offsets), axis=0)
-    einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-    return odds * einsum("...c,dc->...d", 1 / einsum("...d,dc->...c", odds, of_column), of_column)
+    return odds * _einsum("...c,dc->...d", 1 / _einsum("...d,dc->...c", odds, of_column), of_column)
+
+
+@jax.custom_vjp
+def second_moments(
+    parts: Float[AnyArray, "classes K parts"], weights: Float[AnyArray, "classes K"]
+) -> Float[jax.Array, "classes parts parts"]:
+    """Σ_k w_k p_k p_kᵀ of each class, [T, F, F]. The gradient takes one product of matrices; JAX would take two.
+
+    Args:
+      parts: p, [T, K, F].
+      weights: w, [T, K].
+    """
+    return _einsum("tka,tk,tkb->tab", parts, weights, parts)
+
+
+def _second_moments_forward(parts, weights):
+    return second_moments(parts, weights), (parts, weights)
+
+
+def _second_moments_backward(residuals, gradient):
+    parts, weights = residuals
+    along = _einsum("tka,tab->tkb", parts, gradient + jnp.swapaxes(gradient, -1, -2))
+    return weights[..., None] * along, jnp.sum(parts * along, axis=-1) / 2
+
+
+second_moments.defvjp(_second_moments_forward, _second_moments_backward)
 
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
@@ -129,13 +157,12 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
         if "classes" in data:
             weights = data["classes"][:, None] * jax.nn.softmax(parameters["weights"], axis=1)
-        einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
-        of_unions = einsum("tka,ae->tke", probabilities, data["unions"])
+        of_unions = _einsum("tka,ae->tke", probabilities, data["unions"])
         parts = jnp.concatenate([probabilities, of_unions], axis=-1)
-        pairs = einsum("tka,tk,tkb->tab", parts, weights, parts)
-        singles = einsum("tk,tka->ta", weights, probabilities)
-        scores = einsum("tka,as->tks", probabilities, data["scores"])
-        products = einsum("tks,tk,tkr->sr", scores, weights, scores)
+        pairs = second_moments(parts, weights)
+        singles = _einsum("tk,tka->ta", weights, probabilities)
+        scores = _einsum("tka,as->tks", probabilities, data["scores"])
+        products = _einsum("tks,tk,tkr->sr", scores, weights, scores)
         misfit = (
             jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
             + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
@@ -143,8 +170,8 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
         if data["triples"].shape[0]:
-            signs = einsum("tka,ac->tkc", probabilities, data["signs"])
-            parities = einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
+            signs = _einsum("tka,ac->tkc", probabilities, data["signs"])
+            parities = _einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
             misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
         prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
         return (misfit + prior) / 2, misfit

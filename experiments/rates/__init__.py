@@ -1,0 +1,1 @@
+"""How fast errors decay, beside the rates that Balog et al. 2018 prove."""

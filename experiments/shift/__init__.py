@@ -1,0 +1,1 @@
+"""What if the public rows are a biased sample, or come from another population?"""
