@@ -39,11 +39,17 @@ GOOD_ENOUGH = 0.95
 _LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
 # Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less.
 _FIRST_RATE, _RATE = 0.05, 0.15
+# What the running means of Adam keep of a gradient, and of its square, in a step. The gradients are exact, so there is
+# no noise to average. With Adam's usual 0.999 for squares, steps stay short long after a start that was far off.
+_KEPT = 0.8
 _START_SPREAD = 1.0
 # Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
 _FINEST = 1e-7
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
-_PRIOR_PRECISION = 0.1  # of the logits; their prior mean is that of the one-way marginals
+# Precisions of the prior of logits: of their deviations from the mean, which is that of single columns, and of the
+# differences between the deviations of the classes.
+_PRIOR_PRECISION, _BETWEEN_CLASSES = 0.1, 3.0
+_START_BETWEEN = 0.1  # standard deviation of the part of a start that classes do not share
 
 
 @short_repr
@@ -150,7 +156,7 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
     The schedule has ``num_steps`` steps and starts with ``rate``. Also returns the sum of the squared errors of each
     fit before the last step, in units of σ.
     """
-    adam = optax.scale_by_adam()
+    adam = optax.scale_by_adam(_KEPT, _KEPT)
 
     def loss(parameters):
         probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
@@ -173,7 +179,9 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
             signs = _einsum("tka,ac->tkc", probabilities, data["signs"])
             parities = _einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
             misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
-        prior = _PRIOR_PRECISION * jnp.sum(jnp.square(parameters["logits"] - data["base"]))
+        deviations = parameters["logits"] - data["base"]
+        between = deviations - jnp.mean(deviations, axis=0, keepdims=True)
+        prior = _PRIOR_PRECISION * jnp.sum(jnp.square(deviations)) + _BETWEEN_CLASSES * jnp.sum(jnp.square(between))
         return (misfit + prior) / 2, misfit
 
     def one(parameters, moments, step):
@@ -226,10 +234,14 @@ def fit(
     """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
 
     The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
-    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. Fits from
-    different starts are combined into one mixture. Noise leaves many tables possible, and the mean of several fits is
-    closer to the private table than a single fit. There are many small fits, or fewer large ones if there is little
-    noise or there are many classes, see :func:`choose_num_fits`.
+    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. A relaxed row
+    of each class stands beside one of every other class, and the prior says that they deviate from their means in a
+    similar way: columns mostly depend on each other in all classes alike. So all classes together tell how, and a rare
+    class is not left alone with its noise. Where counts are known well, they decide.
+
+    Fits from different starts are combined into one mixture. Noise leaves many tables possible, and the mean of several
+    fits is closer to the private table than a single fit. There are many small fits, or fewer large ones if there is
+    little noise or there are many classes, see :func:`choose_num_fits`.
 
     A fit goes on in rounds until its mean squared error is what noise alone would have (Morozov's discrepancy
     principle), or until it falls no more. Beyond this a fit would follow the noise. So little noise needs more rounds.
@@ -277,9 +289,10 @@ def fit(
         data["classes"] = single(observed.classes / observed.classes.sum())
     for name in ("singles_sigma", "pairs_precision"):
         data[name] = data[name][None]
-    spread = single(_START_SPREAD) * np.asarray(
-        random.normal(key, (num_fits, num_classes, each, num_bins), jnp.float32)
-    )
+    shapes = [(num_fits, 1, each, num_bins), (num_fits, num_classes, each, num_bins)]
+    parts = [random.normal(k, shape, jnp.float32) for k, shape in zip(jax.random.split(key), shapes, strict=True)]
+    shared, own = map(np.asarray, parts)
+    spread = single(_START_SPREAD) * (single(math.sqrt(1 - _START_BETWEEN**2)) * shared + single(_START_BETWEEN) * own)
     start = single(np.log(totals / totals.sum()))[:, None]
     parameters = {
         "logits": data["base"][None] + spread,
