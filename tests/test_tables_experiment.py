@@ -151,6 +151,10 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     assert first["mean"] == pytest.approx(2 / noise)
     assert first["bias"] == first["quantile"] == pytest.approx(2 / x.std())
     assert first["sd"] == second["sd"] == pytest.approx(1)
+    share = rho / 3 / 2  # a mean and a mean square around 50; a row moves the square by at most 50² / 1000
+    of_square, of_mean = 50**2 / 1000 / np.sqrt(2 * share), 100 / 1000 / np.sqrt(2 * share)
+    of_variance = np.hypot(of_square, 2 * (x.mean() - 50) * of_mean)
+    assert first["sd_noise"] == pytest.approx(of_variance / (2 * x.var()))
     (pair,) = errors["pairs"]
     assert pair["correlation"] == pytest.approx(-1)
     assert pair["slopes"] == pytest.approx([-1, -1])
@@ -436,13 +440,13 @@ def test_bias_is_what_remains_of_the_errors_of_many_releases(tmp_path):
     config.validate()
     result = bias.run(config, lambda name, folder: _load(name, folder, 0), make)
     assert len(result["cells"]) == 4
-    lines = [line.split(" | ") for line in bias.markdown(result).splitlines()[2:]]
-    assert [(line[1], line[-2]) for line in lines] == [
+    lines = [[cell.strip() for cell in line.split("|")] for line in bias.markdown(result).splitlines()[2:]]
+    assert [(line[2], line[6]) for line in lines] == [
         ("size", "yes"),
         ("wealth", "no"),
         ("all, 4 releases", "1 of 2"),
     ]
-    assert float(lines[1][4]) == pytest.approx(100 * 95 / 289, rel=0.1)  # percent of the SD; some are at the bound
+    assert float(lines[1][5]) == pytest.approx(100 * 95 / 289, rel=0.1)  # percent of the SD; some are at the bound
     assert bias.run(config, lambda name, folder: _load(name, folder, 0), None)["cells"] == result["cells"]
     with pytest.raises(InputError, match="--num_releases"):
         dataclasses.replace(config, num_releases=1).validate()

@@ -28,7 +28,7 @@ from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from experiments.tables import datasets
-from experiments.tables.numbers import number_errors
+from experiments.tables.numbers import PRECISE, number_errors, percent
 from experiments.tables.releases import protective_delta, release
 from kme_jax import PrivacyBudget
 
@@ -106,8 +106,8 @@ def _verdict(units: np.ndarray, deviations: np.ndarray) -> str:
 def markdown(result: dict[str, Any]) -> str:
     """The result as a table of Markdown: a line for each column, and one for each data set."""
     lines = [
-        "| table | column | error of the mean | bias | bias, % of the SD | holds | SD |",
-        "|---|---|---|---|---|---|---|",
+        "| table | column | error of the mean | bias | bias, % of the SD | holds | SD | noise of a direct SD |",
+        "|---" * 8 + "|",
     ]
     for dataset in dict.fromkeys(cell["dataset"] for cell in result["cells"]):
         releases = [cell["columns"] for cell in result["cells"] if cell["dataset"] == dataset]
@@ -115,7 +115,7 @@ def markdown(result: dict[str, Any]) -> str:
             name: [column for columns in releases for column in columns if column["name"] == name]
             for name in dict.fromkeys(column["name"] for columns in releases for column in columns)
         }
-        squares, ratios, holding = [], [], 0
+        squares, ratios, noises, holding = [], [], [], 0
         for name, columns in by_name.items():
             units, deviations, sds = (
                 np.array([column[field] for column in columns]) for field in ("mean", "bias", "sd")
@@ -123,14 +123,18 @@ def markdown(result: dict[str, Any]) -> str:
             error = units.std(ddof=1) / np.sqrt(len(units)) if len(units) > 1 else np.nan
             verdict = _verdict(units, deviations)
             bias = f"{units.mean():+.2f} ± {error:.2f} | {100 * deviations.mean():+.2f}"
-            line = f"{np.sqrt(np.mean(units**2)):.2f} | {bias} | {verdict} | × {sds.mean():.3f}"
+            noises.append(np.mean([column["sd_noise"] for column in columns]))
+            line = f"{np.sqrt(np.mean(units**2)):.2f} | {bias} | {verdict} | × {sds.mean():.3f} | {percent(noises[-1])}"
             lines.append(f"| {dataset} | {name} | {line} |")
             squares.append(np.mean(units**2))
             ratios.append(np.mean(np.abs(sds - 1)))
             holding += verdict == "yes"
+        judged = np.asarray(noises) <= PRECISE
+        of_judged = f", {np.mean(np.asarray(ratios)[judged]):.1%} if judged" if judged.any() else ""
         lines.append(
             f"| {dataset} | all, {len(releases)} releases | {np.sqrt(np.mean(squares)):.2f} | | "
-            f"| {holding} of {len(by_name)} | off by {np.mean(ratios):.1%} |"
+            f"| {holding} of {len(by_name)} | off by {np.mean(ratios):.1%}{of_judged} "
+            f"| {np.median(noises):.1%} (median) |"
         )
     return "\n".join(lines)
 

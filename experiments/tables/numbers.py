@@ -21,7 +21,7 @@ from kme_jax.table.evaluate import QUANTILES, covariance, numeric_values
 from kme_jax.table.schema import Schema
 
 _STRONGEST = 10  # pairs whose correlations and slopes are compared
-_PRECISE = 0.05  # largest relative noise of a direct covariance for which a pair is judged
+PRECISE = 0.05  # largest relative noise of a direct answer for which a release is judged
 
 
 def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, budget: PrivacyBudget) -> dict[str, Any]:
@@ -35,8 +35,9 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, bu
 
     Returns:
       "columns": for each numeric column "name"; "mean", the error in units of a direct noisy mean with ρ / C; "bias",
-      the same error in units of the private standard deviation; "sd", the ratio of standard deviations; and
-      "quantile", the largest error of five quantiles, in private standard deviations. "pairs": for each of the ten most
+      the same error in units of the private standard deviation; "sd", the ratio of standard deviations; "sd_noise", the
+      relative standard deviation of a direct noisy standard deviation with ρ / C; and "quantile", the largest error of
+      five quantiles, in private standard deviations. "pairs": for each of the ten most
       correlated pairs of numbers "names"; "correlation" and "slopes", the ratios to the private ones; and "noise", the
       standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
     """
@@ -65,8 +66,19 @@ def _column(column: Column, tables: list[np.ndarray], num_rows: int, rho: float)
         "mean": difference / noise,
         "bias": difference / sd,
         "sd": float(synthetic.std()) / sd,
+        "sd_noise": _sd_noise(column, private, num_rows, rho),
         "quantile": float(np.abs(quantiles).max()) / sd,
     }
+
+
+def _sd_noise(column: Column, private: np.ndarray, num_rows: int, rho: float) -> float:
+    """The relative noise of a standard deviation from a noisy mean and a noisy mean square, with half of ρ each.
+
+    Values are taken around the middle of their bounds, so that squares are as small as possible. To first order.
+    """
+    radius, distance = (column.upper - column.lower) / 2, float(private.mean()) - (column.upper + column.lower) / 2
+    noise = radius / num_rows / math.sqrt(rho)  # of a sum of numbers from 0 to 1, times the radius
+    return math.hypot(radius * noise, 2 * distance * 2 * noise) / (2 * float(private.var()))
 
 
 def _pairs(
@@ -97,7 +109,8 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
       "columns", the worst mean first: for each column "name"; "mean", the root mean square error; "bias", the mean
-      error, in units of the noise; "bias_in_sd", the same in private standard deviations; "sd" and "quantile", means.
+      error, in units of the noise; "bias_in_sd", the same in private standard deviations; "sd", "sd_noise" and
+      "quantile", means.
       "pairs", the worst first: "names", "correlation" and "slopes", means; and "noise".
     """
     columns: dict[str, list[dict[str, Any]]] = {}
@@ -118,6 +131,7 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
             "bias": mean(records, "mean"),
             "bias_in_sd": mean(records, "bias"),
             "sd": mean(records, "sd"),
+            "sd_noise": mean(records, "sd_noise"),
             "quantile": mean(records, "quantile"),
         }
         for name, records in columns.items()
@@ -139,11 +153,12 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def columns_markdown(result: dict[str, Any], most: int = 12) -> str:
     """The worst columns of every ε as a table. Only its head for results without numbers."""
-    table = ["| ε | column | error of the mean | bias | bias, SD | SD | quantiles |", "|---|---|---|---|---|---|---|"]
+    head = "| ε | column | error of the mean | bias | bias, SD | SD | noise of a direct SD | quantiles |"
+    table = [head, "|---" * 8 + "|"]
     for epsilon, numbers in _releases(result):
         for column in numbers["columns"][:most]:
             errors = f"{column['mean']:.2f} | {column['bias']:+.2f} | {column['bias_in_sd']:+.3f}"
-            shape = f"× {column['sd']:.3f} | {column['quantile']:.3f}"
+            shape = f"× {column['sd']:.3f} | {percent(column['sd_noise'])} | {column['quantile']:.3f}"
             table.append(f"| {epsilon} | {column['name']} | {errors} | {shape} |")
     return "\n".join(table)
 
@@ -154,10 +169,14 @@ def pairs_markdown(result: dict[str, Any], most: int = 12) -> str:
     for epsilon, numbers in _releases(result):
         for pair in numbers["pairs"][:most]:
             slopes = " and ".join(f"× {slope:.2f}" for slope in pair["slopes"])
-            noise = f"{pair['noise']:.1%}{'' if pair['noise'] <= _PRECISE else ' (not judged)'}"
             names = " and ".join(pair["names"])
-            table.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {noise} |")
+            table.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {percent(pair['noise'])} |")
     return "\n".join(table)
+
+
+def percent(noise: float) -> str:
+    """The relative noise of a direct answer, and whether it is too much for a judgement."""
+    return f"{noise:.1%}{'' if noise <= PRECISE else ' (not judged)'}"
 
 
 def _releases(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
