@@ -176,6 +176,7 @@ def _observed_behind(rng, table, sigma):
         None,
         *no_scores,
         *no_triples,
+        zeros,
     )
 
 
@@ -224,13 +225,28 @@ def test_classes_share_how_columns_depend_on_each_other(rng):
         assert (distances[1] < 0.25 * noise) == (not opposite)
 
 
+def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
+    """Then noise is smoothed away that would be kept between categories without order."""
+    left, right = np.arange(8) / 7, np.arange(12) / 11
+    ridge = np.exp(-4 * np.square(left[:, None] - right))
+    table = 10_000 * ridge[None] / ridge.sum()
+    observed, errors = _observed_behind(rng, table, 40.0), []
+    linked = np.ones(20)
+    linked[[7, 19]] = 0  # the last bin of each column
+    for neighbours in (np.zeros(20), linked):
+        told = dataclasses.replace(observed, neighbours=neighbours)
+        fitted = relaxed.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
+        errors.append(np.abs(_fitted(10_000, *fitted) - table).sum())
+    assert errors[1] < 0.7 * errors[0]
+
+
 def _observed_of(num_classes, num_bins, noise):
     zeros, precision = np.zeros(num_bins), np.full((num_bins, num_bins), 1 / noise)
     pairs, counts = np.zeros((num_classes, num_bins, num_bins)), np.ones((num_classes, num_bins))
     return Observed(
         (0, num_bins), 10_000, counts, counts, zeros + 1, zeros, zeros, np.zeros((num_bins, 0)), pairs, precision,
         None, np.zeros((num_bins, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((num_bins, 2)),
-        np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0),
+        np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0), zeros,
     )  # fmt: skip
 
 
@@ -358,7 +374,7 @@ def test_a_counted_class_survives_noise(classes):
     observed = Observed(
         (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, np.zeros((4, 0)), pairs, precision, classes,
         np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0),
-        np.zeros(0),
+        np.zeros(0), zeros,
     )  # fmt: skip
     weights, _ = relaxed.fit(jax.random.key(0), observed, num_fits=4, num_relaxed=4, num_steps=150)
     assert weights.sum() == pytest.approx(1)

@@ -356,7 +356,7 @@ def test_a_fit_has_no_limits(num_rows):
         observed = relaxed.Observed(
             (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, np.zeros((4, 0)), pairs, precision,
             np.full(1, float(num_rows)), np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
-            np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0),
+            np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0), totals,
         )  # fmt: skip
         weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
         assert weights.sum() == pytest.approx(1)

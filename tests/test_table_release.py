@@ -801,6 +801,36 @@ def test_numbers_of_few_values_have_products(monkeypatch):
     assert released == pytest.approx(private, abs=0.1)  # of a small fit
 
 
+def test_a_weak_correlation_beside_strong_ones_is_kept():
+    """A price follows an area, and weakly a year, and area and year are independent. Rows of a fit follow the area."""
+    rng = np.random.default_rng(0)
+    area, year = rng.normal(size=(2, 40_000))
+    rows = {"price": area + 0.13 * year + 0.3 * rng.normal(size=40_000), "area": area, "year": year}
+    rows |= {"income": area + 0.5 * rng.normal(size=40_000), "rooms": area + 0.4 * rng.normal(size=40_000)}
+    schema = Schema(tuple(Numeric(name, -6, 6) for name in rows))
+    release = release_table(pa.table(rows), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
+    private, released = (np.corrcoef(table["price"], table["year"])[0, 1] for table in (rows, release.table))
+    assert private > 0.12
+    assert released == pytest.approx(private, abs=0.04)  # by the fit alone it was 0.06 too small
+    moments = release.measurement.measured[NAMES[2]].feature_map.moments
+    assert (0, 2) not in [moment.columns for moment in moments]  # no product of the two was measured
+
+
+def test_frequent_values_are_like_none_beside_them():
+    rng = np.random.default_rng(0)
+    amounts = np.where(rng.random(20_000) < 0.6, 0, rng.exponential(100, 20_000))
+    rows = pa.table({"amount": amounts, "age": rng.uniform(0, 100, 20_000), "town": rng.choice(["a", "b"], 20_000)})
+    schema = Schema((Numeric("amount", 0, 1000), Numeric("age", 0, 100), Categorical("town", ("a", "b"))))
+    measurement = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
+    layout, plan, measured = measurement.layout, measurement.plan, measurement.measured
+    singles = plans.Singles.read(layout, measured["single columns"])
+    parts = (measured.get(name) for name in NAMES[1:])
+    neighbours = observe(layout, plan, singles, *parts, 20_000).neighbours
+    of_amount, of_age, _ = (int(bins.max()) + 1 for bins in plan.bins)
+    expected = [0, *[1] * (of_amount - 2), 0, *[1] * (of_age - 1), 0, 0, 0]
+    np.testing.assert_array_equal(neighbours, expected)
+
+
 def test_a_long_thin_tail_is_not_cut_off():
     """No part of the tail stands out of the noise, but all cells together have N rows."""
     rng = np.random.default_rng(0)

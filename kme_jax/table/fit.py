@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 
 import jax
@@ -29,6 +28,7 @@ from kme_jax.table.plan import (
     class_sizes,
     map_of,
     narrow_moments,
+    parts_of,
     sigma,
     triple_counts,
 )
@@ -39,27 +39,7 @@ from kme_jax.table.tilt import Moments, cell_scores, tilted
 # and the distance of the count of a class from its estimate that noise hardly explains.
 _KNOWN, _CONTRADICTS = 4.0, 3.0
 _MULTIPLE = 8  # of triples in a fit
-
-
-def _unions(plan: Plan) -> tuple[list[slice], list[slice], Float[np.ndarray, "bins unions"]]:
-    """Where the bins and the unions of each column are among the parts, and which bins are in which union [D, E].
-
-    Bins that the plan leaves as they are have no unions of their own.
-    """
-    ends = np.cumsum([0, *(int(bins.max()) + 1 for bins in plan.bins)])
-    bins = [slice(int(i), int(j)) for i, j in itertools.pairwise(ends)]
-    places, columns, size = [], [], int(ends[-1])
-    for place, union in zip(bins, plan.unions, strict=True):
-        number = int(union.max()) + 1
-        if np.array_equal(union, np.arange(len(union))):
-            places.append(place)
-            continue
-        members = np.zeros((int(ends[-1]), number))
-        members[np.arange(place.start, place.stop), union] = 1
-        places.append(slice(size, size + number))
-        columns.append(members)
-        size += number
-    return bins, places, np.concatenate([np.zeros((int(ends[-1]), 0)), *columns], axis=1)
+_FREQUENT = 3.0  # the count of a frequent bin, in units of the mean count of the bins of its column
 
 
 def _pairs(
@@ -103,7 +83,7 @@ def observe(
       pairs: the third measurement, or None.
       num_rows: N.
     """
-    of_bins, of_unions, unions = _unions(plan)
+    of_bins, of_unions, unions = parts_of(plan)
     offsets = [0, *(place.stop for place in of_bins)]
     counts: list[Float[np.ndarray, "classes _"]] = [
         np.stack([np.bincount(bins, row) for row in of_classes])
@@ -139,7 +119,29 @@ def observe(
         _classes(layout, singles, coarse, pairs, num_rows),
         *_products(layout, plan, singles, offsets, pairs),
         *_parities(layout, plan, pairs),
+        _neighbours(layout, plan, prior),
     )
+
+
+def _neighbours(
+    layout: Layout, plan: Plan, prior: Sequence[Float[np.ndarray, "classes _"]]
+) -> Float[np.ndarray, "bins"]:
+    """1 where a bin and the next one are alike neighbours on the scale of an ordered column, 0 elsewhere, [D].
+
+    A bin with far more rows than others, such as that of people without an income, is like none beside it.
+
+    Args:
+      layout: of the columns.
+      plan: the bins.
+      prior: for each column, estimated counts of every class and bin, [T, B].
+    """
+    parts = []
+    for j, counts in zip(layout.columns, (counts.sum(0) for counts in prior), strict=True):
+        number = len(counts) - layout.binnings[j].missing
+        is_alike = (np.arange(len(counts)) < number) & (counts <= _FREQUENT * counts.sum() / max(number, 1))
+        is_alike &= layout.binnings[j].ordered
+        parts.append(is_alike & np.append(is_alike[1:], False))
+    return np.concatenate(parts).astype(float)
 
 
 def _classes(
@@ -445,7 +447,7 @@ def synthesise(
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
     rows = RelaxedRows(weights, single, observed.offsets, tuple(leaves), layout.split, parities=parities)
     rows = rows.raked(shares_of_bins) if layout.numbers else rows
-    return rows if pairs is None else dependent(rows, layout, pairs, seed)
+    return rows if pairs is None else dependent(rows, layout, plan, observed, pairs, seed)
 
 
 def _with_moments(

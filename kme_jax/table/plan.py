@@ -841,6 +841,29 @@ def choose_pairs(
     return sorted(order[: least + int(np.argmin(errors[least - 1 :]))].tolist())
 
 
+def parts_of(plan: Plan) -> tuple[list[slice], list[slice], Float[np.ndarray, "bins unions"]]:
+    """Where the bins and the unions of each column are among the parts, and which bins are in which union, [D, E].
+
+    Parts are the bins of all columns, followed by the unions.
+
+    Bins that the plan leaves as they are have no unions of their own.
+    """
+    ends = np.cumsum([0, *(int(bins.max()) + 1 for bins in plan.bins)])
+    bins = [slice(int(i), int(j)) for i, j in itertools.pairwise(ends)]
+    places, columns, size = [], [], int(ends[-1])
+    for place, union in zip(bins, plan.unions, strict=True):
+        number = int(union.max()) + 1
+        if np.array_equal(union, np.arange(len(union))):
+            places.append(place)
+            continue
+        members = np.zeros((int(ends[-1]), number))
+        members[np.arange(place.start, place.stop), union] = 1
+        places.append(slice(size, size + number))
+        columns.append(members)
+        size += number
+    return bins, places, np.concatenate([np.zeros((int(ends[-1]), 0)), *columns], axis=1)
+
+
 def wide_columns(layout: Layout, plan: Plan) -> list[int]:
     """Positions in ``layout.columns`` of columns whose bins have so many cells that the noise of the cells adds up."""
     sizes = [

@@ -48,7 +48,7 @@ _FINEST = 1e-7
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 # Precisions of the prior of logits: of their deviations from the mean, which is that of single columns, and of the
 # differences between the deviations of the classes.
-_PRIOR_PRECISION, _BETWEEN_CLASSES = 0.1, 3.0
+_PRIOR_PRECISION, _BETWEEN_CLASSES, _BETWEEN_NEIGHBOURS = 0.1, 3.0, 0.5
 _START_BETWEEN = 0.1  # standard deviation of the part of a start that classes do not share
 
 
@@ -82,6 +82,7 @@ class Observed:
       triples: three columns each, int64 [n, 3].
       parities: noisy sums over all rows of the product of the signs of three columns, [n].
       parities_precision: 1/σ of ``parities``, [n].
+      neighbours: 1 where a bin and the next one are neighbours on the scale of an ordered column, 0 elsewhere, [D].
     """
 
     offsets: tuple[int, ...]
@@ -102,6 +103,7 @@ class Observed:
     triples: Int64[np.ndarray, "triples 3"]
     parities: Float[np.ndarray, "triples"]
     parities_precision: Float[np.ndarray, "triples"]
+    neighbours: Float[np.ndarray, "bins"]
 
     @property
     def num_observations(self) -> int:
@@ -181,7 +183,12 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
             misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
         deviations = parameters["logits"] - data["base"]
         between = deviations - jnp.mean(deviations, axis=0, keepdims=True)
-        prior = _PRIOR_PRECISION * jnp.sum(jnp.square(deviations)) + _BETWEEN_CLASSES * jnp.sum(jnp.square(between))
+        steps = deviations[..., 1:] - deviations[..., :-1]
+        prior = (
+            _PRIOR_PRECISION * jnp.sum(jnp.square(deviations))
+            + _BETWEEN_CLASSES * jnp.sum(jnp.square(between))
+            + _BETWEEN_NEIGHBOURS * jnp.sum(data["neighbours"] * jnp.square(steps))
+        )
         return (misfit + prior) / 2, misfit
 
     def one(parameters, moments, step):
@@ -198,6 +205,15 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
 
     state, misfits = jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))
     return state, misfits[-1]
+
+
+def _start_factor(neighbours: Float[np.ndarray, "bins"]) -> Float[np.ndarray, "bins bins"]:
+    """A matrix A [D, D] for which A z is a draw of the prior of one relaxed row, scaled to variances of 1, if z is
+    standard normal."""
+    steps = np.sqrt(_BETWEEN_NEIGHBOURS) * neighbours[:-1, None] * np.diff(np.eye(len(neighbours)), axis=0)
+    covariance = np.linalg.inv(_PRIOR_PRECISION * np.eye(len(neighbours)) + steps.T @ steps)
+    scales = np.sqrt(np.diag(covariance))
+    return np.linalg.cholesky(covariance / np.outer(scales, scales))
 
 
 def choose_num_fits(observed: Observed, max_entries: int) -> int:
@@ -285,13 +301,14 @@ def fit(
     }
     data |= {"base": single(base)[:, None], "rows": single(observed.num_rows)}
     data["triples"] = observed.triples
+    data["neighbours"] = single(observed.neighbours[None, None, None, :-1])[0]
     if observed.classes is not None:
         data["classes"] = single(observed.classes / observed.classes.sum())
     for name in ("singles_sigma", "pairs_precision"):
         data[name] = data[name][None]
     shapes = [(num_fits, 1, each, num_bins), (num_fits, num_classes, each, num_bins)]
     parts = [random.normal(k, shape, jnp.float32) for k, shape in zip(jax.random.split(key), shapes, strict=True)]
-    shared, own = map(np.asarray, parts)
+    shared, own = (np.asarray(part) @ single(_start_factor(observed.neighbours)).T for part in parts)
     spread = single(_START_SPREAD) * (single(math.sqrt(1 - _START_BETWEEN**2)) * shared + single(_START_BETWEEN) * own)
     start = single(np.log(totals / totals.sum()))[:, None]
     parameters = {
