@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, estimate, release_table
-from kme_jax.analysis import Estimate, bootstrap
+from kme_jax.analysis import Estimate, Estimates, bootstrap
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Sums
@@ -68,7 +68,11 @@ def test_an_interval_has_its_level():
     unknown = Estimate.of(1.0, math.inf, 0.9, method="bootstrap")
     assert (unknown.low, unknown.high) == (-math.inf, math.inf)
     assert json.loads(json.dumps(unknown.to_json(), allow_nan=False))["high"] is None
-    assert str(normal) == "1 ± 2, 95 % [-2.92, 4.92]"
+    assert str(normal) == "1, 95 % interval [-2.92, 4.92], standard error 2"
+    assert normal.within(0.0, 3.0) == dataclasses.replace(normal, low=0.0, high=3.0)
+    several = Estimates({"f": normal, "m": few})
+    assert str(several).splitlines() == [f"f: {normal}", f"m: {few}"]
+    assert several.to_pandas().loc["f"].to_list() == [normal.value, 2.0, normal.low, normal.high]
     for level in (0.0, 1.0, 95, math.nan):
         with pytest.raises(ValueError, match="between 0 and 1"):
             Estimate.of(1.0, 2.0, level, method="direct")

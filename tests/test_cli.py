@@ -19,6 +19,7 @@ from kme_jax import (
     Gaussian,
     Ledger,
     Release,
+    __version__,
     cli,
     load,
 )
@@ -192,7 +193,7 @@ def test_evaluate(place, capsys):
     assert found["correlation_error"] == pytest.approx(abs(np.corrcoef(x.T)[0, 1] - correlation))
     assert 0 < found["distance"] < 0.5
     assert "0.31415926" not in text
-    assert cli.main(["evaluate", "old", "--against=rows.npy", "--no-distance"]) == 0
+    assert cli.main(["evaluate", "old", "--against=rows.npy", "--no_distance"]) == 0
 
 
 @pytest.mark.long
@@ -240,11 +241,11 @@ def test_a_plan_estimates_errors(capsys):
 
 
 def test_plan(capsys):
-    assert cli.main([*PLAN, "--no-errors", "--json"]) == 0
+    assert cli.main([*PLAN, "--no_errors", "--json"]) == 0
     little, much = json.loads(capsys.readouterr().out)
     assert little["sigma"] > 10 * much["sigma"]
     assert little["noise_norm"] == pytest.approx(little["sigma"] * little["num_features"] ** 0.5)
-    assert cli.main([*PLAN, "--no-errors", "--public_points=20"]) == 0
+    assert cli.main([*PLAN, "--no-errors", "--public-points=20"]) == 0
     text = capsys.readouterr().out
     assert "3000 rows of 1 columns" in text
     assert "mean" not in text
@@ -316,6 +317,12 @@ def test_rows_of_a_generator(name, columns, tmp_path_factory, tmp_path, monkeypa
         assert cli.main(["sample", folder, *words]) == 2
         assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s.csv", "s.npz"]
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"kme-jax {__version__}\n")
 
 
 def test_every_command_has_help(capsys):
@@ -409,7 +416,7 @@ BAD = {
     "bounds too wide for floats": (_command(lower="0,-1.7e308", upper="1,1.7e308"), "bounds of b"),
     "bounds of different length": (_command(upper="1"), "as many lower as upper"),
     "a bound too many": (_command(lower="0,0,0", upper="1,1,1"), "one pair for each of 2 columns"),
-    "a column too many": (_command(columns=None, words=["--no-header"]), "line 1 has 3 cells, expected 2"),
+    "a column too many": (_command(columns=None, words=["--no_header"]), "line 1 has 3 cells, expected 2"),
     "a column too few": (_command(columns="a", lower="0", upper="1", file="rows.npy"), "1 names"),
     "epsilon 0": (_command(epsilon=0), "epsilon must be positive"),
     "epsilon negative": (_command(epsilon=-1), "epsilon must be positive"),
@@ -504,7 +511,7 @@ BAD = {
         "something else",
         lambda place: zipfile.ZipFile(place / "t.npz", "w").writestr("rows.txt", "1 2"),
     ),
-    "names that are numbers": (_command(columns="0.1,0.2"), "--no-header"),
+    "names that are numbers": (_command(columns="0.1,0.2"), "--no_header"),
     "show a measurement": (
         ["show", "measured"],
         "kme-jax synthesise measured",
@@ -534,7 +541,7 @@ BAD = {
         _forged(weights=np.full(40, -0.5)),
     ),
     "evaluate against nothing": (["evaluate", "old", "--against=none.csv"], "no such file"),
-    "evaluate against other columns": (["evaluate", "old", "--against=points.csv", "--no-header"], "3 cells"),
+    "evaluate against other columns": (["evaluate", "old", "--against=points.csv", "--no_header"], "3 cells"),
     "evaluate into the release": (
         ["evaluate", "old", "--against=rows.csv", "--output=old/errors.json"],
         "NOT PRIVATE",
@@ -639,7 +646,7 @@ def test_files_follow_the_umask_and_errors_are_for_the_curator_alone(place, umas
     try:
         assert cli.main(_command()) == 0
         assert cli.main(["sample", "out", "--output=s.csv"]) == 0
-        assert cli.main(["evaluate", "out", "--against=rows.csv", "--output=e.json", "--no-distance"]) == 0
+        assert cli.main(["evaluate", "out", "--against=rows.csv", "--output=e.json", "--no_distance"]) == 0
     finally:
         os.umask(before)
     files = [*(place / "out").iterdir(), place / "s.csv"]

@@ -163,7 +163,7 @@ finally:
 def test_the_command_keeps_its_programs(tmp_path):
     """The second run compiles nothing, finds the same, and is as quiet."""
     folder = tmp_path / "cache"
-    plan = ["plan", "--num_rows=1000", "--dim=1", "--epsilon=1", "--delta=1e-6", "--num_features=100", "--no-errors"]
+    plan = ["plan", "--num_rows=1000", "--dim=1", "--epsilon=1", "--delta=1e-6", "--num_features=100", "--no_errors"]
     runs = [_python("-c", COUNTED, *plan, KME_JAX_CACHE_DIR=folder) for _ in range(2)]
     for run in runs:
         assert (run.returncode, run.stderr) == (0, "")

@@ -45,6 +45,8 @@ def _of_points():
             "ask for fewer conditions",
         ),
         (lambda: measure_table(TABLE, list(SCHEMA.columns), budget=BUDGET), "expected a Schema, got a list"),
+        (lambda: kme_jax.release_table(TABLE, "schema.json", budget=BUDGET), r"a str: write .* Schema.read\(PATH\)"),
+        (lambda: kme_jax.release_table(TABLE, SCHEMA, budget=1.0), r"got 1.0: write PrivacyBudget\("),
         (lambda: measure_table(TABLE, SCHEMA, budget=BUDGET, spending="my.ledger"), "expected a Spending, got a str"),
         (lambda: Schema(SCHEMA.columns[0]), "expected a list of columns"),
         (lambda: Schema(["age"]), "expected a list of columns"),

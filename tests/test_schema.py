@@ -527,7 +527,6 @@ BAD_COLUMNS = [
         {"kind": "datetime", "lower": "2024-01-01", "upper": "2025-01-01", "resolution": "week"},
         "resolution must be one",
     ),
-    ({"kind": "datetime", "lower": "2024-01-01", "upper": "2025-01-01"}, "resolution is not given: fill in day, hour"),
     *(
         ({"kind": x}, "unknown kind .*free text and identifiers cannot be released: remove")
         for x in ("text", "id", 3, [])

@@ -20,6 +20,7 @@ from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
+from kme_jax.table.conditions import ranges_of
 from kme_jax.table.fit import observe
 from kme_jax.table.marginals import means, total_variation
 from kme_jax.table.measure import measure_table, release_table
@@ -367,6 +368,18 @@ def test_conditional_samples_are_those_that_all_rows_have(made):
 def test_bad_conditions(made, where, message):
     with pytest.raises(ValueError, match=message):
         made[0].sample(10, where=where)
+
+
+def test_conditions_may_be_joined():
+    """A value may have the word "and" in it, too."""
+    schema = Schema((Numeric("age", 0, 99, integer=True), Categorical("team", ("Tick and Tock", "others"))))
+    joined = ranges_of(schema, ["age>=18 AND age<65"])
+    assert joined == ranges_of(schema, ["age>=18", "age<65"])
+    assert ranges_of(schema, ["team=Tick and Tock"]) == {1: [(0, 1)]}
+    with pytest.raises(ValueError, match="team: 'Tick and Tack' is not one of its values"):
+        ranges_of(schema, ["team=Tick and Tack"])
+    with pytest.raises(ValueError, match="condition 'age<old': column age: 'old' is no number"):
+        ranges_of(schema, ["age>=18 and age<old"])
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kme_jax.analysis.answers import estimate
 from kme_jax.analysis.distances import mmd
-from kme_jax.analysis.estimates import Estimate
+from kme_jax.analysis.estimates import Estimate, Estimates
 from kme_jax.analysis.independence import independence_test
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.analysis.posterior import PosteriorDraws, posterior_draws
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConditionalMean",
     "Estimate",
+    "Estimates",
     "PosteriorDraws",
     "TestResult",
     "conditional_mean",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
-from kme_jax.analysis.estimates import Estimate, check_level
+from kme_jax.analysis.estimates import Estimate, Estimates, check_level
 from kme_jax.analysis.point_queries import PointsQuery
 from kme_jax.analysis.posterior import PosteriorDraws, check_has_posterior, posterior_draws
 from kme_jax.points.release import Measurement, Release
@@ -29,7 +29,7 @@ def estimate(
     replicates: PosteriorDraws | Bootstrap | None = None,
     seed: int = 0,
     progress: Progress | bool = False,
-) -> Estimate | dict[str, Estimate]:
+) -> Estimate | Estimates:
     """The answer to a question about the private rows, with an interval. Nothing is spent.
 
     *Points* have one method, *posterior*: any statistic of the distributions that explain the noisy embedding up to its
@@ -63,7 +63,8 @@ def estimate(
 
     Returns:
       An estimate; or one for each value of the column after "by", by the text of the value; or one for each coefficient
-      of a regression, by its name. Values that noise hides from the method *direct* are left out.
+      of a regression, by its name. Several are a dictionary that prints as a line for each, and has ``to_pandas``.
+      Values that noise hides from the method *direct* are left out.
 
     Raises:
       ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;

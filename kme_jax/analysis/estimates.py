@@ -72,16 +72,41 @@ class Estimate:
             return cls(value, math.inf, -math.inf, math.inf, level, bias, method, population)
         return cls(value, standard_error, value - half, value + half, level, bias, method, population)
 
+    def within(self, lowest: float, highest: float) -> Estimate:
+        """The estimate whose interval ends where the statistic cannot be. The value itself is not moved."""
+        low, high = (min(max(end, lowest), highest) for end in (self.low, self.high))
+        return dataclasses.replace(self, low=low, high=high)
+
     def __str__(self) -> str:
         if math.isnan(self.value):
             return "no answer: no rows of the release count"
         ends = f"[{html.number(self.low)}, {html.number(self.high)}]"
-        return f"{html.number(self.value)} ± {html.number(self.standard_error)}, {100 * self.level:g} % {ends}"
+        error = html.number(self.standard_error)
+        return f"{html.number(self.value)}, {100 * self.level:g} % interval {ends}, standard error {error}"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values. Numbers that are not finite are None."""
         fields = dataclasses.asdict(self)
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+
+
+class Estimates(dict[str, Estimate]):
+    """Estimates by the value of a group, or by the name of a coefficient. It prints as a line for each."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {estimate}" for name, estimate in self.items())
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with a row for each estimate: "value", "standard_error", "low" and "high".
+
+        Raises:
+          ModuleNotFoundError: if pandas is not installed.
+        """
+        import pandas  # not needed otherwise
+
+        fields = ("value", "standard_error", "low", "high")
+        rows = [[getattr(estimate, field) for field in fields] for estimate in self.values()]
+        return pandas.DataFrame(rows, index=list(self), columns=list(fields))
 
 
 def check_level(level: float) -> float:

@@ -43,7 +43,7 @@ from jaxtyping import Float64
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.estimates import Estimate, check_level, number_of
+from kme_jax.analysis.estimates import Estimate, Estimates, check_level, number_of
 from kme_jax.domain import NormalProposal, unit_box
 from kme_jax.points.release import Measurement, Release
 from kme_jax.privacy.budget import check_integer
@@ -126,7 +126,7 @@ class PosteriorDraws:
                 population=population,
                 degrees=len(drawn) - 1,
             )
-        return estimates[""] if list(estimates) == [""] else estimates
+        return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
 def posterior_draws(

@@ -28,7 +28,7 @@ import pyarrow as pa
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.estimates import Estimate, check_level, number_of
+from kme_jax.analysis.estimates import Estimate, Estimates, check_level, number_of
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
 from kme_jax.table import balance
@@ -85,7 +85,7 @@ class Bootstrap:
             return {name: number_of(value) for name, value in named.items()}
 
         estimates = self.estimates(of_rows, level)
-        return estimates[""] if list(estimates) == [""] else estimates
+        return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
     def estimates(
         self, statistics: Callable[[pa.Table], Mapping[Any, float]], level: float = 0.95

@@ -12,10 +12,11 @@ from jaxtyping import Int64
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
-from kme_jax.analysis.estimates import Estimate, check_level
+from kme_jax.analysis.estimates import Estimate, Estimates, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
 from kme_jax.analysis.sums import Answer, Sums
+from kme_jax.table.columns import Numeric
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
 
@@ -30,13 +31,13 @@ def answers(
     replicates: Bootstrap | None = None,
     seed: int = 0,
     progress: Progress | bool = False,
-) -> Estimate | dict[str, Estimate]:
+) -> Estimate | Estimates:
     """The answer to a question about the private rows of a table. See ``kme_jax.estimate``."""
     query = check_query(release, text, method)
     check_level(level)
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
-        return found[""] if list(found) == [""] else found
+        return found[""] if list(found) == [""] else Estimates(found)
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -50,7 +51,7 @@ def answers(
         return query.answer(release.schema, release.schema.encode(table))
 
     estimates = replicates.estimates(of_rows, level)
-    return estimates[""] if list(estimates) == [""] else estimates
+    return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
 def check_query(release: TableRelease, text: str, method: str) -> Query:
@@ -106,7 +107,8 @@ def direct_estimates(
         errors = {} if codes is None else _sampling_errors(measurement, codes, of_group, named)
         for name, one in named.items():
             if one is not None:
-                found[name] = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
+                estimated = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
+                found[name] = estimated.within(*_possible(measurement.schema, query))
     if not found:
         others, known = _others(measurement, query)
         reason = (
@@ -117,6 +119,19 @@ def direct_estimates(
         )
         raise ValueError(f"query {query.text!r}: {reason}")
     return found
+
+
+def _possible(schema: Schema, query: Query) -> tuple[float, float]:
+    """The smallest and the largest value that the statistic can have by the schema."""
+    if query.statistic == "share":
+        return 0.0, 1.0
+    if query.statistic == "correlation":
+        return -1.0, 1.0
+    column = None if query.column is None else schema.columns[schema.index(query.column)]
+    if isinstance(column, Numeric) and query.statistic in ("mean", "sd"):
+        lower, upper = column.lower, column.upper
+        return (lower, upper) if query.statistic == "mean" else (0.0, (upper - lower) / 2)
+    return -math.inf, math.inf
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from absl.flags import argparse_flags
 
+from kme_jax._version import __version__
 from kme_jax.cli.commands import COMMANDS
 from kme_jax.cli.errors import InputError
 
@@ -66,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line, with a parser for each command."""
     parser = _Parser(prog="kme-jax", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
+    parser.add_argument("--version", action="version", version=f"kme-jax {__version__}", help="Show the version.")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         command = importlib.import_module(f"kme_jax.cli.commands.{name}")
@@ -96,12 +98,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for word in _before_dashes(arguments):
         if word.startswith("--") and word.endswith("=--"):  # argparse would read it as a flag without a value
             raise InputError(f"{word}: -- is not a value")
-    return make_parser().parse_args(list(arguments))
+    return make_parser().parse_args(_with_underscores(arguments))
 
 
 def wants_trace(arguments: Sequence[str]) -> bool:
     """Whether --debug is among the words. The other words may be invalid."""
     return "--debug" in _before_dashes(arguments)
+
+
+def _with_underscores(arguments: Sequence[str]) -> list[str]:
+    """The words, with _ for - in names of flags: both spellings mean the same."""
+    words, before = list(arguments), len(_before_dashes(arguments))
+    for i, word in enumerate(words[:before]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            words[i] = f"--{name[2:].replace('-', '_')}{equals}{value}"
+    return words
 
 
 def _before_dashes(arguments: Sequence[str]) -> list[str]:

@@ -13,9 +13,9 @@ RELATIONS = ("replace_one", "add_remove")  # of ``kme_jax.privacy.budget``, whos
 
 
 def add_file_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --no-header and --array."""
+    """Adds --no_header and --array."""
     parser.add_argument(
-        "--no-header",
+        "--no_header",
         dest="header",
         action="store_false",
         help="For a .csv file without a header line: its first line is a row.",

@@ -127,8 +127,18 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def check_budget(budget: Any) -> None:
+    """Raises ValueError if it is no budget."""
+    if not isinstance(budget, PrivacyBudget):
+        raise ValueError(
+            f"budget: expected a PrivacyBudget, got {_shown(budget)}: write PrivacyBudget(epsilon=1.0, delta=1e-6)"
+        )
+
+
 def check_replace_one(budget: PrivacyBudget) -> None:
-    """Raises ValueError if the relation is add_remove. What calls this function uses the number of rows as public."""
+    """Raises ValueError if the relation is add_remove, or it is no budget. What calls this function uses the number of
+    rows as public."""
+    check_budget(budget)
     if budget.relation != REPLACE_ONE:
         raise ValueError(f"relation: only tables are released under {budget.relation}; here N is public")
 

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Literal
 
-from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.privacy.budget import PrivacyBudget, check_budget
 
 Calibration = Literal["analytic", "classical"]
 
@@ -73,6 +73,7 @@ def gaussian_noise_multiplier(budget: PrivacyBudget, calibration: Calibration = 
       >>> print(f"{gaussian_noise_multiplier(budget):.3f}, {gaussian_noise_multiplier(budget, 'classical'):.3f}")
       4.225, 5.299
     """
+    check_budget(budget)
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
         raise ValueError("delta = 0 is not possible with Gaussian noise: give delta > 0 or use the Laplace mechanism")

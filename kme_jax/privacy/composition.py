@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from kme_jax._numerics.registry import storable
-from kme_jax.privacy.budget import MAX_EPSILON, REPLACE_ONE, PrivacyBudget, Relation
+from kme_jax.privacy.budget import MAX_EPSILON, REPLACE_ONE, PrivacyBudget, Relation, check_budget
 from kme_jax.privacy.calibration import (
     fine_delta,
     fine_rho,
@@ -63,7 +63,11 @@ class Composition:
         Args:
           budget: (ε, δ).
           failure_probability: the sum of the failure probabilities of the maps to be measured.
+
+        Raises:
+          ValueError: it is no budget.
         """
+        check_budget(budget)
         within = _within(budget, failure_probability)
         fine = takes_fine_noise(within)
         rho, tau = (fine_rho(within), largest_discreteness(within)) if fine else (zcdp_rho(within), None)

@@ -800,7 +800,7 @@ class Datetime(Column):
 
     Examples:
       >>> from kme_jax import Datetime
-      >>> day = Datetime("day", "2025-01-01", "2025-12-31", resolution="day")
+      >>> day = Datetime("day", "2025-01-01", "2025-12-31")
       >>> day.num_values
       365
     """
@@ -809,7 +809,7 @@ class Datetime(Column):
     name: str
     lower: str
     upper: str
-    resolution: str
+    resolution: str = "day"
     nullable: bool = False
     default: str | None = None
 

@@ -10,6 +10,7 @@ from kme_jax.table.columns import MISSING, Column
 from kme_jax.table.schema import Schema
 
 _COMPARED = re.compile(r"\s*(.+?)\s*(?:>=|<=|!=|==|=|>|<)")
+_AND, _OR = re.compile(r"\s+and\s+", re.IGNORECASE), re.compile(r" or ", re.IGNORECASE)
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
@@ -18,37 +19,66 @@ def ranges_of(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple
 
     Args:
       schema: of the columns.
-      conditions: such as "age>=65", see ``TableRelease.sample``.
+      conditions: such as "age>=65" or "age>=65 and sex=Female", see ``TableRelease.sample``.
 
     Raises:
       ValueError: a condition cannot be read.
     """
     allowed: dict[int, list[tuple[int, int]]] = {}
     for text in conditions:
-        # Names may contain any characters. So the longest name is taken that starts the condition and is followed by a
-        # comparison.
-        matches = [(n, _CONDITION.match(text.strip()[len(n) :])) for n in schema.names if text.strip().startswith(n)]
-        name, match = max((pair for pair in matches if pair[1]), key=lambda pair: len(pair[0]), default=("", None))
-        if match is None:
-            unknown = _COMPARED.match(text)
-            if unknown:
-                raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
-            raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
-        column, comparison, value = schema.columns[schema.index(name)], match[1], match[2]
-        if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
-            raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
-        try:
-            ranges = _ranges_of_comparison(column, comparison, value)
-        except ValueError as error:
-            if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
-                raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
-            hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
-            hint = "; give each condition by itself" if re.search(r" (and|or) ", value, re.IGNORECASE) else hint
-            raise ValueError(f"condition {text!r}: {error}{hint}") from None
-        before = allowed.get(schema.index(name), [(0, column.num_codes)])
-        both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
-        allowed[schema.index(name)] = [(low, high) for low, high in both if low < high]
+        for j, ranges in _ranges_of_text(schema, text):
+            before = allowed.get(j, [(0, schema.columns[j].num_codes)])
+            both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
+            allowed[j] = [(low, high) for low, high in both if low < high]
     return allowed
+
+
+def _ranges_of_text(schema: Schema, text: str) -> list[tuple[int, list[tuple[int, int]]]]:
+    """For each condition of a text, a column and its ranges of codes. There may be "and" between conditions.
+
+    A value may have this word in it. So a text that can be read as one condition is one.
+    """
+    try:
+        return [_ranges_of_condition(schema, text)]
+    except ValueError:
+        parts = _AND.split(text)
+        if len(parts) == 1 or not all(_parts(schema, part) for part in parts):
+            raise
+    return [_ranges_of_condition(schema, part) for part in parts]
+
+
+def _parts(schema: Schema, text: str) -> tuple[str, str, str] | None:
+    """The column, the comparison and the value of one condition; None if it is none.
+
+    Names may contain any characters. So the longest name is taken that starts the condition and is followed by a
+    comparison.
+    """
+    text = text.strip()
+    matches = [(name, _CONDITION.match(text[len(name) :])) for name in schema.names if text.startswith(name)]
+    found = [(name, match[1], match[2]) for name, match in matches if match]
+    return max(found, key=lambda parts: len(parts[0]), default=None)
+
+
+def _ranges_of_condition(schema: Schema, text: str) -> tuple[int, list[tuple[int, int]]]:
+    """The column of one condition, and the ranges of codes that meet it."""
+    parts = _parts(schema, text)
+    if parts is None:
+        unknown = _COMPARED.match(text)
+        if unknown:
+            raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
+        raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
+    name, comparison, value = parts
+    column = schema.columns[schema.index(name)]
+    if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
+        raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
+    try:
+        return schema.index(name), _ranges_of_comparison(column, comparison, value)
+    except ValueError as error:
+        if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
+            raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
+        hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
+        hint = "; give each condition by itself, or write and between them" if _OR.search(value) else hint
+        raise ValueError(f"condition {text!r}: {error}{hint}") from None
 
 
 def _ranges_of_comparison(column: Column, comparison: str, value: str) -> list[tuple[int, int]]:

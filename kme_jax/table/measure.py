@@ -21,7 +21,7 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
-from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer, check_num_rows
+from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_budget, check_integer, check_num_rows
 from kme_jax.privacy.calibration import takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
@@ -350,6 +350,7 @@ def release_table(
       >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
       True
     """
+    check_budget(budget)
     source = source if isinstance(source, TableSource) else open_table(source, schema)
     if budget.relation == REPLACE_ONE:
         source.check_size()

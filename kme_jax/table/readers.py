@@ -25,7 +25,7 @@ from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS
 from kme_jax.table.formats.base import Reader
 from kme_jax.table.formats.memory import MemoryReader, table_of_frame
-from kme_jax.table.schema import Schema
+from kme_jax.table.schema import Schema, check_schema
 
 
 def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
@@ -137,6 +137,7 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; a row of a
         .csv file has another number of cells than its header line; the table is not from a .csv file, and the schema
         has two categories that are the same number or time.
+      ValueError: it is no schema.
 
     Examples:
       >>> import pyarrow as pa
@@ -146,6 +147,7 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       >>> source.num_rows
       3
     """
+    check_schema(schema)
     return TableSource(open_reader(data), schema)
 
 

@@ -46,7 +46,7 @@ from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.report import MeasuredCells, report
-from kme_jax.table.schema import Schema
+from kme_jax.table.schema import Schema, check_schema
 
 MAX_COLUMNS = 200
 MAX_ROWS = 10**9
@@ -58,8 +58,7 @@ NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if it is no schema, or has too many columns, or the target is not one of them."""
-    if not isinstance(schema, Schema):
-        raise ValueError(f"schema: expected a Schema, got a {type(schema).__name__}: write Schema([...])")
+    check_schema(schema)
     if len(schema.columns) > MAX_COLUMNS:
         raise ValueError(
             f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}; remove some"
@@ -328,9 +327,9 @@ class TableRelease:
         Args:
           num_rows: number of rows.
           seed: of the sampling.
-          where: conditions that every row meets, such as "age>=65" or "sex=Female". Comparisons are =, !=, <, <=, > and
-            >=. A missing value meets "=missing", and "!=" of any other value. Values are read as cells are: "true" is
-            the category "True".
+          where: conditions that every row meets, such as "age>=65" or "age>=65 and sex=Female". Comparisons are =, !=,
+            <, <=, > and >=. A missing value meets "=missing", and "!=" of any other value. Values are read as cells
+            are: "true" is the category "True".
           weighted: whether rows have weights, with sum 1, in a last column "weight". A small weighted sample shows more
             of what is rare.
 

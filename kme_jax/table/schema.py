@@ -246,6 +246,14 @@ class Schema:
         write_json(path, self.to_json())
 
 
+def check_schema(schema: Any) -> None:
+    """Raises ValueError if it is no schema."""
+    if not isinstance(schema, Schema):
+        raise ValueError(
+            f"schema: expected a Schema, got a {type(schema).__name__}: write Schema([...]) or Schema.read(PATH)"
+        )
+
+
 def write_json(path: str | os.PathLike, document: dict[str, Any]) -> None:
     """Writes a schema or the draft of one to a new .json file, one column in each line.
 

@@ -27,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     sizes.add_file_flags(parser)
     parser.add_argument("--output", metavar="FILE", help="Also write the errors to a new .json file. NOT PRIVATE.")
     parser.add_argument(
-        "--no-distance",
+        "--no_distance",
         dest="distance",
         action="store_false",
         help="For columns of numbers: leave out the distance Δ, which takes N² evaluations of the kernel.",
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, Any], str]:
     """The errors, and the same as text."""
-    for name, is_set in {"no-header": not args.header, "array": args.array, "no-distance": not args.distance}.items():
+    for name, is_set in {"no_header": not args.header, "array": args.array, "no_distance": not args.distance}.items():
         if is_set:
             raise InputError(f"--{name} does not apply to a table")
     from kme_jax.table.evaluate import describe_table, evaluate_table

@@ -14,7 +14,7 @@ DESCRIPTION = """Show how large the noise will be, for one ε or several, and ho
 probability will be.
 
 The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. With
---no-errors it shows the noise alone, at once."""
+--no_errors it shows the noise alone, at once."""
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
@@ -35,7 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "the default of --length. For points in clusters, the default of kme-jax release is shorter.",
     )
     model.add_flags(parser)
-    parser.add_argument("--no-errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
+    parser.add_argument("--no_errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 

@@ -239,7 +239,7 @@ def _release_table(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None:
             raise InputError(f"--{name} does not apply with --schema")
     if not args.header:
-        raise InputError("--no-header does not apply with --schema: the file needs the names of its columns")
+        raise InputError("--no_header does not apply with --schema: the file needs the names of its columns")
     from kme_jax.table.measure import measure_table
     from kme_jax.table.readers import open_table
     from kme_jax.table.release import check_columns
@@ -287,7 +287,7 @@ def _release_points(args: argparse.Namespace) -> None:
     if args.header and args.columns and all(map(_is_number, args.columns)):
         raise InputError(
             "--columns expects names, which are published, and got numbers: if the file has no header line, give "
-            "--no-header"
+            "--no_header"
         )
     budget = sizes.budget(args.epsilon, args.delta)
     num_features = model.num_features(args)

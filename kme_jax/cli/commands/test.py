@@ -83,7 +83,7 @@ def _public_rows(args: argparse.Namespace, release: Any) -> Any:
         raise InputError(f"{args.other} has a ledger, so it is private: a test of private rows is not private")
     print(f"this result is public only if {args.other} is", file=sys.stderr)
     if not is_of_points(release):
-        for name, is_set in {"no-header": not args.header, "array": args.array}.items():
+        for name, is_set in {"no_header": not args.header, "array": args.array}.items():
             if is_set:
                 raise InputError(f"--{name} does not apply to a table")
         return args.other

@@ -35,7 +35,8 @@ class Reader(abc.ABC):
     def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
         self.label, names = label, [name.strip() for name in names]
         if not all(names):
-            raise FileError(f"{label}: column {names.index('') + 1} has no name")
+            hint = "pandas writes no such column with to_csv(index=False)"
+            raise FileError(f"{label}: column {names.index('') + 1} has no name; {hint}")
         places: dict[str, int] = {}
         for place, name in enumerate(names, 1):  # errors show no name: the first line may be private and no header
             if (first := places.setdefault(name, place)) != place:
