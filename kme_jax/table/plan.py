@@ -84,7 +84,7 @@ _STRONG, _CLEARLY = 0.15, 2.0
 # the third measurement than this. It is never less than the smaller one, which earlier versions had.
 _PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 3.0, 0.3, 0.04
 # Numbers of rows that are missing within a margin, in units of its noise: to look further, and to go on.
-_LOST, _STILL_LOST = 2.0, 1.0
+_LOST, _STILL_LOST = 3.0, 1.0
 _AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
 _MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
