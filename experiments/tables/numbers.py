@@ -158,7 +158,8 @@ def columns_markdown(result: dict[str, Any], most: int = 12) -> str:
     for epsilon, numbers in _releases(result):
         for column in numbers["columns"][:most]:
             errors = f"{column['mean']:.2f} | {column['bias']:+.2f} | {column['bias_in_sd']:+.3f}"
-            shape = f"× {column['sd']:.3f} | {percent(column['sd_noise'])} | {column['quantile']:.3f}"
+            noise = percent(column["sd_noise"]) if "sd_noise" in column else "–"  # results of earlier versions
+            shape = f"× {column['sd']:.3f} | {noise} | {column['quantile']:.3f}"
             table.append(f"| {epsilon} | {column['name']} | {errors} | {shape} |")
     return "\n".join(table)
 
