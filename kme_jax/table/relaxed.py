@@ -47,7 +47,7 @@ _START_SPREAD = 1.0
 _FINEST = 1e-7
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 # Precisions of the prior of logits: of their deviations from the mean, which is that of single columns, and of the
-# differences between the deviations of the classes.
+# differences between the deviations of the classes, and of neighbouring bins.
 _PRIOR_PRECISION, _BETWEEN_CLASSES, _BETWEEN_NEIGHBOURS = 0.1, 3.0, 0.5
 _START_BETWEEN = 0.1  # standard deviation of the part of a start that classes do not share
 
@@ -253,7 +253,8 @@ def fit(
     likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. A relaxed row
     of each class stands beside one of every other class, and the prior says that they deviate from their means in a
     similar way: columns mostly depend on each other in all classes alike. So all classes together tell how, and a rare
-    class is not left alone with its noise. Where counts are known well, they decide.
+    class is not left alone with its noise. Neighbouring bins of an ordered column deviate in a similar way, too. Where
+    counts are known well, they decide.
 
     Fits from different starts are combined into one mixture. Noise leaves many tables possible, and the mean of several
     fits is closer to the private table than a single fit. There are many small fits, or fewer large ones if there is
