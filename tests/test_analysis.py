@@ -18,7 +18,7 @@ from kme_jax.analysis.sums import Sums
 from kme_jax.analysis.tables import direct_estimates
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy import NoisyEmbedding
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.measure import measure_table
 from kme_jax.table.plan import sigma
 from kme_jax.table.release import COUNT, NAMES
@@ -45,7 +45,7 @@ def _people(rng, num_rows):
 @pytest.fixture(scope="module", autouse=True)
 def _quick_fits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
         yield
 
 

@@ -17,7 +17,7 @@ from kme_jax import Ledger, cli, load
 from kme_jax._numerics.text import printable
 from kme_jax.cli import parsing
 from kme_jax.privacy import statement
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.evaluate import describe_table
 from kme_jax.table.readers import write_table
@@ -97,7 +97,7 @@ def place(tmp_path_factory):
     (folder / "bad.ledger").write_text("not a ledger\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(relaxed, "fit", _no_fit)
+        patch.setattr(mixture, "fit", _no_fit)
         words = ["--schema=schema.json", "--epsilon=1", "--delta=1e-4", "--output=table", "--ledger=known.ledger"]
         assert cli.main(["release", "rows.csv", *words]) == 0
         words = ["--columns=x,y", "--lower=0,0", "--upper=1,1", "--epsilon=1", "--delta=1e-4", "--output=points"]
@@ -247,7 +247,7 @@ def _run(words, place, capsys, before):
 @pytest.fixture
 def inside(place, monkeypatch):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    monkeypatch.setattr(mixture, "fit", _no_fit)
     return place
 
 

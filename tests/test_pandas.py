@@ -10,7 +10,7 @@ import pytest
 
 import kme_jax
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.table import Categorical, Datetime, Numeric, Ordinal, Schema, relaxed, release_table
+from kme_jax.table import Categorical, Datetime, Numeric, Ordinal, Schema, mixture, release_table
 
 SCHEMA = Schema(
     (
@@ -123,7 +123,7 @@ def test_one_row_decides_no_type(name, cell):
 
 
 def test_one_row_decides_no_type_of_a_release(monkeypatch):
-    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=2))
+    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=2))
     names = ["visits", "smokes"]
     schema, types = (
         Schema([SCHEMA.columns[SCHEMA.index(name)] for name in names]),

@@ -32,7 +32,7 @@ from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.privacy.statement import describe
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import Categorical, Numeric, Schema, measure_table, open_table, relaxed
+from kme_jax.table import Categorical, Numeric, Schema, measure_table, mixture, open_table
 from kme_jax.table import plan as plans
 from kme_jax.table.release import COUNT, NAMES
 from tests import artifacts
@@ -62,7 +62,7 @@ def _people(num_rows, seed=0):
 
 @pytest.fixture(autouse=True)
 def _quick_fits(monkeypatch):
-    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=20))
+    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=20))
 
 
 @pytest.mark.parametrize("relation", ["", "add", "ADD_REMOVE", None, 1, ["add_remove"]])

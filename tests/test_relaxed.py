@@ -1,14 +1,13 @@
 import dataclasses
 import itertools
 
-import jax
 import numpy as np
 import pytest
 
-from kme_jax.table import balance, relaxed
+from kme_jax.table import balance
 from kme_jax.table.conditional import ConditionalRows, conditioned
 from kme_jax.table.dependence import without_negative_eigenvalues
-from kme_jax.table.relaxed import Leaves, Observed, Parities, RelaxedRows
+from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
 
 # Columns: 0 with 6 codes in 2 bins, 1 is the split with two classes, 2 with 9 codes in 3 bins.
 _FIRST = Leaves(np.asarray([0, 2, 3]), np.asarray([2, 3, 6]), np.asarray([0, 0, 1]), np.asarray([[0.5, 0.5, 1.0]] * 2))
@@ -141,147 +140,6 @@ def test_no_class_without_a_split(rng, rows):
     assert np.abs(found - joint).sum() / 2 < 0.015
 
 
-def _behind_noise(rng, num_classes, sigma):
-    """Two dependent columns of 8 and 12 bins: their table of counts, the noise, and what is observed."""
-    num_rows = 10_000
-    truth = rng.dirichlet(np.ones(3), size=(num_classes, 20))  # three kinds of rows
-    kinds = rng.dirichlet(np.full(3, 5.0), size=num_classes) / num_classes
-    left, right = (part / part.sum(1, keepdims=True) for part in (truth[:, :8], truth[:, 8:]))
-    table = num_rows * np.einsum("tk,tak,tbk->tab", kinds, left, right)
-    observed = _observed_behind(rng, table, sigma)
-    return table, observed.pairs[:, :8, 8:] - table, observed
-
-
-def _observed_behind(rng, table, sigma):
-    """What is observed of a table of counts of two columns of 8 and 12 bins, [T, 8, 12], behind noise."""
-    num_classes, num_rows = len(table), round(table.sum())
-    offsets, noise = (0, 8, 20), sigma * rng.normal(size=table.shape)
-    pairs, precision = np.zeros((num_classes, 20, 20)), np.zeros((20, 20))
-    pairs[:, :8, 8:], precision[:8, 8:] = table + noise, 1 / sigma
-    singles = np.concatenate([table.sum(2), table.sum(1)], axis=1) + 10 * rng.normal(size=(num_classes, 20))
-    no_scores = np.zeros((20, 0)), np.zeros((0, 0)), np.zeros((0, 0))
-    no_triples = np.zeros((20, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0)
-    zeros = np.zeros(20)
-    return Observed(
-        offsets,
-        num_rows,
-        singles,
-        singles,
-        np.full(20, 10.0),
-        zeros,
-        zeros,
-        np.zeros((20, 0)),
-        pairs,
-        precision,
-        None,
-        *no_scores,
-        *no_triples,
-        zeros,
-    )
-
-
-@pytest.mark.parametrize(
-    "num_classes", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)]
-)
-def test_fits_find_tables_behind_noise(rng, num_classes):
-    """Two dependent columns of 8 and 12 bins: closer to the truth than the noise is."""
-    num_rows = 10_000
-    table, noise, observed = _behind_noise(rng, num_classes, 60.0)
-    calls, sizes = [], {"num_fits": 4, "num_relaxed": 20, "num_steps": 150}
-    key = jax.random.key(0)
-    weights, probabilities = relaxed.fit(key, observed, **sizes, progress=lambda *work: calls.append(work))
-    assert weights.sum() == pytest.approx(1)
-    np.testing.assert_allclose(probabilities[..., :8].sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(probabilities[..., 8:].sum(-1), 1, atol=1e-5)
-    found = _fitted(num_rows, weights, probabilities)
-    assert np.sqrt(np.mean(np.square(found - table))) < 0.9 * np.sqrt(np.mean(np.square(noise)))
-    assert calls[-1][0] == calls[-1][1]
-    calls.clear()
-    one_after_another = {"max_entries": 1, "progress": lambda *work: calls.append(work)}
-    apart = _fitted(num_rows, *relaxed.fit(jax.random.key(0), observed, **sizes, **one_after_another))
-    assert np.sqrt(np.mean(np.square(apart - found))) < 0.02 * np.sqrt(np.mean(np.square(noise)))  # rounding differs
-    assert [done for done, _ in calls] == list(range(30, 601, 30))
-
-
-def _fitted(num_rows, weights, probabilities):
-    """The counts of pairs of the bins of both columns, [T, 8, 12]."""
-    return num_rows * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
-
-
-def test_classes_share_how_columns_depend_on_each_other(rng):
-    """A rare class has the dependence of the others where its own noise hides it, and its own where it does not."""
-    shared = np.outer(np.full(8, 1.0), np.full(12, 1.0)) + 3 * np.outer(np.arange(8) < 4, np.arange(12) < 6)
-    shared += 3 * np.outer(np.arange(8) >= 4, np.arange(12) >= 6)
-    for opposite in (False, True):
-        rare = shared[:, ::-1] if opposite else shared
-        table = np.stack([9500 * shared / shared.sum(), 500 * rare / rare.sum()])
-        distances = []
-        for sigma in (0.5, 20.0):
-            observed = _observed_behind(rng, table, sigma)
-            fitted = relaxed.fit(jax.random.key(0), observed, num_fits=4, num_relaxed=40, num_steps=300)
-            distances.append(np.abs(_fitted(10_000, *fitted)[1] - table[1]).sum() / 1000)
-        assert distances[0] < 0.05
-        noise = np.abs(20 * rng.normal(size=table[1].shape)).sum() / 1000
-        assert (distances[1] < 0.25 * noise) == (not opposite)
-
-
-def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
-    """Then noise is smoothed away that would be kept between categories without order."""
-    left, right = np.arange(8) / 7, np.arange(12) / 11
-    ridge = np.exp(-4 * np.square(left[:, None] - right))
-    table = 10_000 * ridge[None] / ridge.sum()
-    observed, errors = _observed_behind(rng, table, 40.0), []
-    linked = np.ones(20)
-    linked[[7, 19]] = 0  # the last bin of each column
-    for neighbours in (np.zeros(20), linked):
-        told = dataclasses.replace(observed, neighbours=neighbours)
-        fitted = relaxed.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
-        errors.append(np.abs(_fitted(10_000, *fitted) - table).sum())
-    assert errors[1] < 0.7 * errors[0]
-
-
-def _observed_of(num_classes, num_bins, noise):
-    zeros, precision = np.zeros(num_bins), np.full((num_bins, num_bins), 1 / noise)
-    pairs, counts = np.zeros((num_classes, num_bins, num_bins)), np.ones((num_classes, num_bins))
-    return Observed(
-        (0, num_bins), 10_000, counts, counts, zeros + 1, zeros, zeros, np.zeros((num_bins, 0)), pairs, precision,
-        None, np.zeros((num_bins, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((num_bins, 2)),
-        np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0), zeros,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("num_classes", "noise", "max_entries", "num_fits"),
-    [(1, 60.0, 1 << 26, 16), (2, 60.0, 1 << 26, 16), (2, 4.0, 1 << 26, 8), (5, 60.0, 1 << 26, 6),
-     (16, 60.0, 1 << 26, 2), (5, 4.0, 1 << 26, 3), (2, 60.0, 1300, 6), (2, 60.0, 1, 4)],
-)  # fmt: skip
-def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
-    """Few large fits for many classes, for little noise, and where many do not fit into memory."""
-    observed = _observed_of(num_classes, 10, noise)
-    assert relaxed.choose_num_fits(observed, max_entries) == num_fits
-
-
-def test_second_moments_and_their_gradient(rng):
-    parts, weights, direction = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3)), rng.normal(size=(2, 4, 4))
-
-    def moments(parts, weights):
-        return np.einsum("tka,tk,tkb->tab", parts, weights, parts)
-
-    np.testing.assert_allclose(relaxed.second_moments(parts, weights), moments(parts, weights), rtol=1e-4, atol=1e-5)
-    of_parts, of_weights = jax.grad(
-        lambda *arguments: (relaxed.second_moments(*arguments) * direction).sum(), argnums=(0, 1)
-    )(parts, weights)
-    there, width = np.ones_like(parts[0, 0]), 1e-6
-    for t, k in itertools.product(range(2), range(3)):
-        step = np.zeros_like(weights)
-        step[t, k] = width
-        slope = (moments(parts, weights + step) - moments(parts, weights - step)) / (2 * width)
-        assert of_weights[t, k] == pytest.approx((slope * direction).sum(), rel=1e-4, abs=1e-4)
-        step = step[..., None] * there
-        slope = (moments(parts + step, weights) - moments(parts - step, weights)) / (2 * width)
-        assert of_parts[t, k].sum() == pytest.approx((slope * direction).sum(), rel=1e-4, abs=1e-4)
-
-
 @pytest.mark.parametrize("num_rows", [1, 2, 5000])
 def test_balanced_samples_have_the_same_columns_and_closer_pairs(num_rows, rng):
     """Two relaxed rows, three columns of 12, 5 and 40 values, of which the last has wide leaves."""
@@ -361,55 +219,6 @@ def test_very_large_samples_are_only_drawn(size, monkeypatch):
     monkeypatch.setattr(RelaxedRows, "sample_with_source", lambda *_: nothing)
     monkeypatch.setattr(balance.Exchange, "create", lambda *_: pytest.fail("values are exchanged"))
     assert len(balance.sample(rows, num_rows, 0)) == 0
-
-
-@pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), np.asarray([900.0, 100.0])])
-def test_a_counted_class_survives_noise(classes):
-    """Noise of pairs that is negative for a class would take all of its rows away."""
-    num_rows, noise = 1000, 300.0
-    pairs, precision = np.zeros((2, 4, 4)), np.zeros((4, 4))
-    pairs[0, :2, 2:], pairs[1, :2, 2:], precision[:2, 2:] = 400.0, -300.0, 1 / noise
-    prior = np.asarray([[450.0] * 4, [50.0] * 4])
-    zeros, sigmas = np.zeros(4), np.full(4, 10 * noise)
-    observed = Observed(
-        (0, 2, 4), num_rows, prior, prior, sigmas, zeros, zeros, np.zeros((4, 0)), pairs, precision, classes,
-        np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0),
-        np.zeros(0), zeros,
-    )  # fmt: skip
-    weights, _ = relaxed.fit(jax.random.key(0), observed, num_fits=4, num_relaxed=4, num_steps=150)
-    assert weights.sum() == pytest.approx(1)
-    if classes is None:
-        assert weights[1].sum() < 0.01
-    else:
-        np.testing.assert_allclose(weights.sum(1), classes / num_rows, rtol=1e-6)
-
-
-def test_a_fit_stops_when_its_errors_are_those_of_noise(rng):
-    """If nothing is small enough, rounds go on until they hardly help. If anything is, the first one is the last."""
-    table = 10_000 * rng.dirichlet(np.full(96, 0.1)).reshape(1, 8, 12)
-    observed = _observed_behind(rng, table, 0.5)
-    steps, errors = {}, {}
-    for level in (0.0, 1e9):
-        done: list[int] = []
-        weights, probabilities = relaxed.fit(
-            jax.random.key(0),
-            observed,
-            num_fits=4,
-            num_relaxed=20,
-            num_steps=900,
-            good_enough=level,
-            progress=_recorder(done),
-        )
-        steps[level] = sum(work < 3600 for work in done) * 30
-        assert done[-1] == 3600
-        assert done == sorted(done)
-        errors[level] = np.sqrt(np.mean(np.square(_fitted(10_000, weights, probabilities) - table)))
-    assert steps[1e9] == 150 < steps[0.0]
-    assert errors[0.0] < errors[1e9]
-
-
-def _recorder(done):
-    return lambda work, total: done.append(work)
 
 
 def test_raking_reaches_marginals_where_rows_are_pure():

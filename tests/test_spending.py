@@ -23,9 +23,10 @@ from kme_jax.privacy.ledger import (
     composed_epsilon,
     total,
 )
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.measure import measure_table, release_table
+from kme_jax.table.observed import Observed
 from kme_jax.table.readers import TableSource
 from kme_jax.table.schema import Schema
 from tests.arguments import arguments
@@ -311,7 +312,7 @@ BUDGETS = [*EXTREME_BUDGETS, (1e-9, 1e-13), (1.0, 1e-300)]
 @pytest.mark.filterwarnings("error")
 def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_path, monkeypatch):
     """Extreme budgets, numbers of rows and schemas, to the end of the release."""
-    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    monkeypatch.setattr(mixture, "fit", _no_fit)
     monkeypatch.setattr(secure, "add_gaussian", _fast_noise)
     schema, target = _schema(kind)
     made = 0
@@ -353,12 +354,12 @@ def test_a_fit_has_no_limits(num_rows):
         precision[:2, 2:] = 1 / noise
         prior = np.full((1, 4), num_rows / 2)
         totals = np.zeros(4)
-        observed = relaxed.Observed(
+        observed = Observed(
             (0, 2, 4), num_rows, prior, counts, np.full(4, noise), totals, totals, np.zeros((4, 0)), pairs, precision,
             np.full(1, float(num_rows)), np.zeros((4, 0)), np.zeros((0, 0)), np.zeros((0, 0)),
-            np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0), totals,
+            np.zeros((4, 2)), np.zeros((0, 3), np.int64), np.zeros(0), np.zeros(0), totals, (0, 0),
         )  # fmt: skip
-        weights, probabilities = relaxed.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
+        weights, probabilities = mixture.fit(jax.random.key(0), observed, num_relaxed=4, num_steps=30)
         assert weights.sum() == pytest.approx(1)
         np.testing.assert_allclose(probabilities[..., :2].sum(-1), 1, rtol=1e-5)
 
@@ -382,7 +383,7 @@ def place(tmp_path, monkeypatch):
     np.savetxt(tmp_path / "points.csv", rows[:9] ** 2, delimiter=",", header="x,y", comments="")
     Schema((Numeric("x", 0, 1, step=0.25), Numeric("y", 0, 1, step=0.5))).write(tmp_path / "schema.json")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(relaxed, "fit", _no_fit)
+    monkeypatch.setattr(mixture, "fit", _no_fit)
     return tmp_path
 
 

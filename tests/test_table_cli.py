@@ -12,7 +12,7 @@ import pytest
 
 from kme_jax import Ledger, PrivacyBudget, cli, load
 from kme_jax.privacy.composition import Composition
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.columns import KINDS, Categorical, Numeric
 from kme_jax.table.readers import write_table
 from kme_jax.table.schema import Schema
@@ -49,7 +49,7 @@ def _fill(folder):
 @pytest.fixture(scope="module", autouse=True)
 def _quick_fits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
         yield
 
 

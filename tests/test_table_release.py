@@ -17,8 +17,8 @@ from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.storage.folders import ReleaseError
+from kme_jax.table import mixture
 from kme_jax.table import plan as plans
-from kme_jax.table import relaxed
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.fit import observe
@@ -69,20 +69,20 @@ def made_up(num_rows=4000, seed=0):
 TABLE = made_up()
 
 
-_FIT = relaxed.fit
+_FIT = mixture.fit
 
 
 @pytest.fixture(autouse=True)
 def _quick_fits(monkeypatch):
     """Fits that are good enough where accuracy is not looked at; ``made`` has better ones."""
-    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A release with secure noise, saved."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=150, num_steps=200))
+        patch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=150, num_steps=200))
         released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
     return released, released.save(tmp_path_factory.mktemp("made") / "release")
 
@@ -576,7 +576,7 @@ def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
 
 @pytest.mark.long
 def test_what_pairs_do_not_show_is_found(monkeypatch):
-    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
     rows, schema = _exclusive(20_000, 1)
     released = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, seed=1)
     private = list(released.measurement.measured.values())
@@ -696,7 +696,7 @@ def test_tables_are_split_by_a_target_of_few_classes(num_codes, num_rows, rho, s
 @pytest.mark.long
 def test_a_target_of_several_classes_is_learnt(rng, monkeypatch):
     """Classes that only a pair of columns tells apart: tables of pairs by themselves do not show it."""
-    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
     left, right = rng.integers(0, 4, (2, 20_000))
     label = (left + right) % 4
     columns = {"left": left, "right": right, "label": label}
@@ -803,7 +803,7 @@ def _levels(num_rows, seed):
 
 def test_numbers_of_few_values_have_products(monkeypatch):
     """Numbers of three values or more have products with others. Their moments follow from their counts."""
-    monkeypatch.setattr(relaxed, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
+    monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
     rows, schema = _levels(6000, 0)
     release = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
     layout = release.measurement.layout

@@ -32,7 +32,7 @@ from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
 from kme_jax.analysis.queries import Query
 from kme_jax.privacy.composition import Composition
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
 
@@ -198,7 +198,7 @@ def test_releases_with_more_rows(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_a_release_of_more_rows_has_so_many(monkeypatch):
-    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
     rows, budget = SCHEMA.decode(_codes(np.random.default_rng(0), 200)), PrivacyBudget(1.0, 1e-5)
     arguments = rows, SCHEMA, "rich", budget, 0, False
     assert [releases.release(*arguments, times).num_rows for times in (1, 4)] == [200, 800]
@@ -369,7 +369,7 @@ def test_a_process_of_its_own_has_its_own_peak():
 
 @pytest.mark.long
 def test_a_real_release_of_a_few_rows(rng, monkeypatch):
-    monkeypatch.setattr(relaxed, "fit", functools.partial(relaxed.fit, num_relaxed=20, num_steps=30))
+    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
     rows = SCHEMA.decode(_codes(rng))
     released = releases.release(rows, SCHEMA, "rich", PrivacyBudget(10.0, 1e-5), 0, False)
     SCHEMA.check(released)

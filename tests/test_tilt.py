@@ -71,6 +71,35 @@ def test_classes_keep_their_sizes():
     assert after.max() < 0.2 * before.max()
 
 
+@pytest.mark.parametrize(("sigma", "far"), [(5.0, True), (20_000.0, False)])
+def test_rows_far_away_need_moments_that_can_tell(sigma, far):
+    """Beyond the cells with rows, moments put rows if their noise is small. Otherwise the noise alone would put them."""
+    binning = Binning(400, ordered=True, missing=False, width=1)
+    counts, first = np.zeros(400), binning.first_codes()
+    counts[:20] = NUM_ROWS / 20
+    truth = counts.copy()
+    truth[390] = 100.0
+    measured, _ = _measured(binning, truth * NUM_ROWS / truth.sum(), sigma=sigma, shift=2 * sigma)
+    changed = tilted(counts[None], first[:-1], first[1:], [measured], noise=15.0)
+    assert (changed[0, 20:].sum() > 50) == far
+    assert far or not changed[0, 20:].any()
+
+
+def test_margins_of_a_logarithmic_scale():
+    """Numbers of all sizes: neither below nor above the rows do noisy counts of empty cells look like rows."""
+    rng = np.random.default_rng(0)
+    private = np.exp(10 + 0.5 * rng.normal(size=30_000))
+    schema = Schema((Numeric("income", 0, 2_000_000, integer=True, scale="log"),))
+    budget = PrivacyBudget(0.3, 1e-6)
+    released = [
+        release_table(pa.table({"income": private.round()}), schema, budget=budget, secure=False, seed=seed).table
+        for seed in range(4)
+    ]
+    deviations = [np.log(np.maximum(table["income"].to_numpy(), 1)).std() for table in released]
+    assert np.mean(deviations) == pytest.approx(0.5, rel=0.15)
+    assert max(deviations) < 0.75
+
+
 def test_moments_of_more_noise_than_the_cells_change_nothing():
     binning = Binning(30, ordered=True, missing=False, width=1)
     counts = np.full(30, NUM_ROWS / 30)

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64
-from scipy.special import ndtri
 
 from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.table.directions import normal_scores
+from kme_jax.table.observed import Observed
 from kme_jax.table.plan import Layout, Plan, map_of, parts_of, sigma
-from kme_jax.table.relaxed import Observed, RelaxedRows
+from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.tilt import cell_scores
 
 _NUM_ROWS = 1 << 16  # by which the products of relaxed rows are estimated
@@ -183,15 +184,12 @@ class _Scored:
         if not binning.ordered:
             return None
         shares = np.einsum("tk,tkb->b", rows.weights, _of_column(rows, place))
-        shares[len(shares) - binning.missing :] = 0
-        shares /= max(shares.sum(), 1e-300)
-        scores = ndtri(np.clip(np.cumsum(shares) - shares / 2, 1e-6, 1 - 1e-6))
-        scores -= shares @ scores
-        deviation = math.sqrt(shares @ scores**2)
+        ordered = slice(0, len(shares) - binning.missing)
+        scores = normal_scores(shares, ordered.stop)
+        deviation = math.sqrt(shares @ scores**2 / max(shares[ordered].sum(), 1e-300))
         if deviation < _LEAST_DEVIATION:
             return None
         scores /= deviation
-        scores[len(scores) - binning.missing :] = 0
         return cls(rows, layout, plan, place, scores, np.bincount(unions, scores) / np.bincount(unions))
 
     def _of_bins(self, kind: str) -> Float[np.ndarray, "bins"]:

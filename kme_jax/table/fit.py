@@ -15,9 +15,10 @@ from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.table import relaxed
+from kme_jax.table import mixture
 from kme_jax.table.dependence import dependent
 from kme_jax.table.histogram import best_penalty, coupled, peaks, project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.observed import Observed
 from kme_jax.table.plan import (
     EVENLY,
     NUM_RAKES,
@@ -32,7 +33,7 @@ from kme_jax.table.plan import (
     sigma,
     triple_counts,
 )
-from kme_jax.table.relaxed import Leaves, Observed, Parities, RelaxedRows
+from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
 # In units of σ: the count of all classes from which on a cell's own noisy counts say how it is divided between them,
@@ -120,7 +121,20 @@ def observe(
         *_products(layout, plan, singles, offsets, pairs),
         *_parities(layout, plan, pairs),
         _neighbours(layout, plan, prior),
+        _num_ordered(layout, prior),
     )
+
+
+def _num_ordered(layout: Layout, prior: Sequence[Float[np.ndarray, "classes _"]]) -> tuple[int, ...]:
+    """The number of bins on the scale of each column, 0 for a column without a scale.
+
+    Args:
+      layout: of the columns.
+      prior: as for ``_neighbours``.
+    """
+    binnings = [layout.binnings[j] for j in layout.columns]
+    sizes = [counts.shape[1] - binning.missing for binning, counts in zip(binnings, prior, strict=True)]
+    return tuple(size if binning.ordered else 0 for binning, size in zip(binnings, sizes, strict=True))
 
 
 def _neighbours(
@@ -430,7 +444,7 @@ def synthesise(
     num_rows = first.mechanism.num_rows
     singles = Singles.read(layout, first)
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
-    weights, probabilities = relaxed.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
+    weights, probabilities = mixture.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in block_counts(pairs) if block.zoom}
     leaves, shares_of_bins = [], []

@@ -519,9 +519,11 @@ def _within_margins(
 ) -> Bool[np.ndarray, "cells"]:
     """Which cells are between the cells that stand out, or not further beyond them than a margin, [cells].
 
-    The margin is ``_MARGIN`` times the range of codes of the cells that stand out. It is doubled as long as rows are
-    missing within it: all cells together have N rows. So a long tail is found although none of its parts stands out.
-    The first and the last value need less to stand out than others, since many rows are often at a bound.
+    The margin is ``_MARGIN`` times the range of codes of the cells that stand out. The margin below a column with knots
+    has at most as many cells as that above: on a logarithmic scale, it would reach down to the lower bound otherwise.
+    Margins are doubled as long as rows are missing within them: all cells together have N rows. So a long tail is found
+    although none of its parts stands out. The first and the last value need less to stand out than others, since many
+    rows are often at a bound.
 
     Args:
       binning: of the column.
@@ -532,10 +534,14 @@ def _within_margins(
     first, last = standing_out(counts[: binning.num_values], noise)
     starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
     margin, always = _MARGIN * (starts[last] - starts[first]), np.ones(int(binning.missing), bool)
-    lost, is_kept = _LOST, np.zeros(binning.num_values, bool)
+    lost, is_kept, places = _LOST, np.zeros(binning.num_values, bool), np.arange(binning.num_values)
     is_kept[[0, -1]] = counts[[0, binning.num_values - 1]] > _AT_BOUND * noise
     while True:
-        inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < starts[last] + margin)
+        above = starts[last] + margin
+        inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < above)
+        if binning.knots:
+            beyond = max(above - starts[-1], 0) / (starts[-1] - starts[-2])  # the bound, in cells
+            inside &= places >= first - (np.searchsorted(starts, above) - last + beyond)
         inside |= is_kept
         inside = np.append(inside, always)
         if inside.all() or num_rows - counts[inside].sum() < lost * noise * math.sqrt(inside.sum()):

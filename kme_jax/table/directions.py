@@ -1,0 +1,125 @@
+"""What a mixture of relaxed rows misses, of all that noisy counts of pairs of columns clearly show.
+
+Each fit of a mixture has few relaxed rows, so it weakens how columns depend on each other. All fits do so in the same
+way, and their mean does, too: a price depends less on a zone than it should. A single count does not show this beside
+its noise. But a *direction* does: a weighted sum of all counts of a pair of columns, such as the product of the scores
+of an area and of a price. This is post-processing: it spends nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from jaxtyping import Float, Float64
+from scipy.special import ndtri
+
+from kme_jax.table.observed import Observed
+
+# How far counts differ from those of a mixture in a direction, in units of their noise: in products of scores, which
+# decide correlations, and in others.
+_PROBABLY, _CLEARLY = 2.0, 3.0
+_NUM_LEADING = 2  # directions in which a mixture itself has most dependence, of each pair of columns
+_ABOVE_EDGE = 1.1  # the smallest singular value that stands out, in units of the largest one of noise
+_EXTREME = 1e-6  # share of all rows, beyond which a score grows no more
+_NEW = 1e-3  # the smallest part of a direction that others do not have
+_LEAST_COUNT = 1e-9
+
+
+def missed(
+    observed: Observed,
+    weights: Float[np.ndarray, "classes K"],
+    probabilities: Float[np.ndarray, "classes K bins"],
+) -> Float64[np.ndarray, "classes parts parts"] | None:
+    """Counts of all pairs of parts [T, F, F] that a mixture should have, or None if it clearly misses nothing.
+
+    They are the counts of the mixture, corrected in a few directions for each pair of columns that was measured:
+
+    * the product of the normal scores of both columns, if both are ordered;
+    * the two directions in which the mixture itself has most dependence (correspondence analysis);
+    * singular vectors of the difference between noisy counts and the mixture, if they stand out: the largest singular
+      value of noise alone is about σ (√rows + √columns) of the table.
+
+    Directions are orthonormal, so each of them has noise σ √T in counts of all T classes together. What is more than
+    three times as large, or twice for scores, is corrected, up to the part that noise may explain: the correction of a
+    difference c is c − σ² T / c (James & Stein 1961). It is divided between the classes in proportion to their sizes.
+
+    Args:
+      observed: the noisy counts.
+      weights: of the relaxed rows, with Σ = 1.
+      probabilities: of the bins of the relaxed rows.
+    """
+    parts = np.concatenate([probabilities, probabilities @ observed.unions], axis=-1)
+    scaled = observed.num_rows * weights[..., None] * parts
+    counts = np.matmul(np.swapaxes(scaled, 1, 2), parts)
+    of_classes = weights.sum(1) / weights.sum()
+    places, differs = observed.places(), False
+    for a, b in itertools.combinations(range(len(places)), 2):
+        of_bins, of_unions = zip(places[a], places[b], strict=True)
+        for first, second in (of_bins,) if of_bins == of_unions else (of_bins, of_unions):
+            precision = float(observed.pairs_precision[first, second].max(initial=0))
+            if precision == 0:
+                continue
+            table = counts[:, first, second].sum(0)
+            difference = observed.pairs[:, first, second].sum(0) - table
+            ordered = tuple(_num_ordered(observed, j, n) for j, n in zip((a, b), table.shape, strict=True))
+            correction = _correction(difference, table, math.sqrt(len(counts)) / precision, ordered)
+            if correction is not None:
+                differs = True
+                counts[:, first, second] += of_classes[:, None, None] * correction
+                counts[:, second, first] += of_classes[:, None, None] * correction.T
+    return counts if differs else None
+
+
+def normal_scores(counts: Float[np.ndarray, "bins"], num_ordered: int) -> Float[np.ndarray, "bins"]:
+    """Normal quantiles of the middles of ordered bins, with mean 0, [bins]; 0 for other bins, such as missing values.
+
+    Args:
+      counts: of the bins.
+      num_ordered: the number of bins that are ordered. They come first.
+    """
+    shares = np.where(np.arange(len(counts)) < num_ordered, counts, 0)
+    shares = shares / max(shares.sum(), np.finfo(float).tiny)
+    scores = ndtri(np.clip(np.cumsum(shares) - shares / 2, _EXTREME, 1 - _EXTREME))
+    scores -= shares @ scores
+    return np.where(np.arange(len(counts)) < num_ordered, scores, 0)
+
+
+def _num_ordered(observed: Observed, column: int, num_parts: int) -> int:
+    """The number of ordered bins, or of ordered unions of bins, if the column has so many of them in all."""
+    others = observed.offsets[column + 1] - observed.offsets[column] - observed.num_ordered[column]
+    return max(num_parts - others, 0) if observed.num_ordered[column] else 0
+
+
+def _correction(
+    difference: Float[np.ndarray, "m n"], table: Float[np.ndarray, "m n"], noise: float, ordered: tuple[int, ...]
+) -> Float[np.ndarray, "m n"] | None:
+    """What is clear of the difference between noisy counts of a pair of columns and a table, or None."""
+    rows, columns = table.sum(1), table.sum(0)
+    expected = np.maximum(np.outer(rows, columns) / max(table.sum(), _LEAST_COUNT), _LEAST_COUNT)
+    directions, num_scores = [], 0
+    if all(ordered):
+        of_rows, of_columns = (normal_scores(*of) for of in zip((rows, columns), ordered, strict=True))
+        directions.append(np.outer(rows * of_rows, columns * of_columns))
+        num_scores = 1
+    left, _, right = np.linalg.svd((table - expected) / np.sqrt(expected), full_matrices=False)
+    num_leading = min(_NUM_LEADING, min(table.shape) - 1)
+    directions += [np.outer(left[:, i], right[i]) * np.sqrt(expected) for i in range(num_leading)]
+    left, sizes, right = np.linalg.svd(difference, full_matrices=False)
+    edge = noise * (math.sqrt(len(rows)) + math.sqrt(len(columns)))
+    directions += [np.outer(left[:, i], right[i]) for i in np.flatnonzero(sizes > _ABOVE_EDGE * edge)]
+    basis: list[np.ndarray] = []
+    correction = np.zeros_like(table)
+    for i, direction in enumerate(directions):
+        direction = direction / max(float(np.linalg.norm(direction)), np.finfo(float).tiny)
+        for other in basis:
+            direction = direction - other * np.vdot(other, direction)
+        size = float(np.linalg.norm(direction))
+        if size < _NEW:
+            continue
+        basis.append(direction / size)
+        found = float(np.vdot(basis[-1], difference))
+        if abs(found) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
+            correction += (found - noise**2 / found) * basis[-1]
+    return correction if correction.any() else None

@@ -1,0 +1,380 @@
+"""Step 3 for tables: a mixture of relaxed rows, whose marginals are close to noisy marginals."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Float64, PRNGKeyArray
+
+from kme_jax._numerics import random
+from kme_jax._numerics.precision import Progress, reproducible_jit
+from kme_jax._numerics.shapes import AnyArray
+from kme_jax.table.directions import missed
+from kme_jax.table.observed import Observed
+from kme_jax.table.relaxed import raked
+
+NUM_RELAXED = 1600  # of all fits together
+_LEAST_FITS, _MOST_FITS = 2, 16
+_FITS_ANYWAY = 4  # that are made even if they do not run side by side
+# Relaxed rows of a class in each fit; twice as many if the noise of counts of pairs is below this part of N.
+_EACH_CLASS, _LITTLE_NOISE = 50, 1 / 2000
+MOST_STEPS = 1500
+_STEPS_AT_ONCE = 30
+_STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another one follows
+# A fit stops if the mean squared error of an observation, in units of σ, is at most this. At the private table it is
+# about 1.
+GOOD_ENOUGH = 0.95
+_LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
+# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less.
+_FIRST_RATE, _RATE = 0.05, 0.15
+# What the running means of Adam keep of a gradient, and of its square, in a step. The gradients are exact, so there is
+# no noise to average. With Adam's usual 0.999 for squares, steps stay short long after a start that was far off.
+_KEPT = 0.8
+_START_SPREAD = 1.0
+# Share of all rows. Smaller noise is below the rounding of shares in float32, and its inverse square would overflow.
+_FINEST = 1e-7
+# Precisions of the prior of logits: of their deviations from the mean, which is that of single columns, and of the
+# differences between the deviations of the classes, and of neighbouring bins.
+_PRIOR_PRECISION, _BETWEEN_CLASSES, _BETWEEN_NEIGHBOURS = 0.1, 3.0, 0.5
+# Rounds and steps of the fit of all relaxed rows together. The prior then holds them to what they are at the start of a
+# round, with this strength: what they are fitted to has little noise.
+_ROUNDS_TOGETHER, _STEPS_TOGETHER, _STRENGTH_TOGETHER = 3, 150, 1 / 64
+_LEAST_PROBABILITY = 1e-9
+_START_BETWEEN = 0.1  # standard deviation of the part of a start that classes do not share
+
+
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # not TF32
+
+
+def _probabilities(logits: Float[AnyArray, "*rows bins"], offsets: tuple[int, ...]) -> Float[jax.Array, "*rows bins"]:
+    """The softmax of the bins of each column. Sums over columns are products of matrices, whose gradients are fast."""
+    columns = [jax.lax.stop_gradient(logits[..., i:j]) for i, j in itertools.pairwise(offsets)]
+    largest = [jnp.broadcast_to(jnp.max(column, axis=-1, keepdims=True), column.shape) for column in columns]
+    odds = jnp.exp(logits - jnp.concatenate(largest, axis=-1))
+    of_column = np.repeat(np.eye(len(offsets) - 1, dtype=np.float32), np.diff(offsets), axis=0)
+    return odds * _einsum("...c,dc->...d", 1 / _einsum("...d,dc->...c", odds, of_column), of_column)
+
+
+@jax.custom_vjp
+def second_moments(
+    parts: Float[AnyArray, "classes K parts"], weights: Float[AnyArray, "classes K"]
+) -> Float[jax.Array, "classes parts parts"]:
+    """Σ_k w_k p_k p_kᵀ of each class, [T, F, F]. The gradient takes one product of matrices; JAX would take two.
+
+    Args:
+      parts: p, [T, K, F].
+      weights: w, [T, K].
+    """
+    return _einsum("tka,tk,tkb->tab", parts, weights, parts)
+
+
+def _second_moments_forward(parts, weights):
+    return second_moments(parts, weights), (parts, weights)
+
+
+def _second_moments_backward(residuals, gradient):
+    parts, weights = residuals
+    along = _einsum("tka,tab->tkb", parts, gradient + jnp.swapaxes(gradient, -1, -2))
+    return weights[..., None] * along, jnp.sum(parts * along, axis=-1) / 2
+
+
+second_moments.defvjp(_second_moments_forward, _second_moments_backward)
+
+
+@functools.partial(reproducible_jit, static_argnames=("offsets",))
+def _steps(state, data, first, num_steps, rate, *, offsets):
+    """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule.
+
+    The schedule has ``num_steps`` steps and starts with ``rate``. Also returns the sum of the squared errors of each
+    fit before the last step, in units of σ.
+    """
+    adam = optax.scale_by_adam(_KEPT, _KEPT)
+
+    def loss(parameters):
+        probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
+        weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
+        if "classes" in data:
+            weights = data["classes"][:, None] * jax.nn.softmax(parameters["weights"], axis=1)
+        of_unions = _einsum("tka,ae->tke", probabilities, data["unions"])
+        parts = jnp.concatenate([probabilities, of_unions], axis=-1)
+        pairs = second_moments(parts, weights)
+        singles = _einsum("tk,tka->ta", weights, probabilities)
+        scores = _einsum("tka,as->tks", probabilities, data["scores"])
+        products = _einsum("tks,tk,tkr->sr", scores, weights, scores)
+        misfit = (
+            jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
+            + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
+            + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
+            + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
+        )
+        if data["triples"].shape[0]:
+            signs = _einsum("tka,ac->tkc", probabilities, data["signs"])
+            parities = _einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
+            misfit += jnp.sum(jnp.square((data["rows"] * parities - data["parities"]) * data["parities_precision"]))
+        deviations = parameters["logits"] - data["base"]
+        between = deviations - jnp.mean(deviations, axis=0, keepdims=True)
+        steps = deviations[..., 1:] - deviations[..., :-1]
+        prior = (
+            _PRIOR_PRECISION * jnp.sum(jnp.square(deviations))
+            + _BETWEEN_CLASSES * jnp.sum(jnp.square(between))
+            + _BETWEEN_NEIGHBOURS * jnp.sum(data["neighbours"] * jnp.square(steps))
+        )
+        return (misfit + data["strength"] * prior) / 2, misfit
+
+    def one(parameters, moments, step):
+        gradients, misfit = jax.grad(loss, has_aux=True)(parameters)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+            updates, moments = adam.update(gradients, moments)
+        length = rate * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
+        return jax.tree.map(lambda p, u: p - length * u, parameters, updates), moments, misfit
+
+    def body(state, step):
+        parameters, moments = state
+        parameters, moments, misfit = jax.vmap(one, in_axes=(0, 0, None))(parameters, moments, step)
+        return (parameters, moments), misfit
+
+    state, misfits = jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))
+    return state, misfits[-1]
+
+
+def _start_factor(neighbours: Float[np.ndarray, "bins"]) -> Float[np.ndarray, "bins bins"]:
+    """A matrix A [D, D] for which A z is a draw of the prior of one relaxed row, scaled to variances of 1, if z is
+    standard normal."""
+    steps = np.sqrt(_BETWEEN_NEIGHBOURS) * neighbours[:-1, None] * np.diff(np.eye(len(neighbours)), axis=0)
+    covariance = np.linalg.inv(_PRIOR_PRECISION * np.eye(len(neighbours)) + steps.T @ steps)
+    scales = np.sqrt(np.diag(covariance))
+    return np.linalg.cholesky(covariance / np.outer(scales, scales))
+
+
+def choose_num_fits(observed: Observed, max_entries: int) -> int:
+    """The number of fits: as many as leave 50 relaxed rows for a class in each, from 2 to 16.
+
+    Small fits follow the noise less. But large ones are needed where counts are known well, because then there is more
+    to fit. Fits that do not run side by side take longer. So if not all of them fit into memory, there are as many as
+    do, or four if that is more.
+
+    Args:
+      observed: the noisy counts.
+      max_entries: see :func:`fit`.
+    """
+    num_classes, num_bins = observed.singles.shape
+    precisions = observed.pairs_precision[observed.pairs_precision > 0]
+    little_noise = len(precisions) > 0 and 1 / np.median(precisions) < _LITTLE_NOISE * observed.num_rows
+    wanted = NUM_RELAXED // (num_classes * _EACH_CLASS * (2 if little_noise else 1))
+    fit_into_memory = max_entries // (num_classes * num_bins**2)
+    return int(max(_LEAST_FITS, min(wanted, max(fit_into_memory, _FITS_ANYWAY), _MOST_FITS)))
+
+
+def fit(
+    key: PRNGKeyArray,
+    observed: Observed,
+    *,
+    num_fits: int | None = None,
+    num_relaxed: int | None = None,
+    part: float = 1.0,
+    num_steps: int = MOST_STEPS,
+    good_enough: float = GOOD_ENOUGH,
+    rounds_together: int = _ROUNDS_TOGETHER,
+    max_entries: int = 1 << 26,
+    progress: Progress | None = None,
+) -> tuple[Float[np.ndarray, "classes K"], Float[np.ndarray, "classes K bins"]]:
+    """Weights and probabilities of relaxed rows: within each class, a mixture of product distributions.
+
+    The distribution of the noise is known exactly. So the squared error in units of σ is minus twice the log
+    likelihood. The prior of the logits is normal; its mean comes from the denoised counts of the column. A relaxed row
+    of each class stands beside one of every other class, and the prior says that they deviate from their means in a
+    similar way: columns mostly depend on each other in all classes alike. So all classes together tell how, and a rare
+    class is not left alone with its noise. Neighbouring bins of an ordered column deviate in a similar way, too. Where
+    counts are known well, they decide.
+
+    Fits from different starts are combined into one mixture. Noise leaves many tables possible, and the mean of several
+    fits is closer to the private table than a single fit. There are many small fits, or fewer large ones if there is
+    little noise or there are many classes, see :func:`choose_num_fits`.
+
+    A fit goes on in rounds until its mean squared error is what noise alone would have (Morozov's discrepancy
+    principle), or until it falls no more. Beyond this a fit would follow the noise. So little noise needs more rounds.
+
+    Small fits weaken how columns depend on each other, all in the same way. So in the end the relaxed rows of all fits
+    are fitted together, to the counts of their mixture and to what it clearly misses, see
+    ``kme_jax.table.directions``. Single columns stay as they are. This is post-processing: it spends nothing.
+
+    Args:
+      key: a JAX random key.
+      observed: the noisy counts.
+      num_fits: number of fits; if None, see :func:`choose_num_fits`.
+      num_relaxed: number of relaxed rows in each fit; if None, all fits together have 1600.
+      part: of the fits, in (0, 1]; at least one is made.
+      num_steps: the largest number of steps of Adam, a multiple of 30.
+      good_enough: the mean squared error of an observation, in units of σ, at which a fit stops.
+      rounds_together: how often all relaxed rows are fitted together in the end, at most.
+      max_entries: limit of the entries of all pairs of bins, over fits that run side by side.
+      progress: called with (steps done, total steps).
+
+    Returns:
+      Weights [T, K], which sum to 1, and probabilities of the bins of every column [T, K, D].
+    """
+    num_classes, num_bins = observed.singles.shape
+    num_fits = num_fits or choose_num_fits(observed, max_entries)
+    each = -(-(num_relaxed or NUM_RELAXED // num_fits) // num_classes)
+    num_fits = max(1, round(part * num_fits))
+    base = np.log(np.maximum(observed.prior, 1))
+    totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
+    # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.
+    single = functools.partial(np.asarray, dtype=np.float32)
+    data = _data(observed)
+    data |= {"base": single(base)[:, None], "strength": single(1)}
+    if observed.classes is not None:
+        data["classes"] = single(observed.classes / observed.classes.sum())
+    shapes = [(num_fits, 1, each, num_bins), (num_fits, num_classes, each, num_bins)]
+    parts = [random.normal(k, shape, jnp.float32) for k, shape in zip(jax.random.split(key), shapes, strict=True)]
+    shared, own = (np.asarray(part) @ single(_start_factor(observed.neighbours)).T for part in parts)
+    spread = single(_START_SPREAD) * (single(math.sqrt(1 - _START_BETWEEN**2)) * shared + single(_START_BETWEEN) * own)
+    start = single(np.log(totals / totals.sum()))[:, None]
+    parameters = {
+        "logits": data["base"][None] + spread,
+        "weights": np.broadcast_to(start[None], (num_fits, num_classes, each)),
+    }
+    side_by_side = num_fits if num_fits * num_classes * num_bins**2 <= max_entries else 1
+    together = min(_STEPS_TOGETHER, num_steps)
+    done, all_work = num_fits * num_steps, num_fits * (num_steps + rounds_together * together)
+    fitted = []
+    for i in range(0, num_fits, side_by_side):
+        some = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
+
+        def report(steps: int, i: int = i) -> None:
+            if progress:
+                progress(min(i * num_steps + side_by_side * steps, num_fits * num_steps), all_work)
+
+        fitted.append(_fit_apart(observed, data, some, num_steps, good_enough, report))
+        report(num_steps)  # a fit may have stopped early
+    parameters = {name: np.concatenate([fits[name] for fits in fitted]) for name in fitted[0]}
+    weights, probabilities = _mixture(parameters, observed.offsets, observed.classes)
+    singles = np.einsum("tk,tkd->td", weights, probabilities)
+    counts = missed(observed, weights, probabilities) if rounds_together else None
+    for _ in range(rounds_together):
+        if counts is None:
+            break
+        weights, probabilities = _fit_together(observed, weights, probabilities, counts, together)
+        done += num_fits * together
+        if progress:
+            progress(done, all_work)
+    if progress:
+        progress(all_work, all_work)
+    masses = [singles[:, i:j] for i, j in itertools.pairwise(observed.offsets)]
+    return raked(weights, probabilities, observed.offsets, masses)
+
+
+def _data(observed: Observed) -> dict[str, np.ndarray]:
+    """The data of ``_steps`` that all fits share."""
+    single = functools.partial(np.asarray, dtype=np.float32)
+    finest = _FINEST * observed.num_rows
+    names = ("singles", "singles_sigma", "totals", "totals_precision")
+    names += ("unions", "pairs", "pairs_precision")
+    names += ("scores", "products", "products_precision", "signs", "parities", "parities_precision")
+    data = {
+        name: single(
+            np.minimum(getattr(observed, name), 1 / finest)
+            if name.endswith("precision")
+            else np.maximum(getattr(observed, name), finest)
+            if name.endswith("sigma")
+            else getattr(observed, name)
+        )
+        for name in names
+    }
+    for name in ("singles_sigma", "pairs_precision"):
+        data[name] = data[name][None]
+    data |= {"rows": single(observed.num_rows), "triples": observed.triples}
+    return data | {"neighbours": single(observed.neighbours[None, None, :-1])}
+
+
+def _start_of_steps(parameters: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Any]:
+    """The state of ``_steps`` before the first one: all moments of Adam are zero."""
+    moments = jax.eval_shape(jax.vmap(optax.scale_by_adam().init), parameters)
+    return parameters, jax.tree.map(lambda moment: np.zeros(moment.shape, moment.dtype), moments)
+
+
+def _fit_apart(
+    observed: Observed,
+    data: dict[str, np.ndarray],
+    parameters: dict[str, np.ndarray],
+    num_steps: int,
+    good_enough: float,
+    report: Callable[[int], None],
+) -> dict[str, np.ndarray]:
+    """Parameters of fits that are made side by side.
+
+    Args:
+      observed, num_steps, good_enough: see :func:`fit`.
+      data: of ``_steps``.
+      parameters: where the fits start.
+      report: called with the number of steps that are done.
+    """
+    state = _start_of_steps(parameters)
+    before, of_round = math.inf, min(_STEPS_OF_ROUND, num_steps)
+    for step in range(0, num_steps, _STEPS_AT_ONCE):
+        within, rate = step % of_round, _FIRST_RATE if step < of_round else _RATE
+        schedule = (jnp.float32(number) for number in (within, of_round, rate))
+        state, misfits = _steps(state, data, *schedule, offsets=observed.offsets)
+        jax.block_until_ready(state)
+        report(step + _STEPS_AT_ONCE)
+        if within + _STEPS_AT_ONCE == of_round:
+            error = float(np.mean(misfits)) / max(1, observed.num_observations)
+            if error <= good_enough or error > (1 - _LEAST_PROGRESS) * before:
+                break
+            before = error
+    return {name: np.asarray(of_fits) for name, of_fits in state[0].items()}
+
+
+def _mixture(
+    parameters: dict[str, np.ndarray], offsets: tuple[int, ...], classes: Float[np.ndarray, "classes"] | None
+) -> tuple[Float64[np.ndarray, "classes K"], Float64[np.ndarray, "classes K bins"]]:
+    """Weights and probabilities of the relaxed rows of all fits.
+
+    Args:
+      parameters: of ``_steps``.
+      offsets: see ``Observed``.
+      classes: counts or shares of the classes; None if they were fitted.
+    """
+    probabilities = np.asarray(_probabilities(parameters["logits"], offsets), np.float64)
+    logits = np.asarray(parameters["weights"], np.float64)
+    axes = (1, 2) if classes is None else 2
+    weights = np.exp(logits - logits.max(axis=axes, keepdims=True))
+    weights /= len(logits) * weights.sum(axis=axes, keepdims=True)
+    if classes is not None:
+        weights *= (classes / classes.sum())[:, None]
+    return np.concatenate(list(weights), axis=1), np.concatenate(list(probabilities), axis=1)
+
+
+def _fit_together(
+    observed: Observed,
+    weights: Float[np.ndarray, "classes K"],
+    probabilities: Float[np.ndarray, "classes K bins"],
+    counts: Float[np.ndarray, "classes parts parts"],
+    num_steps: int,
+) -> tuple[Float64[np.ndarray, "classes K"], Float64[np.ndarray, "classes K bins"]]:
+    """Weights and probabilities near these, whose counts of pairs of parts are near ``counts``."""
+    single = functools.partial(np.asarray, dtype=np.float32)
+    data = _data(observed)
+    logits = single(np.log(np.maximum(probabilities, _LEAST_PROBABILITY)))
+    data |= {
+        "base": logits,
+        "strength": single(_STRENGTH_TOGETHER),
+        "classes": single(weights.sum(1)),
+        "singles": single(observed.num_rows * np.einsum("tk,tkd->td", weights, probabilities)),
+        "totals_precision": np.zeros_like(data["totals_precision"]),
+        "pairs": np.where(data["pairs_precision"] > 0, single(counts), 0),
+    }
+    of_rows = single(np.log(np.maximum(weights, _LEAST_PROBABILITY / weights.size)))
+    state = _start_of_steps({"logits": logits[None], "weights": of_rows[None]})
+    for step in range(0, num_steps, _STEPS_AT_ONCE):
+        schedule = (jnp.float32(number) for number in (step, num_steps, _RATE))
+        state, _ = _steps(state, data, *schedule, offsets=observed.offsets)
+    return _mixture(state[0], observed.offsets, weights.sum(1))

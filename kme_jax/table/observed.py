@@ -1,0 +1,83 @@
+"""The noisy counts of a table that relaxed rows are fitted to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observed:
+    """The noisy counts that relaxed rows are fitted to.
+
+    Classes are the values of the column that all marginals are split by. There is one class if they are not split. Bins
+    are numbered through all columns: those of column a are ``offsets[a]`` to ``offsets[a + 1]`` − 1.
+
+    Attributes:
+      offsets: the first bin of each column, followed by the number of all bins D.
+      num_rows: N.
+      prior: denoised estimates of the counts of every class and bin, [T, D].
+      singles: noisy counts of every class and bin, [T, D].
+      singles_sigma: σ of ``singles``, [D].
+      totals: noisy counts of every bin, all classes together, [D].
+      totals_precision: 1/σ of ``totals``, [D]; 0 where nothing was measured.
+      unions: 1 where a bin is in a union of bins, 0 elsewhere, [D, E].
+      pairs: noisy counts of every class and pair of parts, [T, F, F]; 0 where nothing was measured. The F = D + E parts
+        are the bins, followed by the unions.
+      pairs_precision: 1/σ of ``pairs``, [F, F]; 0 where nothing was measured.
+      classes: estimated counts of the classes, which relaxed rows have, [T] with Σ = N; None if they were not measured
+        by themselves. Then they are fitted.
+      scores: the mean score of each bin for each column with scores, 0 for the bins of other columns, [D, S].
+      products: noisy sums over all rows of the product of the scores of two columns, [S, S]; 0 where nothing was
+        measured.
+      products_precision: 1/σ of ``products``, [S, S]; 0 where nothing was measured.
+      signs: −1 or 1 for each bin of a column, for its two halves; 0 for the bins of other columns, [D, C].
+      triples: three columns each, int64 [n, 3].
+      parities: noisy sums over all rows of the product of the signs of three columns, [n].
+      parities_precision: 1/σ of ``parities``, [n].
+      neighbours: 1 where a bin and the next one are neighbours on the scale of an ordered column, 0 elsewhere, [D].
+      num_ordered: for each column, the number of bins on its scale, which come first; 0 if it has none.
+    """
+
+    offsets: tuple[int, ...]
+    num_rows: int
+    prior: Float[np.ndarray, "classes bins"]
+    singles: Float[np.ndarray, "classes bins"]
+    singles_sigma: Float[np.ndarray, "bins"]
+    totals: Float[np.ndarray, "bins"]
+    totals_precision: Float[np.ndarray, "bins"]
+    unions: Float[np.ndarray, "bins unions"]
+    pairs: Float[np.ndarray, "classes parts parts"]
+    pairs_precision: Float[np.ndarray, "parts parts"]
+    classes: Float[np.ndarray, "classes"] | None
+    scores: Float[np.ndarray, "bins scored"]
+    products: Float[np.ndarray, "scored scored"]
+    products_precision: Float[np.ndarray, "scored scored"]
+    signs: Float[np.ndarray, "bins columns"]
+    triples: Int64[np.ndarray, "triples 3"]
+    parities: Float[np.ndarray, "triples"]
+    parities_precision: Float[np.ndarray, "triples"]
+    neighbours: Float[np.ndarray, "bins"]
+    num_ordered: tuple[int, ...]
+
+    def places(self) -> list[tuple[slice, slice]]:
+        """For each column, where its bins and its unions are among the parts; the same if it has no unions."""
+        places = []
+        for first, last in itertools.pairwise(self.offsets):
+            unions = np.flatnonzero(self.unions[first:last].any(0)) + len(self.unions)
+            bins = slice(first, last)
+            places.append((bins, slice(int(unions[0]), int(unions[-1]) + 1) if len(unions) else bins))
+        return places
+
+    @property
+    def num_observations(self) -> int:
+        """How many noisy numbers there are."""
+        of_classes = np.count_nonzero(self.pairs_precision)
+        others = (self.totals_precision, self.products_precision, self.parities_precision)
+        return int(len(self.singles) * of_classes + self.singles.size + sum(map(np.count_nonzero, others)))
