@@ -339,11 +339,13 @@ def test_what_artifacts_say_is_escaped(inside, capsys, monkeypatch):
     said |= {"relation": EVIL, "unit": EVIL, "not_covered": [EVIL]}
     said["measurements"][0] |= {"name": EVIL, "source": EVIL, "noise": EVIL, "norm": EVIL}
     texts = [statement.describe(said)]
-    found = {"warning": "NOT PRIVATE", "columns": [{"name": EVIL, "total_variation": 0.5}], "mean_total_variation": {}}
+    found = {"warning": "NOT PRIVATE", "mean_total_variation": {}}
+    found["columns"] = [{"name": EVIL, "total_variation": 0.5, "yardstick": 0.1}]
     both = {"private": 0.5, "synthetic": None}
     found["columns"][0] |= {"mean": both, "sd": both | {"synthetic": 0.1}, "mean_error": None, "quantile_error": 0.3}
     found |= {
-        "pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5, "unseen": 0.1}],
+        "pairs": [{"names": [EVIL, EVIL], "total_variation": 0.5, "unseen": 0.1, "yardstick": 0.1}],
+        "explained": [{"names": [EVIL, EVIL]} | both],
         "correlations": [{"names": [EVIL, EVIL]} | both | {"slopes": {"private": [1.0, 2.0], "synthetic": None}}],
     }
     texts.append(describe_table(found))

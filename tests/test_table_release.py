@@ -298,6 +298,17 @@ def test_the_errors_of_a_table_in_any_form(made, tmp_path):
     correlations = {tuple(pair["names"]): pair["private"] for pair in errors["correlations"]}
     assert correlations["age", "gain"] == pytest.approx(expected)
     assert list(map(abs, correlations.values())) == sorted(map(abs, correlations.values()), reverse=True)
+    yardsticks = [
+        errors["yardstick"]["mean_total_variation"]["1"],
+        *(column["yardstick"] for column in errors["columns"]),
+    ]
+    assert np.mean(yardsticks[1:]) == pytest.approx(yardsticks[0])
+    assert 0 < yardsticks[0] < errors["mean_total_variation"]["1"] * 3
+    explained = {tuple(pair["names"]): pair for pair in errors["explained"]}
+    for which, table in (("private", TABLE), ("synthetic", made[0].table)):
+        gain, jobs = np.asarray(table["gain"], float), np.asarray(table["job"])
+        between = sum((jobs == job).sum() * (gain[jobs == job].mean() - gain.mean()) ** 2 for job in set(jobs))
+        assert explained["gain", "job"][which] == pytest.approx(between / len(gain) / gain.var())
     text = describe_table(errors)
     assert text.index("mean ") < text.index("standard deviation") < text.index("quantiles") < text.index("slope of the")
     for source in (TABLE, TABLE.to_pandas(), tmp_path / "rows.parquet", str(tmp_path / "rows.parquet")):

@@ -18,6 +18,7 @@ from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import TableRelease
 from kme_jax.table.schema import Schema
 
+_TABLES = ("private", "synthetic")
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _Codes = Int[np.ndarray, "n"]
 _Numbers = Float64[np.ndarray, "n"]
@@ -36,11 +37,15 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
       tables is {"private", "synthetic"}.
 
       * "warning", "num_rows", and "mean_total_variation" by the number of columns ("1" to "3");
+      * "yardstick": "mean_total_variation" of as many rows, drawn from the private ones with replacement. It says how
+        much a table differs from its population. Columns and pairs have a "yardstick" of their own;
       * "columns": "name" and "total_variation" of each. For numbers also "mean", "sd" and "quantiles" (of shares 0.1,
         0.25, 0.5, 0.75 and 0.9), or None if no cell has a value, and "mean_error" and "quantile_error", the error of
         the mean and the largest error of a quantile in units of the private standard deviation, or None;
       * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
         synthetic rows whose combination of values no private row has;
+      * "explained", by pairs of a number and a category: "names", and the share of the variance of the number that is
+        between the categories, "private" and "synthetic", the largest first (the squared correlation ratio);
       * "correlations" of pairs of numbers, the strongest private one first: "names", "private" and "synthetic", and
         "slopes", of the regression of the second number on the first, and of the first on the second.
 
@@ -54,19 +59,29 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     source.check_size()
     ours, theirs = np.concatenate(list(source.codes())), schema.encode(release.table)
     distances = total_variation(schema, ours, theirs)
+    drawn = np.random.default_rng(0).integers(0, len(ours), len(ours))
+    yardstick = total_variation(schema, ours, ours[drawn])
     pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
     return {
         "warning": WARNING,
         "num_rows": source.num_rows,
         "mean_total_variation": means(distances),
+        "yardstick": {"mean_total_variation": means(yardstick)},
         "columns": [
-            {"name": column.name, "total_variation": distances[column.name,]}
+            {
+                "name": column.name,
+                "total_variation": distances[column.name,],
+                "yardstick": yardstick[column.name,],
+            }
             | _numbers(column, ours[:, j], theirs[:, j])
             for j, column in enumerate(schema.columns)
         ],
         "pairs": [
-            {"names": list(names), "total_variation": -d} | _unseen(schema, names, ours, theirs) for d, names in pairs
+            {"names": list(names), "total_variation": -d, "yardstick": yardstick[names]}
+            | _unseen(schema, names, ours, theirs)
+            for d, names in pairs
         ],
+        "explained": _explained(schema, ours, theirs),
         "correlations": _correlations(schema, ours, theirs),
     }
 
@@ -135,9 +150,7 @@ def _correlations(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.n
     values = {column.name: [numeric_values(column, codes[:, j]) for codes in (ours, theirs)] for j, column in numeric}
     pairs = []
     for one, other in itertools.combinations(values, 2):
-        matrices = {
-            table: covariance(values[one][i], values[other][i]) for i, table in enumerate(("private", "synthetic"))
-        }
+        matrices = {table: covariance(values[one][i], values[other][i]) for i, table in enumerate(_TABLES)}
         if matrices["private"] is None:
             continue
         slopes = {table: None if m is None else (m[0, 1] / np.diag(m)).tolist() for table, m in matrices.items()}
@@ -149,14 +162,45 @@ def _correlations(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.n
     return sorted(pairs, key=lambda pair: -abs(pair["private"]))
 
 
+def _explained(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]) -> list[dict[str, Any]]:
+    """The shares of the variance of numbers that is between the values of a category, in both tables."""
+    numbers = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
+    categories = [(j, column) for j, column in enumerate(schema.columns) if column.kind in ("categorical", "ordinal")]
+    pairs = []
+    for (j, number), (k, category) in itertools.product(numbers, categories):
+        shares = [correlation_ratio(numeric_values(number, codes[:, j]), codes[:, k]) for codes in (ours, theirs)]
+        if shares[0] is not None:
+            pairs.append({"names": [number.name, category.name], "private": shares[0], "synthetic": shares[1]})
+    return sorted(pairs, key=lambda pair: -pair["private"])
+
+
+def correlation_ratio(values: _Numbers, groups: _Codes) -> float | None:
+    """The share of the variance of numbers [n] that is between groups [n], from 0 to 1. None if there is no variance.
+
+    Rows with a missing number do not count.
+    """
+    present = ~np.isnan(values)
+    values, groups = values[present], groups[present]
+    if len(values) == 0 or np.ptp(values) == 0:
+        return None
+    values = values / np.abs(values).max()
+    values = values - values.mean()
+    counts, sums = np.bincount(groups), np.bincount(groups, values)
+    variance = float(values @ values)
+    return float(np.clip(np.square(sums) @ (1 / np.maximum(counts, 1)) / variance, 0, 1)) if variance > 0 else None
+
+
 def describe_table(errors: dict[str, Any]) -> str:
     """The result of :func:`evaluate_table` as text: the worst columns, the worst pairs and the strongest correlations
     first."""
-    lines = [errors["warning"], _line("column", "total variation")]
+    lines = [errors["warning"], _line("column", "total variation", "yardstick")]
+
+    def distances(name: str, both: dict[str, Any]) -> str:
+        return _line(name, f"{both['total_variation']:.2g}", f"{both['yardstick']:.2g}")
+
     by_distance = sorted(errors["columns"], key=lambda column: -column["total_variation"])
-    lines += [_line(column["name"], f"{column['total_variation']:.2g}") for column in by_distance]
-    for pair in errors["pairs"][:5]:
-        lines.append(_line(" and ".join(pair["names"]), f"{pair['total_variation']:.2g}"))
+    lines += [distances(column["name"], column) for column in by_distance]
+    lines += [distances(" and ".join(pair["names"]), pair) for pair in errors["pairs"][:5]]
     numbers = [column for column in errors["columns"] if column.get("mean")]
     worst = sorted(numbers, key=lambda column: -abs(column["mean_error"] or 0))
     for title, key in (("mean", "mean"), ("standard deviation", "sd")):
@@ -175,12 +219,18 @@ def describe_table(errors: dict[str, Any]) -> str:
             slopes = {table: both and both[0] for table, both in pair["slopes"].items()}
             both = pair if title == "correlation" else slopes
             lines.append(_line(" and ".join(pair["names"]), _number(both["private"]), _number(both["synthetic"])))
+    explained = errors["explained"][:5]
+    lines += [_line("share of the variance between groups", "private", "synthetic")] * bool(explained)
+    for pair in explained:
+        lines.append(_line(" by ".join(pair["names"]), *(_number(pair[table], ".3f") for table in _TABLES)))
     unseen = sorted((pair for pair in errors["pairs"] if pair.get("unseen")), key=lambda pair: -pair["unseen"])
     lines += [_line("combination that no private row has", "share of rows")] * bool(unseen)
     lines += [_line(" and ".join(pair["names"]), f"{pair['unseen']:.2%}") for pair in unseen[:5]]
     words = {"1": "single columns", "2": "pairs", "3": "triples"}
     for order, mean in errors["mean_total_variation"].items():
-        lines.append(_line("mean over " + words[order], f"{mean:.2g}"))
+        both = {"total_variation": mean, "yardstick": errors["yardstick"]["mean_total_variation"][order]}
+        lines.append(distances("mean over " + words[order], both))
+    lines.append("yardstick: of as many rows, drawn from the private ones with replacement")
     return "\n".join(lines)
 
 
