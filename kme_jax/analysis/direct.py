@@ -21,9 +21,12 @@ measurements, whose noise is independent. So the counts of pairs stay unbiased. 
 by itself: it is a bin of its own if its noisy count is large, and is then a little too large on average. For the same
 reason an answer about few rows is not quite unbiased: there is one only if their noisy number stands out.
 
-Where a condition cuts a bin, or a bin has several numbers, and for correlations and regressions, the answer is made of
-covariances of bin means (``covariances``). What bins hide is a small part of it, and is estimated. If there is an
-answer without such a guess, it is only replaced by another one that has a smaller error and hardly guesses.
+If the limit of a share of one column cuts a cell, all, none or some of the rows of the cell meet it. The answer
+counts its codes as equally frequent. If m rows may be counted wrongly, the standard error has m/√3 for them, as that
+of an error that is uniform up to m: an interval of 95 % contains both ends. Where a condition cuts a bin of a pair,
+or a bin has several numbers, and for correlations and regressions, the answer is made of covariances of bin means
+(``covariances``). What bins hide is a small part of it, and is estimated. If there is an answer without such a guess,
+it is only replaced by another one that has a smaller error and hardly guesses.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from kme_jax.analysis.counts import of_conditions
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.sums import Answer, NumberSums, Sums, cells_inside
+from kme_jax.analysis.sums import Answer, NumberSums, Sums, shares_inside
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.release import TableMeasurement
 
@@ -108,6 +111,7 @@ def _only_classes(sums: Sums, query: Query) -> tuple[bool, Bool[np.ndarray, "cla
 
 
 def _share(sums: Sums, query: Query) -> Answer | None:
+    """The share of the rows that meet conditions on one column."""
     ranges = ranges_of(sums.schema, query.share)
     if len(ranges) != 1:
         return None
@@ -121,11 +125,11 @@ def _share(sums: Sums, query: Query) -> Answer | None:
     else:
         a = layout.columns.index(j)
         counts, noise = singles.sums[a], singles.sums_sigmas[a]
-        cells = cells_inside(layout.binnings[j].first_codes(), allowed)
-        if cells is None:
-            return None
-        inside = cells.astype(float)
+        inside = shares_inside(layout.binnings[j].first_codes(), allowed)
     centre = inside.mean()
     value = centre + float((inside - centre) @ counts) / num_rows
     variance = np.square(inside - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
-    return Answer(value, math.sqrt(variance) / num_rows)
+    cut = (inside > 0) & (inside < 1)
+    most = float(np.maximum(inside, 1 - inside)[cut] @ (np.maximum(counts[cut], 0) + noise))
+    guess = most / math.sqrt(3)
+    return Answer(value, math.sqrt(variance + guess**2) / num_rows, guess=guess / num_rows)

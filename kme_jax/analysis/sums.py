@@ -138,10 +138,15 @@ def combined(answers: list[Answer]) -> Answer | None:
     return Answer(value, float(precisions.sum() ** -0.5))
 
 
+def shares_inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Float64[np.ndarray, "cells"]:
+    """The share of the codes of each cell that lie within ranges of codes."""
+    parts = [np.minimum(edges[1:], high) - np.maximum(edges[:-1], low) for low, high in allowed]
+    return np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(edges)
+
+
 def cells_inside(edges: Int64[np.ndarray, "ends"], allowed: list[tuple[int, int]]) -> Bool[np.ndarray, "cells"] | None:
     """Which cells lie within ranges of codes; None if a range cuts a cell."""
-    parts = [np.minimum(edges[1:], high) - np.maximum(edges[:-1], low) for low, high in allowed]
-    inside = np.sum([np.maximum(part, 0) for part in parts], axis=0) / np.diff(edges)
+    inside = shares_inside(edges, allowed)
     return inside == 1 if np.isin(inside, (0, 1)).all() else None
 
 
