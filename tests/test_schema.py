@@ -528,7 +528,7 @@ BAD_COLUMNS = [
         "resolution must be one",
     ),
     *(
-        ({"kind": x}, "unknown kind .*free text and identifiers cannot be released: remove")
+        ({"kind": x}, "unknown kind .*free text and identifiers cannot be released: give them the kind drop")
         for x in ("text", "id", 3, [])
     ),
     *(
@@ -626,6 +626,9 @@ def test_bad_columns_are_named_in_one_line(tmp_path, fields, message):
 GOOD = {"name": "a", "kind": "categorical", "categories": ["x"]}
 
 
+DROPPED = {"name": "id", "kind": "drop"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -652,6 +655,19 @@ GOOD = {"name": "a", "kind": "categorical", "categories": ["x"]}
         ('{"schema_version": 1, "columns": [], "rows": 3}', "unknown field 'rows'"),
         (json.dumps({"schema_version": 1, "columns": [GOOD, GOOD]}), "more than one column is named a;"),
         (json.dumps({"schema_version": 1, "columns": [GOOD], "filled_from_data": 1}), "filled_from_data must be"),
+        (
+            json.dumps({"schema_version": 1, "columns": [GOOD, DROPPED | {"name": "a"}]}),
+            "more than one column is named a;",
+        ),
+        (
+            json.dumps({"schema_version": 1, "columns": [GOOD, DROPPED | {"lower": 3}]}),
+            "lower does not apply to kind drop",
+        ),
+        (json.dumps({"schema_version": 1, "columns": [DROPPED]}), "the schema has no columns"),
+        *(
+            (json.dumps({"schema_version": 1, "columns": [GOOD, DROPPED | {"name": name}]}), "a name must be text")
+            for name in ("", " a", 3, None, "\ud800")
+        ),
         *(
             (json.dumps({"schema_version": 1, "columns": [GOOD | {"name": name}]}), "a name must be text")
             for name in ("", " a", 3, "\ud800")
@@ -685,6 +701,25 @@ def test_schemas_are_written_and_read(tmp_path):
         schema.write(path)
     with pytest.raises(FileError, match="cannot be read"):
         Schema.read(tmp_path / "other.json")
+
+
+def test_dropped_columns_are_not_looked_at(tmp_path):
+    """A file may have them or not. Rows, the schema and its file say the same as without them."""
+    document = {"schema_version": 1, "columns": [DROPPED | {"lower": None}, *(column.to_json() for column in COLUMNS)]}
+    schema = Schema.from_json(document)
+    assert schema == Schema(COLUMNS, dropped=["id"])
+    assert schema.names == SCHEMA.names
+    assert repr(schema).endswith("and id dropped)")
+    schema.write(tmp_path / "schema.json")
+    assert Schema.read(tmp_path / "schema.json") == schema
+    table = SCHEMA.decode(np.zeros((3, len(COLUMNS)), int))
+    for extra in (table, table.append_column("id", pa.array([{"deep": [1]}] * 3))):
+        np.testing.assert_array_equal(schema.encode(extra), SCHEMA.encode(table))
+    with pytest.raises(ValueError, match="the schema lacks id: add it to the schema, with the kind drop if it is not"):
+        SCHEMA.encode(table.append_column("id", pa.array([1, 2, 3])))
+    for dropped in ("id", [3], [""]):
+        with pytest.raises(ValueError, match="dropped: expected a list of names"):
+            Schema(COLUMNS, dropped=dropped)
 
 
 # -- drafts
@@ -723,6 +758,7 @@ def test_a_private_file_tells_names_and_types_alone(tmp_path):
         **dict.fromkeys(["age", "income", "wave", "none"], "numeric"),
         **dict.fromkeys(["city", "member", "id"], "categorical"),
         **dict.fromkeys(["born", "seen"], "datetime"),
+        "tags": "drop",
     }
     assert columns["age"] == {**columns["income"], "name": "age", "integer": True}
     assert columns["city"]["categories"] is columns["age"]["lower"] is columns["born"]["upper"] is None
@@ -778,6 +814,7 @@ def test_a_public_csv_file_tells_types(tmp_path):
         **dict.fromkeys(["n", "f", "i"], "numeric"),
         **dict.fromkeys(["x", "c"], "categorical"),
         "d": "datetime",
+        **dict.fromkeys(["t", "huge"], "drop"),
     }
     assert columns["n"]["integer"]
     assert columns["f"]["step"] == 0.1
@@ -789,6 +826,7 @@ def test_a_public_csv_file_tells_types(tmp_path):
     )
     columns, left_out, _ = _draft(tmp_path, table, ".parquet", public=True)
     assert [columns["zip"]["kind"], columns["day"]["kind"], *left_out] == ["categorical", "datetime", "x"]
+    assert columns["x"] == {"name": "x", "kind": "drop"}
 
 
 def test_a_public_file_with_constant_columns_and_other_encodings(tmp_path):

@@ -201,7 +201,11 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", "age,job,age ,day\n1,2,3,4\n", "columns 1 and 3 have the same name; rename"),
         ("a.parquet", TABLE.append_column("age", TABLE["age"]), "have the same name"),
         ("a.csv", "age,day\n1,2\n3,4\n", "it lacks the schema's job: add it, or remove it from the schema$"),
-        ("a.csv", "age,job,day,name,x\n1,2,3,4,5\n", "the schema lacks name, x: drop extra columns, or add them"),
+        (
+            "a.csv",
+            "age,job,day,name,x\n1,2,3,4,5\n",
+            "the schema lacks name, x: add each to the schema, with the kind drop",
+        ),
         ("a.parquet", TABLE.rename_columns(["age", "JOB", "day"]), "from the schema; the schema lacks JOB: "),
         ("a.csv", "40,secret,1\n41,y,2\n", r"none of the schema's columns \(age, job, day\), or no header line"),
         ("a.csv", "age;job;day\n40;secret;1\n", "or no header line; are there commas between its cells"),

@@ -100,7 +100,7 @@ PUBLIC_KNOWLEDGE = "from public knowledge, never from the rows"
 
 
 _REMEDIES = {
-    "kind": "fill in numeric, categorical, ordinal or datetime",
+    "kind": "fill in numeric, categorical, ordinal, datetime or drop",
     "lower": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "upper": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "categories": f"list them, {PUBLIC_KNOWLEDGE}",
@@ -925,7 +925,26 @@ def pandas_module() -> Any:
 KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical, Ordinal, Datetime)}
 
 
+DROP = "drop"  # of a column that is not looked at
 FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
+
+
+def dropped_name(entry: dict[str, Any], place: int) -> str:
+    """The name of a column that is dropped, of its JSON entry. Other fields may be null, as in a draft.
+
+    Args:
+      entry, place: see :func:`column_of`.
+
+    Raises:
+      ValueError: it has no name, or another field.
+    """
+    name = entry.get("name")
+    if not is_label(name):
+        raise ValueError(f"column {place}: a name must be {_LABEL}, got {said(name)}")
+    for key, value in entry.items():
+        if key not in ("name", "kind") and value is not None:
+            raise ValueError(f"column {shown((name,))}: field {shown((key,))} does not apply to kind {DROP}: remove it")
+    return name
 
 
 def column_of(entry: Any, place: int) -> Column:
@@ -946,8 +965,8 @@ def column_of(entry: Any, place: int) -> Column:
         raise ValueError(f"{label}: kind is null: {_REMEDIES['kind']}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(
-            f"{label}: unknown kind {said(kind)} (known: {', '.join(KINDS)}); free text and identifiers cannot "
-            "be released: remove the column from the schema and from the file"
+            f"{label}: unknown kind {said(kind)} (known: {', '.join((*KINDS, DROP))}); free text and identifiers "
+            f"cannot be released: give them the kind {DROP}"
         )
     fields = FIELDS[kind]
     for key, value in entry.items():

@@ -16,7 +16,7 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax.storage.files import FileError
 from kme_jax.table.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
-from kme_jax.table.columns import MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
+from kme_jax.table.columns import DROP, MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
 from kme_jax.table.readers import open_reader
 from kme_jax.table.schema import SCHEMA_VERSION
 
@@ -24,8 +24,8 @@ _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
     "integer, step, unit, scale: log for skewed numbers, knots), categorical (categories), ordinal (categories, in "
     "order), datetime (lower, upper, resolution: day, hour, minute or second); all with nullable, and optionally "
-    "default, the value for cells that cannot be read. Fields that a kind does not have may stay null. Remove free "
-    "text and identifiers, here and from the file."
+    "default, the value for cells that cannot be read; drop (free text and identifiers, which are not looked at). "
+    "Fields that a kind does not have may stay null."
 )
 
 
@@ -40,7 +40,8 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
       public: whether all rows of the file are public.
 
     Returns:
-      The JSON document for ``write_json``, and {name: reason} of columns that cannot be released.
+      The JSON document for ``write_json``, and {name: reason} of columns that cannot be released. They are dropped in
+      the document.
 
     Raises:
       FileError: as for ``open_reader``, names of columns are numbers, cells are not separated by commas, or a public
@@ -64,6 +65,7 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
             column = _draft_public(table.column(field.name), column)
         if isinstance(column, str):
             left_out[field.name] = column
+            columns.append({"name": field.name, "kind": DROP})
         else:
             columns.append({"name": field.name} | column)
     draft = {"schema_version": SCHEMA_VERSION, "filled_from_data": public, "columns": columns}

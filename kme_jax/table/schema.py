@@ -15,7 +15,7 @@ from jaxtyping import Int, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.columns import Categorical, Column, column_of, pandas_module
+from kme_jax.table.columns import DROP, Categorical, Column, column_of, dropped_name, is_label, pandas_module
 
 SCHEMA_VERSION = 1
 _FIELDS = ("schema_version", "filled_from_data", "columns", "comment")  # of the JSON document
@@ -29,6 +29,7 @@ class Schema:
     Attributes:
       columns: the C columns, in the order in which they are released.
       filled_from_data: whether bounds and categories were read from a public file.
+      dropped: names of columns that a table may have, and that are never looked at, such as identifiers and free text.
 
     Examples:
       >>> import pyarrow as pa
@@ -43,6 +44,7 @@ class Schema:
 
     columns: tuple[Column, ...]
     filled_from_data: bool = False
+    dropped: tuple[str, ...] = ()
 
     def __post_init__(self):
         columns = self.columns
@@ -51,14 +53,20 @@ class Schema:
         object.__setattr__(self, "columns", tuple(columns))
         if not self.columns:
             raise ValueError("the schema has no columns: list one or more")
-        twice = [name for i, name in enumerate(self.names) if name in self.names[:i]]
+        dropped = self.dropped
+        if isinstance(dropped, str) or not all(map(is_label, dropped)):
+            raise ValueError('dropped: expected a list of names of columns: Schema([...], dropped=["id"])')
+        object.__setattr__(self, "dropped", tuple(dropped))
+        names = (*self.names, *self.dropped)
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
         if not isinstance(self.filled_from_data, bool):
             raise ValueError(f"filled_from_data must be true or false, got {said(self.filled_from_data)}")
 
     def _in_short(self) -> str:
-        return f"{len(self.columns)} columns: {shown(self.names)}"
+        dropped = f", and {shown(self.dropped)} dropped" if self.dropped else ""
+        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,14 +90,17 @@ class Schema:
           ValueError: columns are missing or extra.
         """
         missing = [name for name in self.names if name not in fields.names]
-        extra = [name for name in fields.names if name not in self.names]
+        extra = [name for name in fields.names if name not in self.names and name not in self.dropped]
         if len(missing) == len(self.names):
             # The names of the table are not shown: without a header line they would be private cells.
             hint = "; are there commas between its cells?" if len(fields.names) == 1 < len(self.names) else ""
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line{hint}")
         if missing or extra:
             texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)
-            texts += [f"the schema lacks {shown(extra)}: drop extra columns, or add them to the schema"] * bool(extra)
+            remedy = (
+                f"add {'it' if len(extra) == 1 else 'each'} to the schema, with the kind drop if it is not released"
+            )
+            texts += [f"the schema lacks {shown(extra)}: {remedy}"] * bool(extra)
             raise ValueError("; ".join(texts))
 
     def check_keys(self) -> None:
@@ -193,7 +204,10 @@ class Schema:
         return {
             "schema_version": SCHEMA_VERSION,
             "filled_from_data": self.filled_from_data,
-            "columns": [column.to_json() for column in self.columns],
+            "columns": [
+                *(column.to_json() for column in self.columns),
+                *({"name": name, "kind": DROP} for name in self.dropped),
+            ],
         }
 
     @classmethod
@@ -211,8 +225,10 @@ class Schema:
         unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
             raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
-        columns = tuple(column_of(entry, place) for place, entry in enumerate(document["columns"], 1))
-        return cls(columns, document.get("filled_from_data", False))
+        entries = list(enumerate(document["columns"], 1))
+        dropped = [(i, entry) for i, entry in entries if isinstance(entry, dict) and entry.get("kind") == DROP]
+        columns = tuple(column_of(entry, i) for i, entry in entries if (i, entry) not in dropped)
+        return cls(columns, document.get("filled_from_data", False), tuple(dropped_name(e, i) for i, e in dropped))
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> Schema:

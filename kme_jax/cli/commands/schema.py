@@ -15,7 +15,8 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
   categorical  categories
   ordinal      categories, in their order
   datetime     lower, upper, resolution
-A column of any kind may be nullable: cells may be missing. Columns that are filled in look like this:
+  drop         for identifiers and free text: the file has the column, and it is not looked at
+A column of any other kind may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
   {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
   {"name": "fortune", "kind": "numeric", "lower": 0, "upper": 1000000000, "scale": "log"}
@@ -56,5 +57,5 @@ def run(args: argparse.Namespace) -> None:
     remark = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
     with report_of(f"{output} is complete"):
         for name, reason in left_out.items():
-            print_line(f"left out: {name}: {reason}")
+            print_line(f"dropped: {name}: {reason}")
         print_line(f"wrote {output}: {len(draft['columns'])} columns, with the names in the file's header; {remark}")
