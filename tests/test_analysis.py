@@ -121,8 +121,8 @@ BAD = {
     "mean(age) where": "expected one of|no column",
     "mean(age) by age": "at most 64 groups",
     "mean(age) by city": "no column 'city'",
-    "mean(age) where town=a and pay, net=missing": "about age, pay, net and town, and noise hides the answer, or the "
-    "columns were not counted in bins that tell it; other intervals are for questions of one column and of the target "
+    "mean(age) where town=a and pay, net=missing": "about age, pay, net and town: noise hides it, or the bins in "
+    "which these columns were counted do. There are intervals for one column and of the target "
     "rich",
     "share(town=a and age>3 and pay, net=missing)": "about age, pay, net and town",
     "correlation(age, town)": "town is not numeric; ask for regression",
@@ -256,6 +256,53 @@ def test_missing_cells_may_depend_on_the_group():
     answer, private = direct_answer(measured, query), query.answer(SCHEMA, SCHEMA.encode(table))[""]
     others = Query.parse("mean(pay, net)", SCHEMA).answer(SCHEMA, SCHEMA.encode(table))[""]
     assert abs(answer.value - private) < 0.1 * abs(private - others)
+
+
+def test_missing_cells_do_not_count_as_values():
+    """Half a column as one bin has the missing cells beside large numbers. Such counts do not tell a mean."""
+    rng = np.random.default_rng(0)
+    group = rng.random(40_000) < 0.15
+    distance = rng.normal(np.where(group, 15_000, 12_000), 3000).clip(0, 30_000).round()
+    missing = rng.random(40_000) < np.where(group, 0.0, 0.25)
+    table = pa.table({"distance": pa.array(distance, mask=missing), "group": np.where(group, "yes", "no"),
+                      "other": rng.integers(0, 50, 40_000)})  # fmt: skip
+    schema = Schema((Numeric("distance", 0, 30_000, integer=True, nullable=True), Categorical("group", ("no", "yes")),
+                     Numeric("other", 0, 60, integer=True)))  # fmt: skip
+    errors: dict[str, list[float]] = {"no": [], "yes": []}
+    for seed in range(4):
+        measured = measure_table(table, schema, budget=PrivacyBudget(1.0, 1e-6), secure=False, seed=seed)
+        for value, mask in (("no", ~group), ("yes", group)):
+            answer = direct_answer(measured, Query.parse(f"mean(distance) where group={value}", schema))
+            errors[value].append((answer.value - distance[mask & ~missing].mean()) / answer.standard_error)
+    assert all(abs(np.mean(of_group)) < 0.75 for of_group in errors.values()), errors  # 1.5 with such counts
+
+
+def test_a_tail_that_noise_hides_has_no_correlation():
+    """Few very large orders make most of a variance. The bulk alone would give a much larger correlation."""
+    rng = np.random.default_rng(0)
+    price = rng.gamma(2.0, 10.0, 30_000)
+    total = price * rng.gamma(3.0, 2.0, 30_000)
+    total[:60] *= 200
+    schema = Schema((Numeric("price", 0, 500, step=0.01), Numeric("total", 0, 100_000, step=0.01, scale="log")))
+    table = pa.table({"price": price.clip(0, 500), "total": total.clip(0, 100_000)})
+    private = np.corrcoef(table["price"].to_numpy(), table["total"].to_numpy())[0, 1]
+    assert private < 0.6 * np.corrcoef(price[60:], total[60:])[0, 1]
+    for seed in range(3):
+        measured = measure_table(table, schema, budget=PrivacyBudget(3.0, 1e-6), secure=False, seed=seed)
+        answer = direct_answer(measured, Query.parse("correlation(price, total)", schema))
+        assert answer is None or abs(answer.value - private) < 3 * answer.standard_error
+
+
+def test_conditions_may_come_after_groups():
+    first, last = (
+        Query.parse(f"mean(age) {rest}", SCHEMA) for rest in ("where rich=yes by town", "by town where rich=yes")
+    )
+    assert dataclasses.replace(last, text=first.text) == first
+
+
+def test_values_are_where_the_statistic_can_be():
+    wide = Estimate.of(-5.0, 10.0, 0.95, method="direct").within(0.0, 7.0)
+    assert (wide.value, wide.low, wide.high) == (0.0, 0.0, 7.0)
 
 
 def test_quantiles_have_intervals_that_contain_them():

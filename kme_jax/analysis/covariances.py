@@ -7,7 +7,8 @@ their means over all rows. Then Σ y_ab f̄_a ḡ_b / N is the covariance of f̄
 σ ‖f̄‖ ‖ḡ‖ / N, which is known. The means of bins of several cells have noise as well. Its effect is the derivative of
 the sum by a bin mean, times the standard error of the latter, (σ_1² Σ (v_c − f̄_b)²)^½ / n_b for the cells of the bin
 that are not empty. The noise of the means over all rows is of second order. Noise may hide the variance of a number
-within wide bounds. Then that of the denoised column takes its place.
+within wide bounds. Then that of the denoised column takes its place, unless rows far beyond its cells could be a large
+part of it.
 
 Bins hide the covariance within them. Let B = Var(f̄) / Var(f) be what bins show of f. If f and g depend on each other
 weakly, and their density is that of independent ones times 1 + λ f g, then the covariance of f̄ and ḡ is B_f B_g times
@@ -103,6 +104,7 @@ class _InBins(NamedTuple):
       spread: variances of the noise of the bin means.
       shown: the share of the variance that bin means have.
       least_shown: the least share with which the bins are used.
+      is_mixed: whether a bin has missing cells beside others. Then its rows do not all have a value.
     """
 
     values: Float64[np.ndarray, "bins"]
@@ -110,6 +112,7 @@ class _InBins(NamedTuple):
     spread: Float64[np.ndarray, "bins"]
     shown: float
     least_shown: float
+    is_mixed: bool
 
 
 @short_repr
@@ -283,7 +286,7 @@ class Covariances:
         sums, feature, j = self._sums, self.features[i], self.features[i].column
         if len(bins) == bins.max() + 1 and (np.diff(sums.edges(j)) == 1).all():  # bins of one code hide nothing
             order = np.argsort(bins)
-            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, _LEAST_SHOWN)
+            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, _LEAST_SHOWN, False)
         present = ~np.isnan(feature.values)
         masses, noise = sums.denoised(j) + 1e-9, sums.noise(j)
         masses[~present] = 0
@@ -300,7 +303,8 @@ class Covariances:
         spread = np.bincount(bins, far) * (noise / np.maximum(of_bins, noise + 1)) ** 2
         is_ordered = j != sums.layout.split and sums.layout.binnings[j].ordered
         least = _LEAST_SHOWN if is_ordered else _LEAST_SHOWN_OF_CATEGORIES
-        return _InBins(means, float(everything), spread, shown, least)
+        is_mixed = bool(np.isin(bins[~present], bins[present]).any())
+        return _InBins(means, float(everything), spread, shown, least, is_mixed)
 
     def _add_pair(self, first: int, second: int, ours: list[int], theirs: list[int]) -> bool:
         """Covariances of the features of two columns; whether there are any.
@@ -336,11 +340,12 @@ class Covariances:
         return Counts(columns, bins, counts, table.noise * math.sqrt(self._classes.sum()), table.is_first)
 
     def _of_table(self, table: Counts, first: int, second: int, ours: list[int], theirs: list[int]) -> _OfTable | None:
-        """Covariances from the counts of two columns. None if bins hide much, or noise hides the number of rows."""
+        """Covariances from the counts of two columns. None if bins hide much or mix missing cells with others, or if
+        noise hides the number of rows."""
         places = [table.columns.index(j) for j in (first, second)]
         counts = table.counts if places == [0, 1] else table.counts.T
         f, g = ([self._in_bins(i, table.bins[p]) for i in of] for p, of in zip(places, (ours, theirs), strict=True))
-        if any(one.shown < one.least_shown for one in (*f, *g)):
+        if any(one.shown < one.least_shown or one.is_mixed for one in (*f, *g)):
             return None
         here = [~np.isnan(np.stack([one.values for one in side], axis=1)).any(1) for side in (f, g)]
         counts = counts[np.ix_(*here)]

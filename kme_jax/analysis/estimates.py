@@ -73,9 +73,9 @@ class Estimate:
         return cls(value, standard_error, value - half, value + half, level, bias, method, population)
 
     def within(self, lowest: float, highest: float) -> Estimate:
-        """The estimate whose interval ends where the statistic cannot be. The value itself is not moved."""
-        low, high = (min(max(end, lowest), highest) for end in (self.low, self.high))
-        return dataclasses.replace(self, low=low, high=high)
+        """The estimate with a value and an interval that the statistic can have. What is beyond is moved to the end."""
+        value, low, high = (min(max(number, lowest), highest) for number in (self.value, self.low, self.high))
+        return dataclasses.replace(self, value=value, low=low, high=high)
 
     def __str__(self) -> str:
         if math.isnan(self.value):

@@ -43,7 +43,11 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     match = _QUERY.match(text)
     if match is None or not match[2].strip() or match[1].lower() not in statistics:
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
-    return Parts(match[1].lower(), match[2].strip(), match[3], match[4])
+    where, by = match[3], match[4]
+    if where is None and by is not None:  # conditions may come last, too
+        by, *rest = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
+        where = rest[0] if rest else None
+    return Parts(match[1].lower(), match[2].strip(), where, by)
 
 
 def conditions_of(text: str | None, names: Sequence[str]) -> tuple[str, ...]:

@@ -212,8 +212,10 @@ class NumberSums:
         return combined(answers)
 
     def smooth_variance(self, masses: Float64[np.ndarray, "cells"]) -> Answer:
-        """The variance of the denoised column. Its error is that of noise in the cells that are not empty, and a part
-        of the variance for what denoising does.
+        """The variance of the denoised column.
+
+        Its error is that of noise in the cells that are not empty, a part of the variance for what denoising does, and
+        the squared distance of a few rows in the middle of what is beyond these cells, where noise could hide them.
 
         Args:
           masses: denoised counts of the cells.
@@ -222,8 +224,13 @@ class NumberSums:
         total = max(float(masses.sum()), 1e-300)
         squares = np.square(self.values - masses @ self.values / total)
         variance = float(masses @ squares) / total
-        noise = self.noise * float(np.linalg.norm(squares[masses > _EMPTY])) / max(self.rows, 1.0)
-        return Answer(variance, math.hypot(noise, _DENOISED * variance))
+        occupied = np.flatnonzero(masses > _EMPTY)
+        noise = self.noise * float(np.linalg.norm(squares[occupied])) / max(self.rows, 1.0)
+        ends = self.values[occupied[[0, -1]]] if len(occupied) else self.values[[0, -1]]
+        middles = (ends + self.values[[0, -1]]) / 2
+        beyond = np.where(ends == self.values[[0, -1]], 0, np.square(middles - masses @ self.values / total))
+        hidden = self._share_beyond * float(beyond.max())
+        return Answer(variance, math.hypot(noise, _DENOISED * variance, hidden))
 
     def sd(self) -> Answer | None:
         """The standard deviation of the column."""

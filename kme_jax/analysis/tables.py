@@ -112,8 +112,8 @@ def direct_estimates(
     if not found:
         others, known = _others(measurement, query)
         reason = (
-            f"it is about {_listed(others)}, and noise hides the answer, or the columns were not counted in bins that "
-            f"tell it; other intervals are for questions of {known}"
+            f"it is about {_listed(others)}: noise hides it, or the bins in which these columns were counted do. There "
+            f"are intervals for {known}, for fewer conditions, and with a larger ε. Synthetic rows have none"
             if len(others) > 1
             else "noisy sums do not answer it by themselves; the method bootstrap does"
         )
