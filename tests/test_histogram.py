@@ -4,7 +4,7 @@ from scipy.optimize import minimize
 
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.fit import by_class
-from kme_jax.table.histogram import peaks, project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.histogram import of_phases, peaks, project_to_simplex, smooth, smooth_counts, threshold
 
 
 def test_projection_is_the_nearest_point(rng):
@@ -126,3 +126,18 @@ def test_a_frequent_value_keeps_its_class(rng):
         estimate, _ = _classes(truth, 10.0, rng)
         assert (estimate[0, [40, 250]] < 40).all()
         assert (np.abs(estimate[1, [40, 250]] - 500) < 60).all()
+
+
+def test_a_regular_pattern_is_kept_though_noise_hides_each_cell(rng):
+    """Mondays have twice the rows of other days. Nothing changes without a pattern, or where it is there already."""
+    private = np.full(400, 20.0) * np.where(np.arange(400) % 7 == 0, 2.0, 1.0)
+    noisy = private + 20 * rng.normal(size=400)
+    smooth = np.full(400, private.mean())
+    factors = of_phases(smooth, noisy, 20.0, 7)
+    assert np.ptp(factors[::7]) == 0
+    kept = np.bincount(np.arange(400) % 7, smooth * factors)  # of each weekday
+    assert kept / 400 == pytest.approx(np.bincount(np.arange(400) % 7, private) / 400, rel=0.25)
+    assert (of_phases(smooth, smooth + 20 * rng.normal(size=400), 20.0, 7) == 1).all()
+    assert (of_phases(private, noisy, 20.0, 7) == 1).all()
+    exact = of_phases(smooth, private, 1e-9, 7)
+    assert smooth * exact == pytest.approx(private)

@@ -931,3 +931,20 @@ def test_a_table_of_one_column_spends_all(width, expected):
     made = measure_table(pa.table({"a": np.arange(300) % 7}), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
     assert plans.shares(plans.Layout(made.measured["single columns"].feature_map.binnings, -1, -1)) == expected
     assert made.measured["single columns"].mechanism.rho >= 0.89 * made.statement["rho"]
+
+
+@pytest.mark.slow
+def test_days_of_the_week_are_kept():
+    """Most visits are on Mondays. A year is counted day by day, and noise is larger than a day."""
+    rng = np.random.default_rng(0)
+    days = rng.integers(0, 364, 8000)
+    days = np.where(rng.random(8000) < 0.3, days // 7 * 7, days)  # 2024-01-01 is a Monday
+    table = pa.table(
+        {"day": pa.array(days + 19_723, pa.int32()).cast(pa.date32()), "ward": rng.choice(["a", "b"], 8000)}
+    )
+    schema = Schema((Datetime("day", "2024-01-01", "2024-12-31"), Categorical("ward", ("a", "b"))))
+    released = release_table(table, schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
+    found = (np.asarray(released.table["day"].cast(pa.int32())) - 19_723) % 7
+    expected = np.bincount(days % 7, minlength=7) / 8000
+    assert np.abs(np.bincount(found, minlength=7) / 8000 - expected).max() < 0.05
+    assert expected[0] > 0.35

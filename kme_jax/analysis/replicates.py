@@ -195,5 +195,7 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
             noisy = dataclasses.replace(noisy, coordinates=exact + noise)
         measured.append(noisy)
     seed = int(random.integers(MAX_SEED))
-    rows = synthesise(measurement.layout, measurement.plan, measured, seed=seed, part=_PART)
+    rows = synthesise(
+        measurement.layout, measurement.plan, measured, cycles=measurement.schema.cycles, seed=seed, part=_PART
+    )
     return measurement.schema.decode(balance.sample(rows, release.table.num_rows, seed))

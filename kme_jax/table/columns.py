@@ -88,6 +88,7 @@ pc: Any = pyarrow.compute  # most of its functions are created on import
 
 
 SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+_CYCLES = 86400, 7 * 86400  # a day and a week, in seconds
 
 
 MAX_LABEL = 1000
@@ -175,6 +176,11 @@ class Column(abc.ABC):
     @property
     def codes_of_knots(self) -> tuple[int, ...]:
         """Codes between which values are counted in as many cells each, see ``Numeric``. There are none by default."""
+        return ()
+
+    @property
+    def cycles(self) -> tuple[int, ...]:
+        """Numbers of codes after which values may repeat a pattern, such as the 7 days of a week. None by default."""
         return ()
 
     @property
@@ -840,6 +846,10 @@ class Datetime(Column):
         return self._last - self._first + 1
 
     @property
+    def cycles(self) -> tuple[int, ...]:
+        return tuple(seconds // SECONDS[self.resolution] for seconds in _CYCLES if seconds > SECONDS[self.resolution])
+
+    @property
     def type(self) -> pa.DataType:
         return pa.date32() if self.resolution == "day" else pa.timestamp("s")
 
@@ -938,7 +948,7 @@ def dropped_name(entry: dict[str, Any], place: int) -> str:
     Raises:
       ValueError: it has no name, or another field.
     """
-    name = entry.get("name")
+    name: Any = entry.get("name")
     if not is_label(name):
         raise ValueError(f"column {place}: a name must be {_LABEL}, got {said(name)}")
     for key, value in entry.items():

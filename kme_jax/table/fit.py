@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -17,7 +17,16 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import mixture
 from kme_jax.table.dependence import dependent
-from kme_jax.table.histogram import best_penalty, coupled, peaks, project_to_simplex, smooth, smooth_counts, threshold
+from kme_jax.table.histogram import (
+    best_penalty,
+    coupled,
+    of_phases,
+    peaks,
+    project_to_simplex,
+    smooth,
+    smooth_counts,
+    threshold,
+)
 from kme_jax.table.observed import Observed
 from kme_jax.table.plan import (
     EVENLY,
@@ -368,6 +377,7 @@ def _leaves(
     masses: Float[np.ndarray, "classes bins"],
     inside: Bool[np.ndarray, "cells"],
     zoom: tuple | None,
+    cycles: Sequence[int],
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
 
@@ -381,6 +391,7 @@ def _leaves(
       masses: counts of every class and bin in the fit, [T, B].
       inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
+      cycles: numbers of codes after which the column may repeat a pattern.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     shares = np.zeros_like(estimate)
@@ -388,6 +399,8 @@ def _leaves(
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
         for t, mass in enumerate(masses[:, b]):
             shares[t, cells] = project_to_simplex(estimate[t, cells] / max(mass, 1e-9), 1.0)
+    for cycle in cycles:
+        shares = _with_phases(binning, bins, shares, sums, sums_noise, masses, cycle)
     first = binning.first_codes()
     leaves = Leaves(first[:-1], first[1:], bins, shares)
     if zoom is None:
@@ -418,12 +431,41 @@ def _leaves(
     )
 
 
+def _with_phases(
+    binning: Binning,
+    bins: Int[np.ndarray, "cells"],
+    shares: Float[np.ndarray, "classes cells"],
+    sums: Float[np.ndarray, "cells"],
+    sums_noise: float,
+    masses: Float[np.ndarray, "classes bins"],
+    cycle: int,
+) -> Float[np.ndarray, "classes cells"]:
+    """Shares of cells in their bins that have the regular pattern of noisy counts, see ``histogram.of_phases``.
+
+    Args:
+      binning, bins, sums, sums_noise, masses: as in ``_leaves``.
+      shares: of cells in their bins, for every class.
+      cycle: codes of a round. Shares stay if it is no multiple of the cells' width.
+    """
+    period, rest = divmod(cycle, binning.width)
+    if binning.knots or rest or period < 2 or period > binning.num_values // 2:
+        return shares
+    values = slice(0, binning.num_values)
+    counts = (masses[:, bins] * shares).sum(0)
+    factors = np.ones(len(bins))
+    factors[values] = of_phases(counts[values], sums[values], sums_noise, period)
+    changed = shares * factors
+    totals = np.stack([np.bincount(bins, row) for row in changed])[:, bins]
+    return np.where(totals > 0, changed / np.maximum(totals, 1e-300), shares)
+
+
 @shows_progress("synthesis")
 def synthesise(
     layout: Layout,
     plan: Plan,
     measured: list[NoisyEmbedding | None],
     *,
+    cycles: Mapping[int, Sequence[int]] | None = None,
     seed: int = 0,
     part: float = 1.0,
     progress: Progress | bool = False,
@@ -434,6 +476,7 @@ def synthesise(
       layout: of the columns.
       plan: the bins.
       measured: the noisy embeddings of the three measurements; None for a measurement that does not exist.
+      cycles: by the index of a column, see ``Schema.cycles``.
       seed: of the fit.
       part: of the relaxed rows that are fitted, in (0, 1]. Fewer are faster, and a little less accurate.
       progress: True for a bar, or a function that is called with (work done, total work).
@@ -447,11 +490,13 @@ def synthesise(
     weights, probabilities = mixture.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in block_counts(pairs) if block.zoom}
-    leaves, shares_of_bins = [], []
+    leaves, shares_of_bins, rounds = [], [], cycles or {}
     for a, j in enumerate(layout.columns):
         of_column = masses[:, slice(*observed.offsets[a : a + 2])]
         cells = singles.counts[a], singles.sigmas[a], singles.sums[a], singles.sums_sigmas[a]
-        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j))
+        ranges = _leaves(
+            layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j), rounds.get(j, ())
+        )
         over_bounds = singles.moments[a]
         if over_bounds is not None:
             every = [over_bounds, *narrow_moments(layout, j, pairs)]

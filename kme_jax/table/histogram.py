@@ -21,6 +21,8 @@ _NUM_SPLITS, _SPLIT = 4, 0.5
 _PEAK_ROUNDS, _PEAK_SHARES, _LEAST_PEAK = 30, (1e-6, 0.9), 2.0
 _FIRST_SHARE, _FIRST_PEAK = 0.05, 6.0
 _MOST_BELOW, _MOST_ABOVE = 1e6, 1e12  # in σ: beyond them squares overflow, and nothing is in doubt
+_REGULAR = 3.0  # how far squared differences between phases exceed those of noise, in units of their deviation
+_MOST_OFTEN = 1e3  # the largest factor of a phase
 _RARELY = 20  # P(g > √(2 log(20 n))) < 0.01 / n for a standard normal g and n ≥ 4
 
 
@@ -243,3 +245,30 @@ def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]
         inner = (stands_out | inner).reshape(-1, 2).any(1)
         sums, width = sums.reshape(-1, 2).sum(1), 2 * width
     return (first, min(last, len(values))) if first < last else (0, len(values))
+
+
+def of_phases(
+    counts: Float[np.ndarray, "cells"], noisy: Float[np.ndarray, "cells"], sigma: float, period: int
+) -> Float64[np.ndarray, "cells"]:
+    """Factors of cells, [n], after which the counts have the regular pattern of noisy counts: weekdays, hours.
+
+    Smoothing removes a pattern that noise hides in each cell, though it is clear in the sums over all cells of a phase,
+    such as all Mondays. If these sums differ from those of the counts by more than noise explains, each cell is
+    multiplied by the ratio for its phase, up to the part that noise may explain (James & Stein 1961). Otherwise all
+    factors are 1.
+
+    Args:
+      counts: estimates, not negative.
+      noisy: noisy counts of the same cells.
+      sigma: standard deviation of their noise.
+      period: cells of one round, at least 2. Cell i has the phase i mod period.
+    """
+    phases = np.arange(len(counts)) % period
+    expected, found = (np.bincount(phases, values, period) for values in (counts, noisy))
+    variances = np.maximum(np.bincount(phases, minlength=period) * sigma**2, np.finfo(float).tiny)
+    differences = found - expected
+    size = float(np.sum(np.square(differences) / variances))
+    if size <= period + _REGULAR * math.sqrt(2 * period):
+        return np.ones(len(counts))
+    target = np.maximum(expected + (1 - period / size) * differences, 0)
+    return np.where(expected > 0, target / np.maximum(expected, target / _MOST_OFTEN + 1e-300), 1.0)[phases]

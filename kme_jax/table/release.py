@@ -125,7 +125,7 @@ class TableMeasurement:
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
         measured = [self.measured.get(name) for name in NAMES]
-        rows = synthesise(self.layout, self.plan, measured, seed=seed, progress=progress)
+        rows = synthesise(self.layout, self.plan, measured, cycles=self.schema.cycles, seed=seed, progress=progress)
         return TableRelease(self, rows, self.schema.decode(balance.sample(rows, num_rows, seed)), seed)
 
     @property

@@ -73,6 +73,11 @@ class Schema:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def cycles(self) -> dict[int, tuple[int, ...]]:
+        """The numbers of codes after which a column may repeat a pattern, by its index, see ``Column.cycles``."""
+        return {j: column.cycles for j, column in enumerate(self.columns) if column.cycles}
+
     def index(self, name: str) -> int:
         """The index of a column.
 
