@@ -33,7 +33,8 @@ _STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another on
 # about 1.
 GOOD_ENOUGH = 0.95
 _LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
-# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less.
+# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less. All relaxed
+# rows together are fitted with the first one, too: larger steps would disturb what no counts of pairs tell.
 _FIRST_RATE, _RATE = 0.05, 0.15
 # What the running means of Adam keep of a gradient, and of its square, in a step. The gradients are exact, so there is
 # no noise to average. With Adam's usual 0.999 for squares, steps stay short long after a start that was far off.
@@ -375,6 +376,6 @@ def _fit_together(
     of_rows = single(np.log(np.maximum(weights, _LEAST_PROBABILITY / weights.size)))
     state = _start_of_steps({"logits": logits[None], "weights": of_rows[None]})
     for step in range(0, num_steps, _STEPS_AT_ONCE):
-        schedule = (jnp.float32(number) for number in (step, num_steps, _RATE))
+        schedule = (jnp.float32(number) for number in (step, num_steps, _FIRST_RATE))
         state, _ = _steps(state, data, *schedule, offsets=observed.offsets)
     return _mixture(state[0], observed.offsets, weights.sum(1))
