@@ -66,7 +66,8 @@ def _ranges_of_condition(schema: Schema, text: str) -> tuple[int, list[tuple[int
         unknown = _COMPARED.match(text)
         if unknown:
             raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
-        raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: age>=65")
+        remedy = "age>=65 or job=missing"
+        raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: {remedy}")
     name, comparison, value = parts
     column = schema.columns[schema.index(name)]
     if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):

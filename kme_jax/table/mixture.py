@@ -33,8 +33,8 @@ _STEPS_OF_ROUND = 150  # after each round, the misfit decides whether another on
 # about 1.
 GOOD_ENOUGH = 0.95
 _LEAST_PROGRESS = 0.01  # a fit also stops if a round lowers this error by a smaller part
-# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less. All relaxed
-# rows together are fitted with the first one, too: larger steps would disturb what no counts of pairs tell.
+# Rates of the first round and of the others. Where one round is enough, a small rate follows the noise less. The first
+# one is also that of all relaxed rows together: larger steps would disturb what no counts of pairs tell.
 _FIRST_RATE, _RATE = 0.05, 0.15
 # What the running means of Adam keep of a gradient, and of its square, in a step. The gradients are exact, so there is
 # no noise to average. With Adam's usual 0.999 for squares, steps stay short long after a start that was far off.

@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--no_distance",
         dest="distance",
         action="store_false",
-        help="For columns of numbers: leave out the distance Δ, which takes N² evaluations of the kernel.",
+        help="For points alone, not for tables: leave out the distance Δ, which takes N² evaluations of the kernel.",
     )
 
 
