@@ -66,6 +66,7 @@ QUICK = (
     "kme_jax.table.Ordinal",
     "kme_jax.table.Schema",
     "kme_jax.table.check_table",
+    "kme_jax.table.expected.expected_errors",
     "kme_jax.table.measure_table",
     "kme_jax.table.open_table",
     "kme_jax.uniform",

@@ -17,6 +17,7 @@ _DESCRIPTION = """Publish a synthetic database instead of a private one, with di
 a table with columns of any kind: describe it, check it, release it, draw rows
   kme-jax schema people.parquet --output=schema.json     # a draft: fill in bounds and categories
   kme-jax check people.parquet --schema=schema.json      # NOT PRIVATE: does the schema fit the file?
+  kme-jax plan --schema=schema.json --num_rows=50000 --epsilon=0.3,1 --delta=1e-6  # the noise to expect
   kme-jax release people.parquet --schema=schema.json --epsilon=1 --delta=1e-6 --output=published
   kme-jax sample published --where="age>=65" --num_rows=1000 --output=old.csv
   kme-jax estimate published "mean(age)" "share(age>=65)"  # with intervals

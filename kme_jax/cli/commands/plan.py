@@ -5,26 +5,34 @@ from __future__ import annotations
 import argparse
 
 import kme_jax
+from kme_jax._numerics.text import printable
 from kme_jax.cli import model, parsing, sizes
 from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_json, print_line, progress_bar
 
-SUMMARY = "Show the accuracy to expect. It reads no file."
-DESCRIPTION = """Show how large the noise will be, for one ε or several, and how large the errors of a mean and of a
-probability will be.
+SUMMARY = "Show the accuracy to expect. It reads no rows."
+DESCRIPTION = """Show how large the noise will be, for one ε or several, and how large the errors will be.
 
-The command reads no file. It computes the errors on invented tables, which takes as long as a few releases. With
---no_errors it shows the noise alone, at once."""
+The command reads no rows.
+
+A table with --schema: for each column, the noise of a count, the smallest share of the rows that stands out, and the
+error of a mean; and the noise of counts of pairs of columns. At once.
+
+A few columns of numbers with --dim: the errors of a mean and of a probability. They are computed on invented tables,
+which takes as long as a few releases. With --no_errors it shows the noise alone, at once."""
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
+_FLAGS_OF_TABLES, _FLAGS_OF_POINTS = ("target", "relation"), ("public_points", "kernel", "length", "num_features")
 _JSON_FIELDS = ("num_features", "noise_norm", "mean_error", "probability_error")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("--num_rows", type=int, required=True, metavar="N", help="N, the number of private rows.")
-    parser.add_argument("--dim", type=int, required=True, metavar="D", help="D, the number of columns.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--schema", metavar="FILE", help="The schema of a table, a .json file.")
+    which.add_argument("--dim", type=int, metavar="D", help="D, the number of columns of points.")
     parser.add_argument("--epsilon", type=parsing.numbers, required=True, metavar="E,...", help="One ε or several.")
     parser.add_argument("--delta", type=float, required=True, help="δ, above 0 and below 1/N.")
     parser.add_argument(
@@ -33,6 +41,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="Plan for M public points instead of bounds alone. The plan uses uniform points in their place, also for "
         "the default of --length. For points in clusters, the default of kme-jax release is shorter.",
+    )
+    parser.add_argument("--target", metavar="COLUMN", help="For a table: the column that others are meant to predict.")
+    parser.add_argument(
+        "--relation", choices=sizes.RELATIONS, help="For a table: which databases the guarantee compares."
     )
     model.add_flags(parser)
     parser.add_argument("--no_errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
@@ -45,6 +57,12 @@ def run(args: argparse.Namespace) -> None:
     Raises:
       ValueError: if an argument is not valid.
     """
+    if args.schema is not None:
+        _plan_table(args)
+        return
+    for name in _FLAGS_OF_TABLES:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} is for tables: give it with --schema")
     import numpy as np
 
     from kme_jax.points.measure import plan_map, plan_mechanism
@@ -93,3 +111,38 @@ def run(args: argparse.Namespace) -> None:
     if args.errors:
         print_line("mean ±: the error of a column's mean, as a share of the column's range")
         print_line("probability ±: the error of the probability that a column is below a level")
+
+
+def _plan_table(args: argparse.Namespace) -> None:
+    """What to expect of a release of a table."""
+    import dataclasses
+
+    from kme_jax.table.expected import expected_errors
+    from kme_jax.table.schema import Schema
+
+    for name in _FLAGS_OF_POINTS:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} is for points: give it with --dim")
+    budgets = [sizes.budget(epsilon, args.delta, args.relation) for epsilon in args.epsilon]
+    schema = Schema.read(args.schema)
+    found = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
+    if args.json:
+        print_json([dataclasses.asdict(expected) for expected in found])
+        return
+    for expected in found:
+        print_line(f"{args.num_rows} rows, ε = {expected.budget.epsilon:g}, δ = {args.delta:g}")
+        print_line(f"{'column':<30} {'cells':>6} {'noise':>8} {'stands out':>11} {'distance ≤':>11} {'mean ±':>10}")
+        for column in expected.columns:
+            line = f"{printable(column.name):<30.30} {column.num_cells:6} {column.noise:8.3g}"
+            mean = "" if column.mean_error is None else f"{column.mean_error:.2g}"
+            print_line(f"{line} {column.smallest_share:11.2%} {column.total_variation:11.2g} {mean:>10}")
+        if expected.coarse_noise is not None:
+            about = f"about {expected.coarse_noise:.3g} rows"
+            fine = "" if expected.fine_noise is None else f", then about {expected.fine_noise:.3g} for half of them"
+            print_line(f"counts of {expected.num_pairs} pairs of columns: noise of {about}{fine}")
+    print_line("noise: of the count of a cell, in rows")
+    print_line("stands out: the share of the rows that a cell needs to be clearly more than noise")
+    print_line("distance ≤: the total variation of noisy counts; smooth columns come much closer")
+    print_line(
+        "mean ±: the noise of the mean in the first measurement, in the column's units; later ones make it smaller"
+    )

@@ -1,0 +1,98 @@
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, measure_table, release_table
+from kme_jax.table.evaluate import evaluate_table
+from kme_jax.table.expected import expected_errors
+from kme_jax.table.plan import Singles, map_of, sigma
+
+SCHEMA = Schema(
+    (
+        Numeric("age", 0, 110, integer=True),
+        Numeric("income", 0, 200_000, step=0.01, nullable=True),
+        Categorical("job", ("baker", "clerk", "nurse", "other")),
+        Categorical("rich", ("no", "yes")),
+    )
+)
+
+
+def _rows(rng, num_rows):
+    age, job = rng.integers(18, 91, num_rows), rng.integers(0, 4, num_rows)
+    income = np.exp(rng.normal(9 + 0.2 * job, 0.5)).clip(0, 200_000)
+    rich = np.where(income > 12_000, "yes", "no")
+    jobs = np.asarray(["baker", "clerk", "nurse", "other"])[job]
+    return pa.table(
+        {"age": age, "income": pa.array(income, mask=rng.random(num_rows) < 0.1), "job": jobs, "rich": rich}
+    )
+
+
+@pytest.mark.parametrize("target", [None, "rich"])
+def test_the_noise_is_that_of_releases(rng, target):
+    """Of single columns exactly, of their means, and of pairs within a quarter."""
+    budget, num_rows = PrivacyBudget(1.0, 1e-6), 20_000
+    expected = expected_errors(SCHEMA, num_rows, budget, target=target)
+    measured = measure_table(_rows(rng, num_rows), SCHEMA, budget=budget, target=target, secure=False)
+    singles = Singles.read(measured.layout, measured.measured["single columns"])
+    assert [column.noise for column in expected.columns] == pytest.approx(singles.sums_sigmas, rel=0.01)
+    assert expected.columns[0].smallest_share == pytest.approx(4 * singles.sums_sigmas[0] / num_rows, rel=0.01)
+    moments = singles.moments[1]
+    assert expected.columns[1].mean_error == pytest.approx(100_000 * moments.sigma / num_rows, rel=0.01)
+    assert expected.columns[2].mean_error is None
+    coarse = measured.measured["pairs, coarsely"]
+    blocks = [b for b in map_of(coarse).blocks if len(set(b.columns) - {measured.layout.split}) == 2]
+    noise = np.median([sigma(coarse, block) for block in blocks]) * math.sqrt(measured.layout.num_classes)
+    assert expected.coarse_noise == pytest.approx(noise, rel=0.25)
+    assert expected.num_pairs == len(measured.layout.pairs())
+    assert len(expected.columns) == (4 if measured.layout.split < 0 else 3)
+
+
+@pytest.mark.slow
+def test_releases_are_within_what_is_expected(rng):
+    budget = PrivacyBudget(1.0, 1e-6)
+    expected = {column.name: column for column in expected_errors(SCHEMA, 20_000, budget).columns}
+    for seed in range(2):
+        rows = _rows(rng, 20_000)
+        errors = evaluate_table(release_table(rows, SCHEMA, budget=budget, secure=False, seed=seed), rows)
+        assert all(c["total_variation"] < 1.5 * expected[c["name"]].total_variation for c in errors["columns"])
+
+
+def test_what_is_expected_of_a_single_column_and_of_a_private_number_of_rows():
+    alone = Schema((Numeric("age", 0, 110, integer=True),))
+    expected = expected_errors(alone, 1000, PrivacyBudget(1.0, 1e-6))
+    assert (expected.num_pairs, expected.coarse_noise, expected.fine_noise) == (0, None, None)
+    private, public = (
+        expected_errors(SCHEMA, 20_000, PrivacyBudget(1.0, 1e-6, relation)).columns[0].noise
+        for relation in ("add_remove", "replace_one")
+    )
+    assert private < public
+    for num_rows, message in ((1, "at least 2 rows"), (2 * 10**6, "1/N")):
+        with pytest.raises(ValueError, match=message):
+            expected_errors(SCHEMA, num_rows, PrivacyBudget(1.0, 1e-6))
+    with pytest.raises(ValueError, match="no column 'poor'"):
+        expected_errors(SCHEMA, 1000, PrivacyBudget(1.0, 1e-6), target="poor")
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "schema.json"
+    SCHEMA.write(path)
+    words = ["plan", f"--schema={path}", "--num_rows=20000", "--epsilon=0.3,1", "--delta=1e-6"]
+    assert cli.main(words) == 0
+    text = capsys.readouterr().out
+    assert text.count("counts of 6 pairs of columns") == 2
+    assert text.count("income") == 2
+    assert cli.main([*words, "--json", "--target=rich"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["columns"][0]["noise"] > second["columns"][0]["noise"]
+    for more, message in (
+        (["--kernel=gaussian"], "--kernel is for points"),
+        (["--dim=2"], "not allowed with argument --schema"),
+        (["--target=poor"], "no column 'poor'"),
+    ):
+        assert cli.main([*words, *more]) == 2
+        assert message in capsys.readouterr().err
+    assert cli.main(["plan", "--dim=2", *words[2:], "--relation=add_remove"]) == 2
+    assert "--relation is for tables" in capsys.readouterr().err
