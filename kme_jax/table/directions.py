@@ -119,7 +119,7 @@ def _correction(
         if size < _NEW:
             continue
         basis.append(direction / size)
-        found = float(np.vdot(basis[-1], difference))
-        if abs(found) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
-            correction += (found - noise**2 / found) * basis[-1]
+        component = float(np.vdot(basis[-1], difference))
+        if abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
+            correction += (component - noise**2 / component) * basis[-1]
     return correction if correction.any() else None

@@ -248,13 +248,13 @@ def fit(
     done, all_work = num_fits * num_steps, num_fits * (num_steps + rounds_together * together)
     fitted = []
     for i in range(0, num_fits, side_by_side):
-        some = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
+        starts = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
 
         def report(steps: int, i: int = i) -> None:
             if progress:
                 progress(min(i * num_steps + side_by_side * steps, num_fits * num_steps), all_work)
 
-        fitted.append(_fit_apart(observed, data, some, num_steps, good_enough, report))
+        fitted.append(_fit_apart(observed, data, starts, num_steps, good_enough, report))
         report(num_steps)  # a fit may have stopped early
     parameters = {name: np.concatenate([fits[name] for fits in fitted]) for name in fitted[0]}
     weights, probabilities = _mixture(parameters, observed.offsets, observed.classes)

@@ -125,11 +125,11 @@ def _plan_table(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} is for points: give it with --dim")
     budgets = [sizes.budget(epsilon, args.delta, args.relation) for epsilon in args.epsilon]
     schema = Schema.read(args.schema)
-    found = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
+    tables = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
     if args.json:
-        print_json([dataclasses.asdict(expected) for expected in found])
+        print_json([dataclasses.asdict(expected) for expected in tables])
         return
-    for expected in found:
+    for expected in tables:
         print_line(f"{args.num_rows} rows, ε = {expected.budget.epsilon:g}, δ = {args.delta:g}")
         print_line(f"{'column':<30} {'cells':>6} {'noise':>8} {'stands out':>11} {'distance ≤':>11} {'mean ±':>10}")
         for column in expected.columns:
