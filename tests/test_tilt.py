@@ -72,8 +72,8 @@ def test_classes_keep_their_sizes():
 
 
 @pytest.mark.parametrize(("sigma", "far"), [(5.0, True), (20_000.0, False)])
-def test_rows_far_away_need_moments_that_can_tell(sigma, far):
-    """Beyond the cells with rows, moments put rows if their noise is small. Otherwise noise alone would put them."""
+def test_rows_far_away_need_a_moment_that_contradicts(sigma, far):
+    """Beyond the cells with rows, moments put rows if they clearly tell of them. Otherwise noise would put them."""
     binning = Binning(400, ordered=True, missing=False, width=1)
     counts, first = np.zeros(400), binning.first_codes()
     counts[:20] = NUM_ROWS / 20

@@ -36,6 +36,7 @@ from kme_jax.feature_maps.table import COUNT_WEIGHT, MAX_CELLS, Binning, Block, 
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
+from kme_jax.table.reach import cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
@@ -83,9 +84,6 @@ _STRONG, _CLEARLY = 0.15, 2.0
 # Cost of a product beside that of an average block. It is the larger one, if all products then have no larger share of
 # the third measurement than this. It is never less than the smaller one, which earlier versions had.
 _PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 3.0, 0.3, 0.04
-# Numbers of rows that are missing within a margin, in units of its noise: to look further, and to go on.
-_LOST, _STILL_LOST = 3.0, 1.0
-_AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
 _MARGIN = 2.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
@@ -417,8 +415,8 @@ class Singles:
       sums_sigmas: standard deviations of the noise of ``sums``.
       smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N. They agree with the moments.
       moments: the measured moments; None for columns without.
-      inside: whether each cell is within the margins of the cells that stand out, [cells]. Estimates are 0 elsewhere,
-        where positive noise looks like rows. Then the moments say how many rows there may be.
+      inside: whether each cell may have rows, [cells], see ``kme_jax.table.reach``. Estimates are 0 elsewhere, where
+        positive noise looks like rows.
     """
 
     counts: list[Float[np.ndarray, "classes _"]]
@@ -482,7 +480,7 @@ class Singles:
         binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
         inside = np.ones(len(sums), bool)
         if moments is not None:
-            inside = _within_margins(binning, sums, self.sums_sigmas[a], num_rows)
+            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments)
         estimate = np.where(inside, _along_values(binning, self.counts[a], self.sigmas[a]), -math.inf)
         of_classes = None
         if self.classes is None:
@@ -512,41 +510,6 @@ def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: in
     least = min(_LEAST_CLASS * noise, num_rows * EVENLY / len(counts))
     sizes = np.maximum(project_to_simplex(counts, num_rows), max(least, num_rows * 1e-12))
     return sizes * (num_rows / sizes.sum())
-
-
-def _within_margins(
-    binning: Binning, counts: Float[np.ndarray, "cells"], noise: float, num_rows: int
-) -> Bool[np.ndarray, "cells"]:
-    """Which cells are between the cells that stand out, or not further beyond them than a margin, [cells].
-
-    The margin is ``_MARGIN`` times the range of codes of the cells that stand out. The margin below a column with knots
-    has at most as many cells as that above: on a logarithmic scale, it would reach down to the lower bound otherwise.
-    Margins are doubled as long as rows are missing within them: all cells together have N rows. So a long tail is found
-    although none of its parts stands out. The first and the last value need less to stand out than others, since many
-    rows are often at a bound.
-
-    Args:
-      binning: of the column.
-      counts: noisy counts, [cells].
-      noise: σ of ``counts``.
-      num_rows: N.
-    """
-    first, last = standing_out(counts[: binning.num_values], noise)
-    starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
-    margin, always = _MARGIN * (starts[last] - starts[first]), np.ones(int(binning.missing), bool)
-    lost, is_kept, places = _LOST, np.zeros(binning.num_values, bool), np.arange(binning.num_values)
-    is_kept[[0, -1]] = counts[[0, binning.num_values - 1]] > _AT_BOUND * noise
-    while True:
-        above = starts[last] + margin
-        inside = (starts[1:] > starts[first] - margin) & (starts[:-1] < above)
-        if binning.knots:
-            beyond = max(above - starts[-1], 0) / (starts[-1] - starts[-2])  # the bound, in cells
-            inside &= places >= first - (np.searchsorted(starts, above) - last + beyond)
-        inside |= is_kept
-        inside = np.append(inside, always)
-        if inside.all() or num_rows - counts[inside].sum() < lost * noise * math.sqrt(inside.sum()):
-            return inside
-        margin, lost = 2 * margin, _STILL_LOST
 
 
 def _along_values(

@@ -89,8 +89,9 @@ def tilted(
     of which a sample would have the mean score as exactly as the occupied cells have it, with twice their noise,
     because denoising adds bias. Let v be the variance of this noise in a cell. A cell with a larger share than κ v is
     known better than such a sample would know it. So only κ v of it takes part, and the rest stays. The sum of the
-    counts of every class stays. Beyond the first and the last cell with rows, there are rows only if the moments can
-    tell: their noise is smaller than the standard deviation of the column, or they contradict the histogram.
+    counts of every class stays. Beyond the first and the last cell with rows, there are rows only if a moment
+    contradicts the histogram, and only between the codes where its score grows. Otherwise a single row that noise puts
+    far away, on a scale of many powers of ten, would outweigh all others.
 
     Args:
       counts: non-negative estimates.
@@ -105,9 +106,12 @@ def tilted(
     sigmas = np.repeat([m.sigma for m in measured], 2) / num_rows
     width = np.where(first < binning.num_codes - binning.missing, last - first, 0.0)
     classes, occupied = counts.sum(1, keepdims=True) / total, counts.sum(0) > 0
-    if not _tell_of_rows_beyond(features, means, sigmas, counts.sum(0) / total):
-        near = width * (np.maximum.accumulate(occupied) & np.maximum.accumulate(occupied[::-1])[::-1])
-        width = near if near.any() else width
+    near = np.maximum.accumulate(occupied) & np.maximum.accumulate(occupied[::-1])[::-1]
+    contradict = np.abs(means - features @ (counts.sum(0) / total)) > _CONTRADICTS * sigmas
+    for m, pair in zip(measured, contradict.reshape(-1, 2), strict=True):
+        if pair.any():
+            near |= (last > m.moment.low[0]) & (first <= m.moment.high[0])
+    width = np.where(near, width, 0.0) if (near & (width > 0)).any() else width
     counts = counts + classes * (_EVENLY * width / width.sum())
     counts = counts * (total / counts.sum())
     shares = counts.sum(0) / total
@@ -123,22 +127,6 @@ def tilted(
     penalty = strength * np.square(sigmas) / mass
     closest = _closest_shares(moved / mass, features, (means - features @ kept.sum(0)) / mass, penalty)
     return total * (kept + mass * closest)
-
-
-def _tell_of_rows_beyond(
-    features: Float[np.ndarray, "moments cells"],
-    means: Float[np.ndarray, "moments"],
-    sigmas: Float[np.ndarray, "moments"],
-    shares: Float[np.ndarray, "cells"],
-) -> bool:
-    """Whether noisy moments can say that there are rows where a histogram has none.
-
-    Otherwise a single row that noise puts far away, on a scale of many powers of ten, would outweigh all others.
-    """
-    mean, square = features[:2] @ shares
-    deviation = np.sqrt(max(square - mean**2, 0))
-    contradicts = (np.abs(means - features @ shares) > _CONTRADICTS * sigmas).any()
-    return bool(sigmas[0] < deviation or contradicts)
 
 
 def _closest_shares(

@@ -1,0 +1,217 @@
+"""Where a numeric column has rows: the cells that stand out, their tails, and parts where rows must be.
+
+Public bounds are often much wider than the rows. Noise in empty cells is then the largest error: where it happens to be
+positive, it looks like rows. So estimates are 0 in all cells except those that this module names.
+
+* *Cells that stand out* from the noise, see ``histogram.standing_out``, and all cells between them.
+* *Tails.* Generalised Pareto tails are fitted to the noisy counts at both ends. They may end, like those of a uniform
+  column, or decline slowly. A tail ends where the mean over all fits has less than one σ left.
+* *Parts.* All cells together have N rows. So rows that are not in the cells above are elsewhere, although no cell
+  shows it. Their number in any range of cells is estimated from three sums: the noisy counts of the range, N minus
+  those of the cells above, and the moments of the column. A range with significantly many rows is added.
+
+This is post-processing: it spends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int64
+
+from kme_jax.feature_maps.table import Binning
+from kme_jax.table.histogram import project_to_simplex, standing_out
+from kme_jax.table.tilt import Moments, cell_scores
+
+_AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
+# A tail is fitted to the outermost cells whose sum is so many times its noise.
+_CLEAR = 20.0
+_SHAPES = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)  # of generalised Pareto distributions
+_LEAST_SCALE, _NUM_SCALES = 0.25, 40  # of generalised Pareto distributions, in cells
+_REST = 1.0  # rows of a tail beyond its end, in units of σ
+_MARGIN = 2.0  # within which a tail ends, in units of the range of codes of the cells that stand out
+# How many standard deviations the number of its rows is above 0, at least: of a part anywhere, and of a part that is
+# next to the rows that were found, and within the margin.
+_FAR, _NEAR = 3.5, 2.0
+_AS_WELL = 4.0  # difference of twice the log-likelihoods of parts that explain the counts nearly equally well
+_MOST_PARTS = 6
+_GROWTH = 1.5  # of the distances between places where parts begin and end
+
+
+def cells_with_rows(
+    binning: Binning, counts: Float[np.ndarray, "cells"], noise: float, num_rows: int, moments: Moments
+) -> Bool[np.ndarray, "cells"]:
+    """Which cells of an ordered column may have rows, [cells]. All cells may if nothing stands out.
+
+    The first and the last value need less to stand out than others, since many rows are often at a bound.
+
+    Args:
+      binning: of the column.
+      counts: noisy counts, [cells].
+      noise: σ of ``counts``.
+      num_rows: N.
+      moments: noisy moments over all of the bounds.
+    """
+    size = binning.num_values
+    values, inside = counts[:size], np.ones(len(counts), bool)
+    if noise == 0:
+        return inside
+    first, last = standing_out(values, noise)
+    inside[:size] = False
+    inside[[0, size - 1]] = values[[0, -1]] > _AT_BOUND * noise
+    start, stop = _margin(binning, first, last)
+    low, high = max(start, size - _end_of_tail(values[::-1], size - first, noise)), _end_of_tail(values, last, noise)
+    high = min(stop, high)
+    inside[low:high] = True
+    for _ in range(_MOST_PARTS):
+        part = _missing_part(binning, counts, noise, num_rows, moments, inside, (low, high), (start, stop))
+        if part is None:
+            break
+        inside[slice(*part)] = True
+        low, high = (part[0] if part[1] == low else low), (part[1] if part[0] == high else high)
+    return inside
+
+
+def _margin(binning: Binning, first: int, last: int) -> tuple[int, int]:
+    """The first and the last cell within the margin of the cells that stand out, as a range.
+
+    The margin below a column with knots has at most as many cells as that above: on a logarithmic scale, it would reach
+    down to the lower bound otherwise.
+    """
+    starts = binning.first_codes().astype(np.float64)[: binning.num_values + 1]
+    margin = _MARGIN * (starts[last] - starts[first])
+    above = starts[last] + margin
+    near = (starts[1:] > starts[first] - margin) & (starts[:-1] < above)
+    if binning.knots:
+        beyond = max(above - starts[-1], 0) / (starts[-1] - starts[-2])  # the bound, in cells
+        near &= np.arange(len(near)) >= first - (np.searchsorted(starts, above) - last + beyond)
+    places = np.flatnonzero(near)
+    return int(places[0]), int(places[-1]) + 1
+
+
+def _end_of_tail(values: Float[np.ndarray, "cells"], last: int, noise: float) -> int:
+    """The cell after the last one of the tail towards the end of ``values``, at least ``last``.
+
+    Each fit has a shape, a scale and the number of rows of largest likelihood. Fits are weighted by their likelihoods.
+
+    Args:
+      values: noisy counts.
+      last: the cell after the last one that stands out.
+      noise: σ of ``values``.
+    """
+    if last >= len(values):
+        return last
+    sums = np.cumsum(values[:last][::-1])
+    clear = np.flatnonzero(sums > _CLEAR * noise * np.sqrt(np.arange(1, last + 1)))
+    start = last - 1 - int(clear[0]) if len(clear) else 0
+    counts = values[start:] / noise
+    places = np.arange(len(counts) + 1.0)
+    scaled = places / np.geomspace(_LEAST_SCALE, len(counts), _NUM_SCALES)[:, None]
+    beyond = np.concatenate(
+        [np.exp(-scaled) if shape == 0 else np.maximum(1 + shape * scaled, 0) ** (-1 / shape) for shape in _SHAPES]
+    )
+    of_cells = beyond[:, :-1] - beyond[:, 1:]
+    along, squares = of_cells @ counts, np.maximum(np.square(of_cells).sum(1), 1e-300)
+    rows = np.maximum(along, 0) / squares
+    heights = rows * (along - rows * squares / 2)
+    weights = np.exp(heights - heights.max())
+    ends = np.flatnonzero(weights @ (rows[:, None] * beyond) < _REST * weights.sum())
+    return max(last, min(len(values), start + int(ends[0]))) if len(ends) else len(values)
+
+
+def _ranges(
+    size: int, found: tuple[int, int], near: tuple[int, int]
+) -> tuple[Int64[np.ndarray, "ranges"], Int64[np.ndarray, "ranges"], Float64[np.ndarray, "ranges"]]:
+    """Ranges of cells to which rows may be missing: their starts, their ends, and of how many alternatives each is one.
+
+    Some begin and end at places whose distances grow with their distance from the rows that were found. Others are all
+    dyadic intervals: among them are single cells, anywhere.
+    """
+    low, high = found
+    ranges = [(near[0], low)] * (near[0] < low) + [(high, near[1])] * (high < near[1])
+    for edges in (low - _edges(low)[::-1], high + _edges(size - high)):
+        ranges += [(a, b) for i, a in enumerate(edges[:-1].tolist()) for b in edges[i + 1 :].tolist()]
+    numbers, width = [1.0] * len(ranges), 1
+    while width < size:
+        starts = range(0, size, width)
+        ranges += [(a, min(a + width, size)) for a in starts if a < low or a + width > high]
+        numbers += [1.0 * len(starts)] * (len(ranges) - len(numbers))
+        width *= 2
+    start, stop = np.asarray(ranges, np.int64).reshape(-1, 2).T
+    return start, stop, np.asarray(numbers)
+
+
+def _edges(size: int) -> Int64[np.ndarray, "edges"]:
+    """Places from 0 to ``size``, whose distances grow."""
+    edges, width = [0], max(1, size >> 10)
+    while edges[-1] < size:
+        edges.append(min(size, edges[-1] + width))
+        width = max(width + 1, int(_GROWTH * width))
+    return np.asarray(edges)
+
+
+def _missing_part(
+    binning: Binning,
+    counts: Float[np.ndarray, "cells"],
+    noise: float,
+    num_rows: int,
+    moments: Moments,
+    inside: Bool[np.ndarray, "cells"],
+    found: tuple[int, int],
+    near: tuple[int, int],
+) -> tuple[int, int] | None:
+    """The range of cells to which rows are missing, or None.
+
+    If only the cells inside and those of a range have rows, then their number m in the range is known from
+
+    * the sum of the counts of the range, with the variance σ² n for n cells;
+    * N minus the sum of the counts inside, with the variance σ² n' for n' cells;
+    * the moments: those of the rows inside are known up to noise, and each row that is moved to the range changes them
+      by the difference g. With the covariance C of all of this noise, m is gᵀC⁻¹r / gᵀC⁻¹g for a difference r.
+
+    These are independent up to the noise of the counts inside. The estimate is their mean, weighted by their precision.
+    Twice what the range adds to the log-likelihood is the square of the estimate in standard deviations. If a range is
+    one of k alternatives, 2 log k is subtracted. Of all ranges that explain the counts nearly as well as the best one,
+    the nearest is taken.
+
+    Args:
+      binning, counts, noise, num_rows, moments: as in ``cells_with_rows``.
+      inside: the cells that are known to have rows.
+      found: the range of cells that stand out, and of their tails.
+      near: the range of the margin.
+    """
+    low, high = found
+    start, stop, number = _ranges(binning.num_values, found, near)
+    outside = np.append(0, np.cumsum(~inside))
+    size = outside[stop] - outside[start]
+    start, stop, number, size = (values[size > 0] for values in (start, stop, number, size))
+    if not len(size):
+        return None
+
+    def sums_of(values: Float[np.ndarray, "... cells"]) -> Float[np.ndarray, "... ranges"]:
+        until = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values * ~inside, axis=-1)], axis=-1)
+        return until[..., stop] - until[..., start]
+
+    precision = (1 / size + 1 / inside.sum()) / noise**2
+    rows = (sums_of(counts) / size + (num_rows - counts[inside].sum()) / inside.sum()) / noise**2
+    first = binning.first_codes()
+    scores = cell_scores(moments.moment, 0, binning, first[:-1], first[1:])
+    mean = scores @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
+    centred = (scores - mean[:, None])[:, inside]
+    covariance = noise**2 * centred @ centred.T + moments.sigma**2 * np.eye(len(mean))
+    moved = sums_of(scores) / size - mean[:, None]
+    weighted = np.linalg.solve(covariance, moved)
+    rows += (moments.sums - num_rows * mean) @ weighted
+    precision += np.sum(moved * weighted, axis=0)
+    heights = np.where(rows > 0, np.square(rows) / precision - 2 * np.log(number), -math.inf)
+    pool, least = np.ones(len(heights), bool), _FAR**2
+    if heights.max() < least:
+        pool, least = ((start == high) & (stop <= near[1])) | ((stop == low) & (start >= near[0])), _NEAR**2
+    best = heights[pool].max(initial=-math.inf)
+    if best < least:
+        return None
+    candidates = pool & (heights >= max(best - _AS_WELL, _NEAR**2))
+    distance = np.maximum(first[stop] - first[high], first[low] - first[start])
+    choice = int(np.flatnonzero(candidates)[np.argmin(distance[candidates])])
+    return int(start[choice]), int(stop[choice])

@@ -1,0 +1,103 @@
+"""Where a column has rows: tails end, and rows that are missing are found."""
+
+import numpy as np
+import pytest
+
+from kme_jax.feature_maps.table import Binning, Moment
+from kme_jax.table.reach import cells_with_rows
+from kme_jax.table.tilt import Moments, cell_scores
+
+NUM_ROWS, SIZE, NOISE = 20_000, 1000, 20.0
+
+
+def _noisy(counts, rng, noise=NOISE, sigma=400.0, missing=False):
+    """A binning of cells of one code each, noisy counts, and noisy moments over all of the bounds."""
+    binning = Binning(len(counts), ordered=True, missing=missing, width=1)
+    moment = Moment((0,), (0,), (len(counts) - missing - 1,), 1000)
+    first = binning.first_codes()
+    sums = cell_scores(moment, 0, binning, first[:-1], first[1:]) @ counts
+    num_rows = round(counts.sum())
+    moments = Moments(moment, binning, sums + sigma * rng.normal(size=2), sigma, num_rows)
+    return binning, counts + noise * rng.normal(size=len(counts)), noise, num_rows, moments
+
+
+def _histogram(codes, missing=0):
+    counts = np.bincount(np.clip(codes, 0, SIZE - 1), minlength=SIZE).astype(float)
+    return np.append(counts, missing) if missing else counts
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("normal", lambda rng: np.rint(rng.normal(500, 30, NUM_ROWS))),
+        ("uniform", lambda rng: rng.integers(300, 420, NUM_ROWS)),
+        ("exponential", lambda rng: rng.exponential(25, NUM_ROWS)),
+        ("one value", lambda rng: np.full(NUM_ROWS, 17)),
+    ],
+)
+def test_tails_end_where_rows_do(name, codes):
+    """Few empty cells are kept, and hardly any row is lost, although bounds are much wider than the rows."""
+    rng = np.random.default_rng(1)
+    counts = _histogram(codes(rng).astype(int))
+    occupied = np.flatnonzero(counts)
+    empty = np.ones(SIZE, bool)
+    empty[occupied[0] : occupied[-1] + 1] = False
+    kept, lost = [], []
+    for _ in range(40):
+        inside = cells_with_rows(*_noisy(counts, rng))
+        kept.append(np.sum(inside & empty))
+        lost.append(counts[~inside].sum())
+    assert np.mean(kept) < 0.1 * SIZE
+    assert np.median(kept) < 0.05 * SIZE
+    assert np.mean(lost) < 3 * NOISE
+
+
+def test_rows_that_no_cell_shows_are_found():
+    """3 % of all rows are far away, two or fewer in a cell, where the noise of a cell is 20."""
+    rng = np.random.default_rng(2)
+    counts = _histogram(np.rint(rng.normal(60, 10, 19_400)).astype(int)) + _histogram(rng.integers(500, 900, 600))
+    found = [counts[400:][cells_with_rows(*_noisy(counts, rng, sigma=60.0))[400:]].sum() for _ in range(30)]
+    assert np.mean(np.asarray(found) > 100) > 0.9
+    found = [cells_with_rows(*_noisy(_histogram(np.full(20_000, 60)), rng, sigma=60.0))[400:].any() for _ in range(30)]
+    assert np.mean(found) < 0.1
+
+
+def test_a_single_value_far_away_is_found_beside_missing_cells():
+    rng = np.random.default_rng(3)
+    counts = _histogram(np.append(np.full(15_000, 3), np.full(130, 900)), missing=4000)
+    every = np.stack([cells_with_rows(*_noisy(counts, rng, missing=True)) for _ in range(30)])
+    assert every[:, [3, -1]].all()
+    assert every[:, 900].mean() > 0.9
+    assert every[:, 950:1000].mean() < 0.1
+
+
+def test_bounds_that_many_rows_share():
+    rng = np.random.default_rng(4)
+    counts = _histogram(np.append(rng.integers(450, 550, 19_900), np.full(100, 0)))
+    inside = np.mean([cells_with_rows(*_noisy(counts, rng))[[0, SIZE - 1]] for _ in range(30)], axis=0)
+    assert inside[0] > 0.9
+    assert inside[1] < 0.1
+
+
+def test_everything_may_have_rows_if_nothing_stands_out():
+    rng = np.random.default_rng(5)
+    counts = np.full(SIZE, 1.0)
+    binning, _, noise, num_rows, moments = _noisy(counts, rng)
+    assert cells_with_rows(binning, np.zeros(SIZE), noise, num_rows, moments).all()
+    assert cells_with_rows(binning, counts, 0.0, num_rows, moments).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_noise_is_too_large_or_too_small():
+    """The budget is spent by then. So whatever was drawn, there is an answer, and no error."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        size, missing = int(rng.choice([2, 13, 101, 1000])), bool(rng.random() < 0.3)
+        num_rows, noise = int(10 ** rng.uniform(0.5, 14)), float(10 ** rng.uniform(-6, 16))
+        counts = np.zeros(size + missing)
+        counts[rng.integers(0, size + missing, int(rng.choice([1, 2, 50])))] = 1
+        counts *= num_rows / counts.sum()
+        sigma = noise * 10 ** rng.uniform(-1, 3)
+        inside = cells_with_rows(*_noisy(counts, rng, noise=noise, sigma=sigma, missing=missing))
+        assert inside.any()
+        assert inside[size:].all()
