@@ -23,9 +23,9 @@ from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
-# few. The standard error allows for this share of the rows, and for as many as the noise of a cell, in the middle of
-# what is beyond. A range is not used if more than half of the bounds is beyond it: amounts of money have long tails.
-_BEYOND, _MOST_BEYOND = 0.001, 1.0
+# few. The standard error allows for this share of the rows, and for so many as twice the noise of a cell, in the middle
+# of what is beyond; and for more if the counts within the range say that rows are missing.
+_BEYOND, _OF_NOISE = 0.001, 2.0
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -159,8 +159,7 @@ class NumberSums:
         self.counts, self.noise = sums.singles.sums[a], sums.singles.sums_sigmas[a]
         wide = sums.singles.moments[a]
         narrow = narrow_moments(sums.layout, j, sums.measurement.measured.get(NAMES[2]))
-        scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
-        self._scaled = [one for one in scaled if one.beyond <= _MOST_BEYOND * one.half]
+        self._scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
         rows, noise = sums.rows, sums.rows_noise
         if self.binning.missing:
             rows, noise = rows - float(self.counts[-1]), math.hypot(noise, self.noise)
@@ -169,9 +168,15 @@ class NumberSums:
         self.is_exact = bool((np.diff(first) == 1).all())
         self.values = numeric_values(self.column, first[: self.binning.num_values])
 
-    @property
-    def _share_beyond(self) -> float:
-        return _BEYOND + self.noise / self.rows
+    def _share_beyond(self, inside: Bool[np.ndarray, "cells"]) -> float:
+        """The share of rows that may be outside of some cells, though their noisy counts do not show it."""
+        missing = self.rows - float(self.counts[: len(inside)][inside].sum())
+        noise = self.noise * math.sqrt(inside.sum())
+        return _BEYOND + (_OF_NOISE * self.noise + max(missing - noise, 0.0)) / self.rows
+
+    def _hidden_beyond(self, one: _Scaled) -> float:
+        """The share of rows that may be beyond the range of moments."""
+        return self._share_beyond(np.abs(self.values - one.middle) <= one.half) if one.beyond else 0.0
 
     @property
     def _hidden(self) -> bool:
@@ -192,7 +197,7 @@ class NumberSums:
         for one in self._scaled:
             score = one.sums[0] / self.rows
             error = one.half * math.hypot(one.noise, score * self.noise_of_rows) / self.rows
-            answers.append(Answer(one.middle + one.half * score, math.hypot(error, self._share_beyond * one.beyond)))
+            answers.append(Answer(one.middle + one.half * score, math.hypot(error, self._hidden_beyond(one) * one.beyond)))
         return combined(answers)
 
     def variance(self) -> Answer | None:
@@ -207,7 +212,7 @@ class NumberSums:
             slope = math.sqrt(1 + 4 * score**2) * one.noise
             error = math.hypot(slope, (2 * score**2 - square) * self.noise_of_rows) / self.rows
             furthest = abs(one.far - one.middle - one.half * score) if one.beyond else 0.0
-            error = math.hypot(one.half**2 * error, self._share_beyond * furthest**2)
+            error = math.hypot(one.half**2 * error, self._hidden_beyond(one) * furthest**2)
             answers.append(Answer(one.half**2 * (square - score**2), error))
         return combined(answers)
 
@@ -229,7 +234,7 @@ class NumberSums:
         ends = self.values[occupied[[0, -1]]] if len(occupied) else self.values[[0, -1]]
         middles = (ends + self.values[[0, -1]]) / 2
         beyond = np.where(ends == self.values[[0, -1]], 0, np.square(middles - masses @ self.values / total))
-        hidden = self._share_beyond * float(beyond.max())
+        hidden = self._share_beyond(masses > _EMPTY) * float(beyond.max())
         return Answer(variance, math.hypot(noise, _DENOISED * variance, hidden))
 
     def sd(self) -> Answer | None:
