@@ -90,6 +90,10 @@ def test_an_interval_has_its_level():
         ("share(town=c and d and age>20)", lambda t: np.mean((t["town"] == "c and d") & (t["age"] > 20))),
         ("share(rich=yes) where age<30", lambda t: np.mean(t["rich"][t["age"] < 30] == "yes")),
         ("share(pay, net=missing)", lambda t: np.mean(np.isnan(t["pay, net"]))),
+        ("count(*)", lambda t: 1.0),
+        ("count() where town=b", lambda t: np.mean(t["town"] == "b")),
+        ("count(age>=65) where town=b", lambda t: np.mean((t["age"] >= 65) & (t["town"] == "b"))),
+        ("sum(pay, net) where rich=yes", lambda t: np.nansum(np.where(t["rich"] == "yes", t["pay, net"], 0)) / 500),
     ],
 )
 def test_queries_are_answered_as_by_hand(rng, text, expected):
@@ -112,6 +116,8 @@ def test_groups(rng):
 BAD = {
     "mean": "expected one of mean, sd",
     "mode(age)": "expected one of mean, sd",
+    "share()": "expected one of mean, sd",
+    "sum(town)": "town is not numeric; ask for share",
     "mean(aeg)": "there is no column 'aeg'",
     "mean(town)": "town is not numeric; ask for share",
     "quantile(age)": "there is no column ''|expected a share",
@@ -170,7 +176,8 @@ def _check_errors(table, measured, texts, rng, number):
         for text, found in errors.items():
             query = Query.parse(text, SCHEMA)
             answer = direct_answer(again, query)
-            found.append((answer.value - query.answer(SCHEMA, codes)[""]) / answer.standard_error)
+            exact = query.answer(SCHEMA, codes)[""] * (table.num_rows if query.is_total else 1)
+            found.append((answer.value - exact) / answer.standard_error)
     least, most = scipy.stats.chi2.ppf((5e-4, 1 - 5e-4), number) / number
     for text, found in errors.items():
         assert abs(np.mean(found)) < 4 / number**0.5, text
@@ -189,6 +196,41 @@ def test_direct_answers_are_unbiased_and_know_their_noise(relation, number):
     table, budget = _people(rng, 2000), PrivacyBudget(8.0, 1e-5, relation)
     first = measure_table(table, SCHEMA, budget=budget, target="rich", secure=False)
     _check_errors(table, first, texts, rng, number)
+
+
+def test_numbers_of_rows_and_sums():
+    """Numbers of rows, and sums of all rows, have standard errors like shares and means. Other sums have larger ones."""
+    rng = np.random.default_rng(3)
+    table, budget = _people(rng, 2000), PrivacyBudget(8.0, 1e-5)
+    measured = measure_table(table, SCHEMA, budget=budget, target="rich", secure=False)
+    texts = ("count(town=b)", "count(age>=50) where rich=yes", "count() where rich=yes and town=a", "sum(age)")
+    _check_errors(table, measured, texts, rng, 15)
+    sums, codes = Sums.read(measured), SCHEMA.encode(table)
+    assert direct_answer(sums, Query.parse("count(*)", SCHEMA))[:2] == (2000.0, 0.0)
+    for text, mean, number in (
+        ("sum(pay, net)", "mean(pay, net)", "share(pay, net!=missing)"),
+        ("sum(age) where rich=yes", "mean(age) where rich=yes", "share(rich=yes)"),
+    ):
+        total, *parts = (direct_answer(sums, Query.parse(one, SCHEMA)) for one in (text, mean, number))
+        of_mean, of_number = ([part.value, part.standard_error] for part in parts)
+        assert total.value == pytest.approx(2000 * of_mean[0] * of_number[0])
+        relative = of_mean[1] / of_mean[0] + of_number[1] / of_number[0]
+        assert total.standard_error == pytest.approx(relative * total.value)
+        exact = 2000 * Query.parse(text, SCHEMA).answer(SCHEMA, codes)[""]
+        assert abs(total.value - exact) < 4 * total.standard_error
+
+
+def test_totals_of_all_methods(released, replicates):
+    shares = estimate(released, "share(rich=yes) by town")
+    counts = estimate(released, "count(rich=yes) by town")
+    assert list(counts) == list(shares) == ["a", "b", "c and d"]
+    assert 0 <= counts["b"].low < counts["b"].high <= 3000
+    of_rows = estimate(released, "count(rich=yes)", method="bootstrap", replicates=replicates)
+    share = estimate(released, "share(rich=yes)", method="bootstrap", replicates=replicates)
+    assert of_rows.value == pytest.approx(3000 * share.value)
+    assert of_rows.high - of_rows.low == pytest.approx(3000 * (share.high - share.low))
+    with pytest.raises(ValueError, match="ask for a share or a mean of the population"):
+        estimate(released, "count(rich=yes)", population=True)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ QUERIES = {
     "mean(age) where pay, net>20 and age<=60": lambda x: x[(x[:, 1] > 20) & (x[:, 0] <= 60), 0].mean(),
     "correlation(age, pay, net)": lambda x: np.corrcoef(x.T)[0, 1],
     "slope(pay, net, age)": lambda x: np.polyfit(x[:, 0], x[:, 1], 1)[0],
+    "count(age>=50) where pay, net<20": lambda x: np.mean((x[:, 0] >= 50) & (x[:, 1] < 20)),
+    "sum(pay, net) where age>=50": lambda x: x[x[:, 0] >= 50, 1].sum() / len(x),
     "share(age>49.95 AND age<50.05) Where age>20": lambda x: np.mean(x[x[:, 0] > 20, 0] == 50),
 }
 
@@ -96,8 +98,8 @@ def test_nobody_counts(rng):
 
 
 BAD = {
-    "mean": "expected one of mean, sd",
-    "mode(age)": "expected one of mean, sd",
+    "mean": "expected one of mean, sum, sd",
+    "mode(age)": "expected one of mean, sum, sd",
     "mean(aeg)": "no column 'aeg'",
     "quantile(age)": "share of rows from 0 to 1",
     "quantile(age, 1.5)": "share of rows from 0 to 1",
@@ -105,7 +107,7 @@ BAD = {
     "slope(age, height)": "no column 'height'",
     "share(age)": "expected one of the columns age, pay, net, one of",
     "share(age>=old)": "and a number",
-    "share()": "expected one of mean, sd",
+    "share()": "expected one of mean, sum, sd",
     "share(age=50)": "points are smooth: ask for a range",
     "mean(age) where age!=50": "points are smooth: ask for a range",
     "mean(age) where height>3": "expected one of the columns",

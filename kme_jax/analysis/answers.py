@@ -48,10 +48,11 @@ def estimate(
 
     Args:
       release: of points, with bounds or a proposal; or of a table.
-      query: "mean(income)", "sd(age)", "median(age)", "quantile(income, 0.9)", "share(age>=65)", "correlation(age,
-        income)" or "slope(income, age)". It may be followed by "where" and conditions, such as "where age>=18 and
-        age<65". For a table there is "regression(income ~ age + sex)", too, and the others may be followed by "by" and
-        the name of a column. For points limits must lie between the values of a discrete column: "share(age>=64.5)".
+      query: "mean(income)", "sum(income)", "sd(age)", "median(age)", "quantile(income, 0.9)", "share(age>=65)",
+        "count(age>=65)", "correlation(age, income)" or "slope(income, age)". It may be followed by "where" and
+        conditions, such as "where age>=18 and age<65". For a table there is "regression(income ~ age + sex)", too, and
+        the others may be followed by "by" and the name of a column. For points limits must lie between the values of a
+        discrete column: "share(age>=64.5)".
       level: of the interval.
       method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them.
       population: whether the question is about the population from which the private rows were drawn at random.
@@ -96,7 +97,12 @@ def estimate(
     ):
         raise ValueError("replicates: they are of another release")
     names = columns_of(measurement)
-    return draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
+    if not parsed.is_total:
+        return draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
+    if population:
+        raise ValueError(f"query {query!r}: it is about the private rows; ask for a share or a mean of the population")
+    of_one = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level)
+    return of_one.times(measurement.statement["num_rows"])
 
 
 def check_method(release: Any, method: str | None) -> str:

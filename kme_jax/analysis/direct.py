@@ -31,6 +31,7 @@ it is only replaced by another one that has a smaller error and hardly guesses.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -42,6 +43,7 @@ from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Answer, NumberSums, Sums, shares_inside
+from kme_jax.table.columns import MISSING
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.release import TableMeasurement
 
@@ -62,6 +64,8 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     if query.by or query.share_below is not None:
         return None
+    if query.is_total:
+        return _total(sums, query)
     if query.terms:
         is_known, classes = _only_classes(sums, query)
         of_terms = covariances.correlation if query.statistic == "correlation" else covariances.regression
@@ -83,6 +87,33 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         return None
     column = NumberSums(sums, j)
     return column.mean() if query.statistic == "mean" else column.sd()
+
+
+def _total(sums: Sums, query: Query) -> Answer | None:
+    """A number of rows, or a sum: the mean times the number of rows that have a number.
+
+    Noise of a mean and of a number of rows may be correlated. The standard error is the largest that it can then be.
+    """
+    conditions = (*query.share, *query.where)
+    if query.column is not None and sums.schema.columns[sums.schema.index(query.column)].nullable:
+        conditions = (*conditions, f"{query.column}!={MISSING}")
+    rows = Answer(sums.rows, sums.rows_noise)
+    if conditions:
+        of_all = dataclasses.replace(query, statistic="share", column=None, share=conditions, where=())
+        share = direct_answer(sums, of_all)
+        if not isinstance(share, Answer):
+            return None
+        rows = share.times(sums.rows)
+    if query.column is None:
+        return rows
+    mean = direct_answer(sums, dataclasses.replace(query, statistic="mean", share=()))
+    if not isinstance(mean, Answer):
+        return None
+    error, guess = (
+        rows.value * of_mean + abs(mean.value) * of_rows
+        for of_mean, of_rows in ((mean.standard_error, rows.standard_error), (mean.guess, rows.guess))
+    )
+    return Answer(rows.value * mean.value, error, guess=guess)
 
 
 def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool = False) -> Estimate | None:

@@ -77,6 +77,11 @@ class Estimate:
         value, low, high = (min(max(number, lowest), highest) for number in (self.value, self.low, self.high))
         return dataclasses.replace(self, value=value, low=low, high=high)
 
+    def times(self, factor: float) -> Estimate:
+        """The estimate of the statistic times a positive number."""
+        names = ("value", "standard_error", "low", "high", "bias")
+        return dataclasses.replace(self, **{name: factor * getattr(self, name) for name in names})
+
     def __str__(self) -> str:
         if math.isnan(self.value):
             return "no answer: no rows of the release count"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 
+TOTALS = ("count", "sum")
 _QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL | re.IGNORECASE)
 
 
@@ -28,6 +29,11 @@ class Parts(NamedTuple):
     where: str | None
     by: str | None
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether it is a number of rows without a condition in its brackets."""
+        return self.statistic == "count" and self.inside in ("", "*")
+
 
 def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     """The parts of a question.
@@ -41,7 +47,8 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
       ValueError: the text cannot be read, its statistic is not known, or there is nothing in its brackets.
     """
     match = _QUERY.match(text)
-    if match is None or not match[2].strip() or match[1].lower() not in statistics:
+    is_empty = match is not None and not match[2].strip() and match[1].lower() != "count"
+    if match is None or is_empty or match[1].lower() not in statistics:
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
     where, by = match[3], match[4]
     if where is None and by is not None:  # conditions may come last, too

@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import check_known, column_and_quantile, column_pair, conditions_of, parts_of
+from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, conditions_of, parts_of
 
 EXAMPLES = (
-    "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=64.5), correlation(age, pay), slope(pay, age)"
+    "mean(age), sum(pay), sd(age), median(age), quantile(age, 0.9), share(age>=64.5), count(age>=64.5), "
+    "correlation(age, pay), slope(pay, age)"
 )
-_OF_ONE = ("mean", "sd", "median")
+_OF_ONE = ("mean", "sum", "sd", "median")
 _OF_TWO = ("correlation", "slope")
 _COMPARED = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 _OF_DISCRETE = "points are smooth: ask for a range with limits between values, such as age>=64.5 and age<65.5"
@@ -75,10 +76,10 @@ class PointsQuery:
 
     Attributes:
       text: as it was written.
-      statistic: "mean", "sd", "median", "quantile", "share", "correlation" or "slope".
-      columns: the names of its columns; none for "share", and two for the last two.
+      statistic: "mean", "sum", "sd", "median", "quantile", "share", "count", "correlation" or "slope".
+      columns: the names of its columns; none for "share" and "count", and two for the last two.
       quantile: the share of rows below a quantile, or None.
-      share: conditions of the rows whose share is asked for.
+      share: conditions of the rows whose share or number is asked for.
       where: conditions of the rows that count at all.
     """
 
@@ -101,12 +102,12 @@ class PointsQuery:
         Raises:
           ValueError: the text cannot be read.
         """
-        parts = parts_of(text, (*_OF_ONE, "quantile", "share", *_OF_TWO), EXAMPLES)
+        parts = parts_of(text, (*_OF_ONE, "quantile", "share", "count", *_OF_TWO), EXAMPLES)
         if parts.by is not None:
             raise ValueError(f"query {text!r}: there are no groups in points; use where with a range")
         columns, quantile, share = (), None, ()
-        if parts.statistic == "share":
-            share = _conditions(text, parts.inside, names)
+        if parts.statistic in ("share", "count"):
+            share = () if parts.counts_all else _conditions(text, parts.inside, names)
         elif parts.statistic == "quantile":
             name, quantile = column_and_quantile(text, parts.inside)
             columns = (name,)
@@ -118,8 +119,15 @@ class PointsQuery:
             check_known(text, name, names)
         return cls(text, parts.statistic, columns, quantile, share, _conditions(text, parts.where, names))
 
+    @property
+    def is_total(self) -> bool:
+        """Whether it is a sum over rows: the answer of weighted points is that of one row, and N times as large."""
+        return self.statistic in TOTALS
+
     def answer(self, names: Sequence[str], points: Float[np.ndarray, "M d"], weights: Float[np.ndarray, "M"]) -> float:
         """The statistic of weighted points [M, d]; NaN if no weight counts.
+
+        A number of rows, and a sum, are divided by that of all rows.
 
         Args:
           names: of the d columns.
@@ -128,15 +136,15 @@ class PointsQuery:
         """
         values = {name: points[:, i] for i, name in enumerate(names)}
         kept = _meet(values, self.where, len(points)) & (weights != 0)
-        total = weights[kept].sum()
+        of_all, total = weights.sum(), weights[kept].sum()
         if not total > 0:
-            return math.nan
-        weights = weights[kept] / total
-        if self.statistic == "share":
+            return 0.0 if self.is_total else math.nan
+        weights = weights[kept] / (of_all if self.is_total else total)
+        if self.statistic in ("share", "count"):
             return float(weights @ _meet(values, self.share, len(points))[kept])
         first, *others = (values[name][kept] for name in self.columns)
         mean = float(weights @ first)
-        if self.statistic == "mean":
+        if self.statistic in ("mean", "sum"):
             return mean
         if self.statistic in _OF_ONE or self.quantile is not None:
             if self.statistic == "sd":

@@ -11,15 +11,15 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import check_known, column_and_quantile, column_pair, conditions_of, parts_of
+from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, conditions_of, parts_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 
 _MOST_GROUPS = 64
 EXAMPLES = (
-    "mean(age), sd(age), median(age), quantile(age, 0.9), share(age>=65), correlation(age, pay), slope(pay, age), "
-    "regression(pay ~ age + sex)"
+    "mean(age), sum(pay), sd(age), median(age), quantile(age, 0.9), share(age>=65), count(age>=65), "
+    "correlation(age, pay), slope(pay, age), regression(pay ~ age + sex)"
 )
 INTERCEPT = "(intercept)"
 
@@ -37,10 +37,10 @@ class Query:
 
     Attributes:
       text: as it was written.
-      statistic: "mean", "sd", "median", "quantile", "share", "correlation", "slope" or "regression".
-      column: the name of its column; None for "share", and for those with terms.
+      statistic: "mean", "sum", "sd", "median", "quantile", "share", "count", "correlation", "slope" or "regression".
+      column: the name of its column; None for "share" and "count", and for those with terms.
       quantile: the share of rows below a quantile, or None.
-      share: conditions of the rows whose share is asked for.
+      share: conditions of the rows whose share or number is asked for.
       where: conditions of the rows that count at all.
       by: the column whose values are groups, or None.
       terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
@@ -68,10 +68,11 @@ class Query:
         Raises:
           ValueError: the text cannot be read, or its column does not fit the statistic.
         """
-        parts = parts_of(text, [*_STATISTICS, "quantile", "share", "correlation", "slope", "regression"], EXAMPLES)
+        known = [*_STATISTICS, "sum", "quantile", "share", "count", "correlation", "slope", "regression"]
+        parts = parts_of(text, known, EXAMPLES)
         quantile, column, share, terms = None, None, (), ()
-        if parts.statistic == "share":
-            share = conditions_of(parts.inside, schema.names)
+        if parts.statistic in ("share", "count"):
+            share = () if parts.counts_all else conditions_of(parts.inside, schema.names)
         elif parts.statistic == "quantile":
             column, quantile = column_and_quantile(text, parts.inside)
         elif parts.statistic == "regression":
@@ -84,6 +85,11 @@ class Query:
         query = cls(text, parts.statistic, column, quantile, share, where, parts.by, terms)
         query._check(schema)
         return query
+
+    @property
+    def is_total(self) -> bool:
+        """Whether it is a sum over rows: the answer of synthetic rows is that of one row, and N times as large."""
+        return self.statistic in TOTALS
 
     @property
     def share_below(self) -> float | None:
@@ -132,7 +138,7 @@ class Query:
         return names | {name for name in (self.column, self.by) if name is not None}
 
     def values(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
-        """The numbers of the column, [n]; NaN for missing cells. A share has the numbers 1 and 0 of its conditions."""
+        """The numbers of the column, [n]; NaN for missing cells. Shares and counts have the numbers 1 and 0."""
         if self.column is None:
             return _meet(schema, self.share, codes).astype(float)
         j = schema.index(self.column)
@@ -153,7 +159,8 @@ class Query:
     def answer(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> dict[str, float]:
         """The statistic of each group, by the text of the group's value; NaN for a group without rows.
 
-        A regression has a coefficient for each term instead.
+        A regression has a coefficient for each term instead. A number of rows, and a sum, are divided by that of all
+        rows.
 
         Args:
           schema: of the table.
@@ -166,7 +173,10 @@ class Query:
         answers = {}
         for name, code in self.groups(schema).items():
             rows = kept if self.by is None else kept & (codes[:, schema.index(self.by)] == code)
-            answers[name] = self._of(values[rows]) if rows.any() else math.nan
+            if self.is_total:
+                answers[name] = float(values[rows].sum()) / max(1, len(codes))
+            else:
+                answers[name] = self._of(values[rows]) if rows.any() else math.nan
         return answers
 
     def _of_terms(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> dict[str, float]:

@@ -24,8 +24,8 @@ from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
 # few. The standard error allows for this share of the rows, and for so many as twice the noise of a cell, in the middle
-# of what is beyond; and for more if the counts within the range say that rows are missing.
-_BEYOND, _OF_NOISE = 0.001, 2.0
+# of what is beyond; and for more if the counts within the range say so clearly, in units of σ, that rows are missing.
+_BEYOND, _OF_NOISE, _CLEARLY = 0.001, 2.0, 2.0
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -46,6 +46,10 @@ class Answer(NamedTuple):
     standard_error: float
     square: tuple[float, float] | None = None
     guess: float = 0.0
+
+    def times(self, factor: float) -> Answer:
+        """The answer times a positive number. It must not be a root."""
+        return Answer(factor * self.value, factor * self.standard_error, guess=factor * self.guess)
 
     def estimate(self, level: float, *, sampling: float = 0.0, population: bool = False) -> Estimate:
         """The estimate with an interval. That of a root has the roots of the ends of the interval of the square.
@@ -168,15 +172,14 @@ class NumberSums:
         self.is_exact = bool((np.diff(first) == 1).all())
         self.values = numeric_values(self.column, first[: self.binning.num_values])
 
-    def _share_beyond(self, inside: Bool[np.ndarray, "cells"]) -> float:
-        """The share of rows that may be outside of some cells, though their noisy counts do not show it."""
+    def _share_beyond(self, one: _Scaled) -> float:
+        """The share of rows that may be beyond the range of moments, though no noisy count shows it."""
+        if not one.beyond:
+            return 0.0
+        inside = np.abs(self.values - one.middle) <= one.half
         missing = self.rows - float(self.counts[: len(inside)][inside].sum())
-        noise = self.noise * math.sqrt(inside.sum())
-        return _BEYOND + (_OF_NOISE * self.noise + max(missing - noise, 0.0)) / self.rows
-
-    def _hidden_beyond(self, one: _Scaled) -> float:
-        """The share of rows that may be beyond the range of moments."""
-        return self._share_beyond(np.abs(self.values - one.middle) <= one.half) if one.beyond else 0.0
+        clearly = missing - _CLEARLY * math.hypot(self.noise * math.sqrt(inside.sum()), self.noise_of_rows)
+        return _BEYOND + (_OF_NOISE * self.noise + max(clearly, 0.0)) / self.rows
 
     @property
     def _hidden(self) -> bool:
@@ -197,7 +200,9 @@ class NumberSums:
         for one in self._scaled:
             score = one.sums[0] / self.rows
             error = one.half * math.hypot(one.noise, score * self.noise_of_rows) / self.rows
-            answers.append(Answer(one.middle + one.half * score, math.hypot(error, self._hidden_beyond(one) * one.beyond)))
+            answers.append(
+                Answer(one.middle + one.half * score, math.hypot(error, self._share_beyond(one) * one.beyond))
+            )
         return combined(answers)
 
     def variance(self) -> Answer | None:
@@ -212,7 +217,7 @@ class NumberSums:
             slope = math.sqrt(1 + 4 * score**2) * one.noise
             error = math.hypot(slope, (2 * score**2 - square) * self.noise_of_rows) / self.rows
             furthest = abs(one.far - one.middle - one.half * score) if one.beyond else 0.0
-            error = math.hypot(one.half**2 * error, self._hidden_beyond(one) * furthest**2)
+            error = math.hypot(one.half**2 * error, self._share_beyond(one) * furthest**2)
             answers.append(Answer(one.half**2 * (square - score**2), error))
         return combined(answers)
 
@@ -231,10 +236,11 @@ class NumberSums:
         variance = float(masses @ squares) / total
         occupied = np.flatnonzero(masses > _EMPTY)
         noise = self.noise * float(np.linalg.norm(squares[occupied])) / max(self.rows, 1.0)
-        ends = self.values[occupied[[0, -1]]] if len(occupied) else self.values[[0, -1]]
+        occupied = occupied if len(occupied) else np.arange(len(masses))
+        ends = self.values[occupied[[0, -1]]]
         middles = (ends + self.values[[0, -1]]) / 2
         beyond = np.where(ends == self.values[[0, -1]], 0, np.square(middles - masses @ self.values / total))
-        hidden = self._share_beyond(masses > _EMPTY) * float(beyond.max())
+        hidden = (_BEYOND + self.noise / max(self.rows, 1.0)) * float(beyond.max())
         return Answer(variance, math.hypot(noise, _DENOISED * variance, hidden))
 
     def sd(self) -> Answer | None:

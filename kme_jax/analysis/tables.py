@@ -16,6 +16,8 @@ from kme_jax.analysis.estimates import Estimate, Estimates, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
 from kme_jax.analysis.sums import Answer, Sums
+from kme_jax.privacy.budget import REPLACE_ONE
+from kme_jax.privacy.statement import relation_of
 from kme_jax.table.columns import Numeric
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
@@ -35,6 +37,8 @@ def answers(
     """The answer to a question about the private rows of a table. See ``kme_jax.estimate``."""
     query = check_query(release, text, method)
     check_level(level)
+    if population and query.is_total:
+        raise ValueError(f"query {text!r}: it is about the private rows; ask for a share or a mean of the population")
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
         return found[""] if list(found) == [""] else Estimates(found)
@@ -51,6 +55,9 @@ def answers(
         return query.answer(release.schema, release.schema.encode(table))
 
     estimates = replicates.estimates(of_rows, level)
+    if query.is_total:
+        num_rows = release.statement["num_rows"]
+        estimates = {name: one.times(num_rows) for name, one in estimates.items()}
     return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
@@ -108,7 +115,7 @@ def direct_estimates(
         for name, one in named.items():
             if one is not None:
                 estimated = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
-                found[name] = estimated.within(*_possible(measurement.schema, query))
+                found[name] = estimated.within(*_possible(measurement, query))
     if not found:
         others, known = _others(measurement, query)
         reason = (
@@ -121,16 +128,25 @@ def direct_estimates(
     return found
 
 
-def _possible(schema: Schema, query: Query) -> tuple[float, float]:
-    """The smallest and the largest value that the statistic can have by the schema."""
+def _possible(measurement: TableMeasurement, query: Query) -> tuple[float, float]:
+    """The smallest and the largest value that the statistic can have by the schema and the number of rows."""
     if query.statistic == "share":
         return 0.0, 1.0
     if query.statistic == "correlation":
         return -1.0, 1.0
+    num_rows = measurement.statement["num_rows"] if relation_of(measurement.statement) == REPLACE_ONE else math.inf
+    if query.statistic == "count":
+        return 0.0, num_rows
+    schema = measurement.schema
     column = None if query.column is None else schema.columns[schema.index(query.column)]
-    if isinstance(column, Numeric) and query.statistic in ("mean", "sd"):
+    if isinstance(column, Numeric):
         lower, upper = column.lower, column.upper
-        return (lower, upper) if query.statistic == "mean" else (0.0, (upper - lower) / 2)
+        if query.statistic == "mean":
+            return lower, upper
+        if query.statistic == "sd":
+            return 0.0, (upper - lower) / 2
+        if query.statistic == "sum":
+            return num_rows * lower if lower < 0 else 0.0, num_rows * upper if upper > 0 else 0.0
     return -math.inf, math.inf
 
 

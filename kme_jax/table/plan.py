@@ -1018,9 +1018,7 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
         (None, _LEAST_PRODUCT_COST), ((_MOMENT_SHARE, _MARGIN), (_EARLIER_SHARE, _EARLIER_MARGIN))
     )
     of_plan = (
-        pairs_map(
-            layout, plan, chosen, zooms, products, triples, product_cost=cost, moment_share=share, margin=margin
-        )
+        pairs_map(layout, plan, chosen, zooms, products, triples, product_cost=cost, moment_share=share, margin=margin)
         for cost, (share, margin) in versions
     )
     require(any(_same(maps[2], of_cost) for of_cost in of_plan), "the third measurement is not of pairs of the plan")

@@ -17,8 +17,8 @@ SUMMARY = "Answer questions about the private rows of a release, with intervals.
 DESCRIPTION = """Answer questions about the private rows of a release, with intervals for the noise of privacy. Nothing
 is spent, and only the release is read. Questions are
 
-  mean(income)   sd(income)   median(income)   quantile(income, 0.9)   share(age>=65)
-  correlation(age, income)   slope(income, age)
+  mean(income)   sum(income)   sd(income)   median(income)   quantile(income, 0.9)
+  share(age>=65)   count(age>=65)   correlation(age, income)   slope(income, age)
 
 and they may be followed by conditions: mean(income) where age>=18 and age<65
 
