@@ -199,7 +199,7 @@ def test_direct_answers_are_unbiased_and_know_their_noise(relation, number):
 
 
 def test_numbers_of_rows_and_sums():
-    """Numbers of rows, and sums of all rows, have standard errors like shares and means. Other sums have larger ones."""
+    """Numbers of rows, and sums of all rows, have the standard errors of shares and means. Other sums have more."""
     rng = np.random.default_rng(3)
     table, budget = _people(rng, 2000), PrivacyBudget(8.0, 1e-5)
     measured = measure_table(table, SCHEMA, budget=budget, target="rich", secure=False)
