@@ -73,10 +73,10 @@ _FEWEST = 3  # values of an ordered column, from which on its products with othe
 # there are none.
 _MOMENT_COST, _ONLY_MOMENT_COST = 0.05, 0.4
 # Share of ρ for the moments of a column in the third measurement, in units of 1 / (number of columns), if its rows fill
-# its bounds. The noisy mean then has 1.8 times the error of a mean with an equal share of all of ρ, and other
+# its bounds. The noisy mean then has 2.2 times the error of a mean with an equal share of all of ρ, and other
 # measurements add to it. If rows fill only a part r of the bounds, the share is r times as large, and the error √r
 # times.
-_MOMENT_SHARE = 0.3
+_MOMENT_SHARE = 0.2
 _MOST_MOMENTS = 0.3  # largest share of the third measurement for moments
 _LEAST_RANGE = 0.1  # the smallest range of a moment that its share is computed for, in units of the bounds
 # A product is measured if the noisy correlation is at least this, and so many times its noise.
@@ -85,7 +85,7 @@ _STRONG, _CLEARLY = 0.15, 2.0
 # the third measurement than this. It is never less than the smaller one, which earlier versions had.
 _PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 3.0, 0.3, 0.04
 _MARGIN = 0.5  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
-_EARLIER_SHARE, _EARLIER_MARGIN = 0.2, 2.0  # of measurements by earlier versions
+_EARLIER_MARGIN = 2.0  # of measurements by earlier versions
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
 _MAX_PARTS = 4096  # of a cell
@@ -920,7 +920,6 @@ def pairs_map(
     triples: Sequence[tuple[int, ...]],
     *,
     product_cost: float | None = None,
-    moment_share: float = _MOMENT_SHARE,
     margin: float = _MARGIN,
 ) -> TableMap | None:
     """The third measurement: wide columns, the chosen pairs and triples, products of scores, moments, parts of cells.
@@ -936,7 +935,6 @@ def pairs_map(
       triples: positions of the columns of each triple, see :func:`choose_triples`.
       product_cost: of each product, beside that of an average block. If None, it follows from the number of products,
         see ``_PRODUCT_COST``.
-      moment_share: see ``_MOMENT_SHARE``.
       margin: see ``_MARGIN``.
 
     Returns:
@@ -955,7 +953,7 @@ def pairs_map(
     for j, (low, high) in ((layout.columns[a], ranges[layout.columns[a]]) for a in layout.numbers):
         beyond, most = round(margin * (high - low)), layout.binnings[j].num_codes - layout.binnings[j].missing - 1
         low, high = max(0, low - beyond), min(most, high + beyond)
-        share = moment_share / len(layout.binnings) / shares(layout)[2]
+        share = _MOMENT_SHARE / len(layout.binnings) / shares(layout)[2]
         wider[j] = low, high, share * max((high - low) / most, _LEAST_RANGE)
     total = sum(share for *_, share in wider.values())
     rest = max(1 - total, 1 - _MOST_MOMENTS)  # what blocks have
@@ -1014,12 +1012,9 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     require(len(set(products)) == len(products), "a product is measured twice")
     valid = all(pair in of_chosen and scored.issuperset(pair) for pair in products)
     require(valid, "a product is measured of columns that are no chosen pair with scores")
-    versions = itertools.product(
-        (None, _LEAST_PRODUCT_COST), ((_MOMENT_SHARE, _MARGIN), (_EARLIER_SHARE, _EARLIER_MARGIN))
-    )
     of_plan = (
-        pairs_map(layout, plan, chosen, zooms, products, triples, product_cost=cost, moment_share=share, margin=margin)
-        for cost, (share, margin) in versions
+        pairs_map(layout, plan, chosen, zooms, products, triples, product_cost=cost, margin=margin)
+        for cost, margin in itertools.product((None, _LEAST_PRODUCT_COST), (_MARGIN, _EARLIER_MARGIN))
     )
     require(any(_same(maps[2], of_cost) for of_cost in of_plan), "the third measurement is not of pairs of the plan")
 
