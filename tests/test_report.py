@@ -188,6 +188,22 @@ def test_how_to_use_the_table_is_said(release):
     assert "Medians" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))  # it has no numbers
 
 
+def test_small_groups_are_named(release):
+    """Those of categories with fewer rows than four times the noise of pairs. The target has classes of its own."""
+    coarse = release.statement["measurements"][0] | {"name": "pairs, coarsely", "cell_noise": [20.0, 30.0]}
+    measurements = [release.statement["measurements"][0], coarse]
+    release = types.SimpleNamespace(**vars(release) | {"statement": release.statement | {"measurements": measurements}})
+    page = " ".join(html.unescape(report(release)).split())
+    (groups,) = re.findall(r"Groups of fewer than about 100 private rows .*?</ul>", page)
+    letters, counts = np.unique(release.table["letter"].to_pylist(), return_counts=True)
+    small = letters[counts < 100][np.argsort(counts[counts < 100], kind="stable")]
+    assert 0 < len(small) <= 8
+    assert f"<strong>letter</strong>: {', '.join(small)}</li>" in groups
+    assert "education" not in groups
+    assert "income" not in groups
+    assert "pulled to the mean" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))
+
+
 def test_texts_of_the_schema_are_escaped(release):
     text = report(release)
     assert "<script" not in text

@@ -123,7 +123,18 @@ class ReportData:
         counts. What other counts say makes the noise smaller by about this factor. The noise of a bin that consists of
         many cells is larger.
         """
-        measurements = (m for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1)
-        noise = next((m["cell_noise"] for m in measurements if m["cell_noise"]), [0.0])
-        middle = sum(noise) / len(noise)
-        return _REMAINING * middle * len(self.codes) / max(1, self.statement["num_rows"])
+        return _REMAINING * self._middle_noise(0) * len(self.codes) / max(1, self.statement["num_rows"])
+
+    @property
+    def noise_of_pairs(self) -> float:
+        """Standard deviation of the noise of a count of two columns, among the private rows: 0 if there is none.
+
+        It is the middle between the smallest and the largest noise of the second measurement.
+        """
+        return self._middle_noise(1)
+
+    def _middle_noise(self, place: int) -> float:
+        """The middle of the noise of a measurement of several counts; 0 if there is none."""
+        measurements = [m for m in self.statement["measurements"] if m["feature_map"]["num_features"] > 1]
+        noise = measurements[place]["cell_noise"] if place < len(measurements) else None
+        return sum(noise) / len(noise) if noise else 0.0
