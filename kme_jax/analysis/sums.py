@@ -22,10 +22,10 @@ from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
-# Moments over a narrow range count a number beyond it as the end of the range. The range was chosen such that there are
-# few. The standard error allows for this share of the rows, and for so many as twice the noise of a cell, in the middle
-# of what is beyond; and for more if the counts within the range say so clearly, in units of σ, that rows are missing.
-_BEYOND, _OF_NOISE, _CLEARLY = 0.001, 2.0, 2.0
+# Moments over a narrow range count a number beyond it as the end of the range. This is corrected by the noisy counts of
+# the cells beyond it. Where these have much noise it is not: then the standard error allows for this share of the rows,
+# for twice the noise of a cell, and for the noisy number of rows there, in the middle of what is beyond.
+_BEYOND, _OF_NOISE = 0.001, 2.0
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -170,16 +170,37 @@ class NumberSums:
         self.rows, self.noise_of_rows = rows, noise
         first = self.binning.first_codes()
         self.is_exact = bool((np.diff(first) == 1).all())
-        self.values = numeric_values(self.column, first[: self.binning.num_values])
+        size = self.binning.num_values
+        ends = [numeric_values(self.column, codes) for codes in (first[:size], first[1 : size + 1] - 1)]
+        self.values = np.mean(ends, axis=0)  # of the middles of cells
 
     def _share_beyond(self, one: _Scaled) -> float:
-        """The share of rows that may be beyond the range of moments, though no noisy count shows it."""
+        """The share of rows that may be beyond the range of moments, though noise hides most of them.
+
+        There are two independent noisy numbers of these rows: the sum of their counts, and all rows less the others.
+        """
         if not one.beyond:
             return 0.0
-        inside = np.abs(self.values - one.middle) <= one.half
-        missing = self.rows - float(self.counts[: len(inside)][inside].sum())
-        clearly = missing - _CLEARLY * math.hypot(self.noise * math.sqrt(inside.sum()), self.noise_of_rows)
-        return _BEYOND + (_OF_NOISE * self.noise + max(clearly, 0.0)) / self.rows
+        outside = np.abs(self.values - one.middle) > one.half * (1 + 1e-9)
+        counts, cells = self.counts[: len(outside)], np.asarray([outside.sum(), (~outside).sum()])
+        numbers = np.asarray([counts[outside].sum(), self.rows - counts[~outside].sum()])
+        precisions = 1 / np.maximum(cells, 0.5)
+        number = float(numbers @ precisions / precisions.sum())
+        return _BEYOND + (_OF_NOISE * self.noise + max(number, 0.0)) / self.rows
+
+    def _corrected(self, answer: Answer, hidden: float, differences: Float64[np.ndarray, "cells"]) -> Answer:
+        """An answer from moments over a narrow range, with the smaller error of two.
+
+        Args:
+          answer: as if all numbers were within the range.
+          hidden: how far it may be off.
+          differences: by how much each cell is off. The noisy counts of cells tell the sum.
+        """
+        noise = self.noise * float(np.linalg.norm(differences)) / self.rows
+        if noise >= hidden:
+            return Answer(answer.value, math.hypot(answer.standard_error, hidden))
+        value = answer.value + float(differences @ self.counts[: len(differences)]) / self.rows
+        return Answer(value, math.hypot(answer.standard_error, noise))
 
     @property
     def _hidden(self) -> bool:
@@ -200,9 +221,9 @@ class NumberSums:
         for one in self._scaled:
             score = one.sums[0] / self.rows
             error = one.half * math.hypot(one.noise, score * self.noise_of_rows) / self.rows
-            answers.append(
-                Answer(one.middle + one.half * score, math.hypot(error, self._share_beyond(one) * one.beyond))
-            )
+            answer = Answer(one.middle + one.half * score, error)
+            differences = self.values - np.clip(self.values, one.middle - one.half, one.middle + one.half)
+            answers.append(self._corrected(answer, self._share_beyond(one) * one.beyond, differences))
         return combined(answers)
 
     def variance(self) -> Answer | None:
@@ -216,9 +237,12 @@ class NumberSums:
             score, square = one.sums[0] / self.rows, one.sums[1] / self.rows
             slope = math.sqrt(1 + 4 * score**2) * one.noise
             error = math.hypot(slope, (2 * score**2 - square) * self.noise_of_rows) / self.rows
-            furthest = abs(one.far - one.middle - one.half * score) if one.beyond else 0.0
-            error = math.hypot(one.half**2 * error, self._share_beyond(one) * furthest**2)
-            answers.append(Answer(one.half**2 * (square - score**2), error))
+            mean = one.middle + one.half * score
+            furthest = abs(one.far - mean) if one.beyond else 0.0
+            clipped = np.clip(self.values, one.middle - one.half, one.middle + one.half)
+            differences = np.square(self.values - mean) - np.square(clipped - mean)
+            answer = Answer(one.half**2 * (square - score**2), one.half**2 * error)
+            answers.append(self._corrected(answer, self._share_beyond(one) * furthest**2, differences))
         return combined(answers)
 
     def smooth_variance(self, masses: Float64[np.ndarray, "cells"]) -> Answer:

@@ -84,7 +84,7 @@ _STRONG, _CLEARLY = 0.15, 2.0
 # Cost of a product beside that of an average block. It is the larger one, if all products then have no larger share of
 # the third measurement than this. It is never less than the smaller one, which earlier versions had.
 _PRODUCT_COST, _LEAST_PRODUCT_COST, _PRODUCTS_SHARE = 3.0, 0.3, 0.04
-_MARGIN = 0.5  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
+_MARGIN = 1.0  # of the scores of moments beyond the cells that stand out, in units of the range of these cells
 _EARLIER_MARGIN = 2.0  # of measurements by earlier versions
 _WIDE = 4  # cells of a bin, from which on a column counts as wide
 _STANDS_OUT = 4.0  # how far a cell is above its neighbours, in units of σ
@@ -851,7 +851,8 @@ def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
             continue
         values = counts[: binning.num_values]
         near = np.stack([np.roll(values, shift) for shift in (-2, -1, 1, 2)])
-        cells = np.flatnonzero(values > 2 * np.maximum(np.median(near, axis=0), 0) + _STANDS_OUT * spread)
+        beside = np.sort(near, axis=0)[1]  # the second smallest: other peaks may be next to a peak
+        cells = np.flatnonzero(values > 2 * np.maximum(beside, 0) + _STANDS_OUT * spread)
         if len(cells):
             bins = np.full(binning.num_cells, -1)
             bins[cells] = np.arange(len(cells))
