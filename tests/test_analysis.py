@@ -73,7 +73,15 @@ def test_an_interval_has_its_level():
     several = Estimates({"f": normal, "m": few})
     assert str(several).splitlines() == [f"f: {normal}", f"m: {few}"]
     assert several.to_pandas().loc["f"].to_list() == [normal.value, 2.0, normal.low, normal.high]
-    for level in (0.0, 1.0, 95, math.nan):
+    for beyond in (-0.5, -30.0, 2.0):  # noise has put the value beyond what is possible
+        mended = Estimate.of(beyond, 0.1, 0.95, method="direct").within(0.0, 1.0)
+        assert 0 <= mended.low < mended.high <= 1
+        assert mended.value == np.clip(beyond, 0, 1)
+        assert 0 < mended.high - mended.low < 0.2
+    # Just beyond an end, the interval is that of half a normal distribution.
+    assert Estimate.of(-1e-9, 1.0, 0.95, method="direct").within(0.0, 9.0).high == pytest.approx(1.959964, abs=1e-3)
+    assert str(Estimate.of(36_000.0, 0.0, 0.95, method="direct")).startswith("36,000, 95 %")
+    for level in (0.0, 1.0, 95, math.nan, "x"):
         with pytest.raises(ValueError, match="between 0 and 1"):
             Estimate.of(1.0, 2.0, level, method="direct")
 
@@ -118,6 +126,9 @@ BAD = {
     "mode(age)": "expected one of mean, sd",
     "share()": "expected one of mean, sd",
     "sum(town)": "town is not numeric; ask for share",
+    "mean(age) where town=a and town=b": "no value of town meets the conditions",
+    "mean(age) by town, rich": "one column at most can follow by",
+    "mean(age) where town='a'": "without quotes",
     "mean(aeg)": "there is no column 'aeg'",
     "mean(town)": "town is not numeric; ask for share",
     "quantile(age)": "there is no column ''|expected a share",
@@ -284,7 +295,7 @@ def test_what_follows_from_covariances(relation):
     assert {text for text, _ in errors} == set(TOGETHER)
     squares = {question: float(np.mean(np.square(found))) for question, found in errors.items()}
     assert max(squares.values()) < 3.0, squares  # a bias of 1.4 standard errors at most
-    assert 0.4 < np.mean(list(squares.values())) < 1.5, squares
+    assert 0.25 < np.mean(list(squares.values())) < 1.5, squares
 
 
 def test_missing_cells_may_depend_on_the_group():
@@ -391,18 +402,23 @@ def test_regressions_are_those_of_the_rows(rng):
 
 @pytest.mark.parametrize("all_above", [False, True])
 def test_a_limit_inside_a_cell(all_above):
-    """Nobody can tell on which side of the limit the rows of the cell are. The interval contains both ends."""
+    """Noisy counts of the parts of a cell with a peak tell on which side of the limit its rows are.
+
+    Without them nobody can tell, and the interval contains both ends.
+    """
     schema = Schema((Numeric("x", 0, 102_399, integer=True),))
     number = 100 * np.random.default_rng(0).integers(0, 1024, 20_000) + (90 if all_above else 10)
     number[:3000] = 50_090 if all_above else 50_010
     measured = measure_table(pa.table({"x": number}), schema, budget=PrivacyBudget(5.0, 1e-6), secure=False)
-    answers = [direct_answer(measured, Query.parse(f"share(x>={limit})", schema)) for limit in (50_000, 50_050)]
-    sure, cut = (answer.estimate(0.95) for answer in answers)
-    assert answers[0].guess == 0 < answers[1].guess
-    assert sure.low < np.mean(number >= 50_000) < sure.high
-    assert cut.low < np.mean(number >= 50_050) < cut.high
-    assert 0.15 < cut.high - cut.low < 0.25
-    assert sure.high - sure.low < 0.05
+    without = Sums.read(measured)
+    vars(without)["_parts"] = {}
+    asked = ((50_000, measured), (50_050, measured), (50_050, without))
+    answers = [direct_answer(sums, Query.parse(f"share(x>={limit})", schema)) for limit, sums in asked]
+    assert answers[0].guess == answers[1].guess == 0 < answers[2].guess
+    for (limit, _), answer, least, most in zip(asked, answers, (0, 0, 0.15), (0.05, 0.05, 0.25), strict=True):
+        estimated = answer.estimate(0.95)
+        assert estimated.low < np.mean(number >= limit) < estimated.high
+        assert least < estimated.high - estimated.low < most
 
 
 def test_what_noisy_sums_do_not_answer(released):

@@ -26,8 +26,10 @@ def escaped(text: object) -> str:
 
 
 def number(value: Any) -> str:
-    """A number with four digits; whole numbers in full."""
-    return f"{int(value)}" if isinstance(value, int | np.integer) else f"{float(value):.4g}"
+    """A number with four digits; whole numbers, and the whole part of large numbers, in full."""
+    if isinstance(value, int | np.integer):
+        return f"{int(value)}"
+    return f"{float(value):,.0f}" if 1e4 <= abs(value) < 1e15 else f"{float(value):.4g}"
 
 
 def converged(whether: bool) -> str:

@@ -41,6 +41,7 @@ from kme_jax.table.evaluate import numeric_values
 # Of the variance of a function, the least share that bins show: along an order, where the function is much the same in
 # neighbouring bins, and for categories, which have no neighbours.
 _LEAST_SHOWN, _LEAST_SHOWN_OF_CATEGORIES = 0.5, 0.9
+_OF_CONDITIONS = 0.3  # of the standard deviation of a condition within a bin, that may depend on another column
 _LEAST_KNOWN = 3.5  # a variance or an eigenvalue that is divided by, in its standard errors
 
 
@@ -54,6 +55,7 @@ class Feature(NamedTuple):
       squares: the mean of its square.
       is_number: whether it is the number of the column itself.
       centre: if it is the squared distance of the number from a centre, that centre; else None.
+      doubt: standard error of its mean for what is not known of cells that a condition cuts.
     """
 
     column: int
@@ -61,6 +63,7 @@ class Feature(NamedTuple):
     squares: Float64[np.ndarray, "cells"]
     is_number: bool = False
     centre: float | None = None
+    doubt: float = 0.0
 
     @classmethod
     def number(cls, sums: Sums, j: int) -> Feature:
@@ -75,10 +78,8 @@ class Feature(NamedTuple):
     @classmethod
     def condition(cls, sums: Sums, j: int, ranges: Sequence[tuple[int, int]]) -> Feature:
         """1 for codes within ranges, and 0 for others."""
-        edges = sums.edges(j)
-        parts = [np.maximum(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0) for low, high in ranges]
-        share = np.sum(parts, axis=0) / np.diff(edges) if parts else np.zeros(len(edges) - 1)
-        return cls(j, share, share)
+        met = sums.met(j, list(ranges))
+        return cls(j, met.shares, met.shares, doubt=math.hypot(met.guess, met.noise) / max(sums.rows, 1.0))
 
     @classmethod
     def of_term(cls, sums: Sums, term: str) -> Feature:
@@ -105,6 +106,9 @@ class _InBins(NamedTuple):
       shown: the share of the variance that bin means have.
       least_shown: the least share with which the bins are used.
       is_mixed: whether a bin has missing cells beside others. Then its rows do not all have a value.
+      hidden: standard deviation within each bin that may depend on the other column in a way that bins do not show: a
+        part of that of a condition, and of a number what exceeds half the distance to the next bin, as in a long
+        tail.
     """
 
     values: Float64[np.ndarray, "bins"]
@@ -113,6 +117,7 @@ class _InBins(NamedTuple):
     shown: float
     least_shown: float
     is_mixed: bool
+    hidden: Float64[np.ndarray, "bins"]
 
 
 @short_repr
@@ -286,7 +291,9 @@ class Covariances:
         sums, feature, j = self._sums, self.features[i], self.features[i].column
         if len(bins) == bins.max() + 1 and (np.diff(sums.edges(j)) == 1).all():  # bins of one code hide nothing
             order = np.argsort(bins)
-            return _InBins(feature.values[order], 1.0, np.zeros(len(bins)), 1.0, _LEAST_SHOWN, False)
+            return _InBins(
+                feature.values[order], 1.0, np.zeros(len(bins)), 1.0, _LEAST_SHOWN, False, np.zeros(len(bins))
+            )
         present = ~np.isnan(feature.values)
         masses, noise = sums.denoised(j) + 1e-9, sums.noise(j)
         masses[~present] = 0
@@ -294,6 +301,7 @@ class Covariances:
         of_bins = np.bincount(bins, masses)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.bincount(bins, masses * values) / of_bins  # NaN where nothing is present
+            within = np.sqrt(np.maximum(np.bincount(bins, masses * squares) / of_bins - np.square(means), 0))
         total = masses.sum()
         centre = masses @ values / total
         everything = masses @ squares / total - centre**2
@@ -304,7 +312,13 @@ class Covariances:
         is_ordered = j != sums.layout.split and sums.layout.binnings[j].ordered
         least = _LEAST_SHOWN if is_ordered else _LEAST_SHOWN_OF_CATEGORIES
         is_mixed = bool(np.isin(bins[~present], bins[present]).any())
-        return _InBins(means, float(everything), spread, shown, least, is_mixed)
+        if feature.is_number or feature.centre is not None:
+            steps = np.abs(np.diff(means))
+            nearest = np.fmin(np.append(steps, np.nan), np.append(np.nan, steps))
+            within = np.maximum(within - np.nan_to_num(nearest) / 2, 0)
+        else:
+            within = _OF_CONDITIONS * within
+        return _InBins(means, float(everything), spread, shown, least, is_mixed, np.nan_to_num(within))
 
     def _add_pair(self, first: int, second: int, ours: list[int], theirs: list[int]) -> bool:
         """Covariances of the features of two columns; whether there are any.
@@ -363,6 +377,11 @@ class Covariances:
         shown = np.outer([one.shown for one in f], [one.shown for one in g])
         factors = shown**-0.5
         guesses = np.abs(raw) * np.sqrt(np.maximum(1 - shown, 0) / 3)
+        f_hidden, g_hidden = (
+            np.stack([one.hidden for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)
+        )
+        guesses = np.hypot(guesses, _hidden(counts, f_hidden, g_values) / rows)
+        guesses = np.hypot(guesses, _hidden(counts.T, g_hidden, f_values).T / rows)
         slopes = counts @ g_values / rows, counts.T @ f_values / rows
         f_spread, g_spread = (
             np.stack([one.spread for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)
@@ -390,6 +409,24 @@ class Covariances:
         variance += self.guess(one, other) ** 2
         variance += (float(one @ self.matrix @ other) * self.rows_noise / self.rows) ** 2
         return math.sqrt(variance)
+
+
+def _hidden(
+    counts: Float64[np.ndarray, "bins others"],
+    hidden: Float64[np.ndarray, "bins m"],
+    values: Float64[np.ndarray, "others k"],
+) -> Float64[np.ndarray, "m k"]:
+    """Covariances, times the number of rows, if what bins of one column hide depends on the other column entirely.
+
+    Args:
+      counts: noisy counts.
+      hidden: standard deviations within the bins of one column.
+      values: of the bins of the other column.
+    """
+    rows = np.maximum(counts, 0)
+    of_bins = np.maximum(rows.sum(1, keepdims=True), 1e-300)
+    deviations = np.sqrt(np.maximum(rows @ np.square(values) / of_bins - np.square(rows @ values / of_bins), 0))
+    return (of_bins * hidden).T @ deviations
 
 
 def _mean_from_moments(numbers: NumberSums, feature: Feature) -> Answer | None:
@@ -518,14 +555,19 @@ def _mean(
     guess = estimated.guess(_unit(2, 0), _unit(2, 1))
     (first, second), (first_error, second_error) = estimated.means.tolist(), estimated.means_errors.tolist()
     if both:
-        error = math.hypot(error, first * second_error, second * first_error)
+        guess = math.hypot(guess, features[0].doubt, features[1].doubt)
+        error = math.hypot(error, first * second_error, second * first_error, features[0].doubt, features[1].doubt)
         return Answer(first * second + covariance, error, guess=guess)
     if second <= LEAST_SIGNAL * second_error or second * estimated.rows < 1:
         return None
     second *= _present(sums, features, classes)
     step = covariance / second
-    error = math.hypot(error / second, first_error, step * second_error / second)
-    return Answer(first + step, error, guess=guess / second)
+    # Rows that are counted wrongly among those with g = 1 differ from the others by up to so much.
+    furthest = 2 * math.sqrt(max(float(estimated.matrix[0, 0]), 0.0)) if features[0].is_number else 1.0
+    # The rows that f counts wrongly may be among those with g = 1 more often than others.
+    doubt = math.hypot(features[0].doubt * min(2.0, 1 / second), features[1].doubt / second * furthest)
+    error = math.hypot(error / second, first_error, step * second_error / second, doubt)
+    return Answer(first + step, error, guess=math.hypot(guess / second, doubt))
 
 
 def _present(sums: Sums, features: Sequence[Feature], classes: Bool[np.ndarray, "classes"] | None) -> float:

@@ -9,8 +9,8 @@ Let y_c be the noisy counts of the cells of a column, with noise σ, n the numbe
 cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
 Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). There may be
-moments over a narrow range, too, which have less noise. They count numbers beyond it as its end, so they are not quite
-unbiased, and the standard error allows for a few such numbers. A quantile has an interval from the noisy shares of rows
+moments over a narrow range, too, which have less noise. They count numbers beyond it as its end. The noisy counts of
+the cells beyond correct this, if they have little noise; otherwise the standard error allows for a few such numbers. A quantile has an interval from the noisy shares of rows
 below (``quantiles``).
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
@@ -21,8 +21,8 @@ measurements, whose noise is independent. So the counts of pairs stay unbiased. 
 by itself: it is a bin of its own if its noisy count is large, and is then a little too large on average. For the same
 reason an answer about few rows is not quite unbiased: there is one only if their noisy number stands out.
 
-If the limit of a share of one column cuts a cell, all, none or some of the rows of the cell meet it. The answer
-counts its codes as equally frequent. If m rows may be counted wrongly, the standard error has m/√3 for them, as that
+If the limit of a share cuts a cell, all, none or some of the rows of the cell meet it. Where many rows share a value,
+the parts of the cell were counted, and tell how many. Otherwise the answer counts its codes as equally frequent. If m rows may be counted wrongly, the standard error has m/√3 for them, as that
 of an error that is uniform up to m: an interval of 95 % contains both ends. Where a condition cuts a bin of a pair,
 or a bin has several numbers, and for correlations and regressions, the answer is made of covariances of bin means
 (``covariances``). What bins hide is a small part of it, and is estimated. If there is an answer without such a guess,
@@ -42,7 +42,7 @@ from kme_jax.analysis.counts import of_conditions
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.sums import Answer, NumberSums, Sums, shares_inside
+from kme_jax.analysis.sums import Answer, NumberSums, Sums
 from kme_jax.table.columns import MISSING
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.release import TableMeasurement
@@ -152,15 +152,12 @@ def _share(sums: Sums, query: Query) -> Answer | None:
         if singles.classes is None:
             return None
         counts, noise = singles.classes, singles.classes_sigma
-        inside = np.asarray([any(low <= code < high for low, high in allowed) for code in range(len(counts))], float)
     else:
         a = layout.columns.index(j)
         counts, noise = singles.sums[a], singles.sums_sigmas[a]
-        inside = shares_inside(layout.binnings[j].first_codes(), allowed)
-    centre = inside.mean()
-    value = centre + float((inside - centre) @ counts) / num_rows
-    variance = np.square(inside - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
-    cut = (inside > 0) & (inside < 1)
-    most = float(np.maximum(inside, 1 - inside)[cut] @ (np.maximum(counts[cut], 0) + noise))
-    guess = most / math.sqrt(3)
+    met = sums.met(j, allowed)
+    centre = met.shares.mean()
+    value = centre + float((met.shares - centre) @ counts) / num_rows
+    variance = np.square(met.shares - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
+    variance, guess = variance + met.noise**2, met.guess
     return Answer(value, math.sqrt(variance + guess**2) / num_rows, guess=guess / num_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from typing import Any
 
 import scipy.special
@@ -73,9 +74,26 @@ class Estimate:
         return cls(value, standard_error, value - half, value + half, level, bias, method, population)
 
     def within(self, lowest: float, highest: float) -> Estimate:
-        """The estimate with a value and an interval that the statistic can have. What is beyond is moved to the end."""
-        value, low, high = (min(max(number, lowest), highest) for number in (self.value, self.low, self.high))
+        """The estimate with a value and an interval that the statistic can have. What is beyond is moved to the end.
+
+        If noise has put the value beyond an end, the interval reaches from this end to the quantile of a normal
+        distribution that is cut off there. So it never says that the statistic is exactly at the end.
+        """
+        low, high = self.low, self.high
+        if self.value < lowest:
+            high = max(high, lowest + self._beside(lowest - self.value))
+        elif self.value > highest:
+            low = min(low, highest - self._beside(self.value - highest))
+        value, low, high = (min(max(number, lowest), highest) for number in (self.value, low, high))
         return dataclasses.replace(self, value=value, low=low, high=high)
+
+    def _beside(self, distance: float) -> float:
+        """The quantile of the distance from an end, of a normal distribution around a place beyond it."""
+        if not (0 < self.standard_error < math.inf):
+            return 0.0
+        place = distance / self.standard_error
+        rest = scipy.special.log_ndtr(-place) + math.log1p(-self.level)
+        return max(self.standard_error * (-float(scipy.special.ndtri_exp(rest)) - place), 0.0)
 
     def times(self, factor: float) -> Estimate:
         """The estimate of the statistic times a positive number."""
@@ -120,8 +138,8 @@ def check_level(level: float) -> float:
     Raises:
       ValueError: see above.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level}")
+    if not isinstance(level, numbers.Real) or not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level!r}")
     return level
 
 

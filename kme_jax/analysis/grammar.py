@@ -46,6 +46,8 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     Raises:
       ValueError: the text cannot be read, its statistic is not known, or there is nothing in its brackets.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"query: expected text, such as {examples}, got {text!r}")
     match = _QUERY.match(text)
     is_empty = match is not None and not match[2].strip() and match[1].lower() != "count"
     if match is None or is_empty or match[1].lower() not in statistics:

@@ -103,7 +103,8 @@ class Query:
         for name in names:
             check_known(self.text, name, schema.names)
             if schema.columns[schema.index(name)].kind != "numeric":
-                remedy = f"share({name}=...)" if self.column else f"regression(... ~ {name})"
+                comparison = ">=" if schema.columns[schema.index(name)].ordered else "="
+                remedy = f"share({name}{comparison}...)" if self.column else f"regression(... ~ {name})"
                 raise ValueError(f"query {self.text!r}: {name} is not numeric; ask for {remedy}")
         if len(set(self.terms)) < len(self.terms):
             raise ValueError(f"query {self.text!r}: the same column twice")
@@ -111,10 +112,14 @@ class Query:
             raise ValueError(f"query {self.text!r}: a regression has no groups; use where")
         for conditions in (self.share, self.where):
             try:
-                ranges_of(schema, conditions)
+                empty = [j for j, ranges in ranges_of(schema, conditions).items() if not ranges]
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
+            if empty:
+                raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
         if self.by is not None:
+            if self.by not in schema.names and set(re.split(r"\s*,\s*", self.by)) <= set(schema.names):
+                raise ValueError(f"query {self.text!r}: one column at most can follow by; use where for another")
             check_known(self.text, self.by, schema.names)
             column = schema.columns[schema.index(self.by)]
             if column.num_codes > _MOST_GROUPS:

@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate
+from kme_jax.feature_maps.table import Block
 from kme_jax.table.columns import Column
 from kme_jax.table.evaluate import numeric_values
-from kme_jax.table.plan import Layout, Singles, map_of, narrow_moments, sigma
+from kme_jax.table.plan import Layout, Singles, block_counts, map_of, narrow_moments, sigma
 from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
@@ -64,9 +65,26 @@ class Answer(NamedTuple):
             return Estimate.of(self.value, error, level, method="direct", population=population)
         error = math.hypot(self.square[1], 2 * self.value * sampling)
         square = Estimate.of(self.square[0], error, level, method="direct", population=population)
-        low, high = (math.sqrt(max(end, 0.0)) for end in (square.low, square.high))
+        within = square.within(0.0, math.inf)
+        low, high = math.sqrt(within.low), math.sqrt(within.high)
         error = math.hypot(self.standard_error, sampling)
         return dataclasses.replace(square, value=self.value, standard_error=error, low=low, high=high)
+
+
+@short_repr
+class Met(NamedTuple):
+    """How much of each cell of a column meets a condition.
+
+    Attributes:
+      shares: of the rows of each cell.
+      guess: standard error of the number of rows in all cells that the condition cuts, if their codes count as equally
+        frequent. If m rows may be counted wrongly, it is m/√3, as that of an error that is uniform up to m.
+      noise: standard deviation of the noise of the counts of parts of cells.
+    """
+
+    shares: Float64[np.ndarray, "cells"]
+    guess: float
+    noise: float
 
 
 def rows_noise(measurement: TableMeasurement) -> float:
@@ -125,6 +143,45 @@ class Sums:
         if j == self.layout.split:
             return self.singles.classes_sigma
         return self.singles.sums_sigmas[self.layout.columns.index(j)]
+
+    @functools.cached_property
+    def _parts(self) -> dict[int, tuple[Block, Float64[np.ndarray, "cut parts"], float]]:
+        """By index of a column, the block that cuts some of its cells into parts, its noisy counts, and their noise."""
+        third = block_counts(self.measurement.measured.get(NAMES[2]))
+        return {block.columns[0]: (block, counts, noise) for block, counts, noise in third if block.zoom}
+
+    def met(self, j: int, allowed: list[tuple[int, int]]) -> Met:
+        """Which part of each cell of a column is within ranges of codes.
+
+        If a range cuts a cell, the counts of the parts of the cell tell how many of its rows are inside, if they were
+        measured. Otherwise its codes count as equally frequent.
+        """
+        edges = self.edges(j)
+        shares, guess, variance = shares_inside(edges, allowed), 0.0, 0.0
+        cut = np.flatnonzero((shares > 0) & (shares < 1))
+        counts = self.singles.classes if j == self.layout.split else self.singles.sums[self.layout.columns.index(j)]
+        for cell in cut.tolist():
+            rows = 0.0 if counts is None else max(float(counts[cell]), 0.0)
+            found = self._inside_of_parts(j, cell, allowed)
+            if found is None or rows <= self.noise(j):
+                guess += max(shares[cell], 1 - shares[cell]) * (rows + self.noise(j))
+            else:
+                shares[cell] = min(max(found[0] / rows, 0.0), 1.0)
+                variance += found[1] ** 2
+        return Met(shares, guess / math.sqrt(3), math.sqrt(variance))
+
+    def _inside_of_parts(self, j: int, cell: int, allowed: list[tuple[int, int]]) -> tuple[float, float] | None:
+        """The noisy number of the rows of a cell that are within ranges, and its noise; None if parts do not tell."""
+        block, counts, noise = self._parts.get(j, (None, None, 0.0))
+        if block is None or counts is None or block.bins[0][cell] < 0:
+            return None
+        first, width = int(self.edges(j)[cell]), self.layout.binnings[j].width
+        starts = first + -(-np.arange(block.zoom + 1) * width // block.zoom)
+        inside = shares_inside(starts, allowed)
+        if not np.isin(inside, (0, 1)).all():
+            return None
+        of_cell = counts[block.bins[0][cell]]
+        return float(of_cell[inside == 1].sum()), noise * math.sqrt((inside == 1).sum())
 
     def edges(self, j: int) -> Int64[np.ndarray, "ends"]:
         """The first code of every cell of a column, and the number of codes. Classes are cells of one code."""

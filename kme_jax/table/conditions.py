@@ -78,6 +78,7 @@ def _ranges_of_condition(schema: Schema, text: str) -> tuple[int, list[tuple[int
         if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
             raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None
         hint = f"; {name}={MISSING} asks for missing cells" if column.nullable else ""
+        hint = "; write the value without quotes" if value[:1] in ("'", '"') else hint
         hint = "; give each condition by itself, or write and between them" if _OR.search(value) else hint
         raise ValueError(f"condition {text!r}: {error}{hint}") from None
 
