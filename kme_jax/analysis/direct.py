@@ -10,8 +10,8 @@ cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because �
 Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). There may be
 moments over a narrow range, too, which have less noise. They count numbers beyond it as its end. The noisy counts of
-the cells beyond correct this, if they have little noise; otherwise the standard error allows for a few such numbers. A quantile has an interval from the noisy shares of rows
-below (``quantiles``).
+the cells beyond correct this, if they have little noise; otherwise the standard error allows for a few such numbers.
+A quantile has an interval from the noisy shares of rows below (``quantiles``).
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
 of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition
@@ -22,8 +22,9 @@ by itself: it is a bin of its own if its noisy count is large, and is then a lit
 reason an answer about few rows is not quite unbiased: there is one only if their noisy number stands out.
 
 If the limit of a share cuts a cell, all, none or some of the rows of the cell meet it. Where many rows share a value,
-the parts of the cell were counted, and tell how many. Otherwise the answer counts its codes as equally frequent. If m rows may be counted wrongly, the standard error has m/√3 for them, as that
-of an error that is uniform up to m: an interval of 95 % contains both ends. Where a condition cuts a bin of a pair,
+the parts of the cell were counted, and tell how many. Otherwise the answer counts its codes as equally frequent. If m
+rows may be counted wrongly, the standard error has m/√3 for them, as that of an error that is uniform up to m: an
+interval of 95 % contains both ends. Where a condition cuts a bin of a pair,
 or a bin has several numbers, and for correlations and regressions, the answer is made of covariances of bin means
 (``covariances``). What bins hide is a small part of it, and is estimated. If there is an answer without such a guess,
 it is only replaced by another one that has a smaller error and hardly guesses.

@@ -50,6 +50,8 @@ _CLASSES_COST = 0.5  # of the marginal of the classes alone, beside that of an a
 _BINS, _UNIONS = 1.4, 0.7
 _BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequent values
 _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
+# Gaps of an ordered column: the least number of cells, the count of a cell, and of all of them, in units of that of a bin.
+_GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _FEW_CELLS = 64  # of an ordered column, up to which cells need not be merged into the usual number of bins
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
@@ -543,8 +545,10 @@ def choose_bins(
         merges = len(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
         enough = max(least, _enough(values, num_bins)) if merges else least
         bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
+        after_gap = _after_gaps(values, least)
         for i, count in enumerate(values):
-            if i and (bin_count >= enough or (count >= enough and bin_count >= least / 2)):
+            ends = after_gap[i] and bin_count >= least
+            if i and (ends or bin_count >= enough or (count >= enough and bin_count >= least / 2)):
                 current, bin_count = current + 1, 0.0
             bins[i], bin_count = current, bin_count + count
         if current and bin_count < least:
@@ -558,6 +562,17 @@ def choose_bins(
     if not binning.missing:
         return bins
     return np.append(bins, bins.max() + 1)
+
+
+def _after_gaps(counts: Real[np.ndarray, "cells"], least: float) -> Bool[np.ndarray, "cells"]:
+    """The first cell of each gap in an ordered column, [cells]: of a long range with hardly any row, which others follow.
+
+    A bin ends there. Otherwise rows of the bin on both sides of the gap would be mixed: small wages and large salaries.
+    """
+    starts, places = np.zeros(len(counts), bool), np.flatnonzero(counts > _HARDLY * least)
+    for before, after in itertools.pairwise(places.tolist()):
+        starts[before + 1] |= after - before > _GAP and counts[before + 1 : after].sum() < _IN_GAP * least
+    return starts
 
 
 def _enough(counts: Real[np.ndarray, "cells"], num_bins: float) -> float:

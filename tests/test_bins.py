@@ -1,0 +1,39 @@
+"""Bins of ordered columns: of about equal counts, and never on both sides of a gap."""
+
+import numpy as np
+import pytest
+
+from kme_jax.feature_maps.table import Binning
+from kme_jax.table.plan import choose_bins
+
+
+def _two_modes(rng, noise):
+    """12 000 rows in cells 100 to 140, 8000 in cells 700 to 780, and noise in the cells between them."""
+    counts = np.zeros(1000)
+    counts[100:140], counts[700:780] = 300, 100
+    counts[140:700] = np.maximum(noise * rng.normal(size=560), 0)
+    return counts
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_no_bin_is_on_both_sides_of_a_gap(rng, noise):
+    binning, counts = Binning(1000, ordered=True, missing=False, width=1), _two_modes(rng, noise)
+    bins = choose_bins(binning, counts, 7, 500.0)
+    assert set(bins[100:140]).isdisjoint(bins[700:780])
+    assert (np.diff(bins) >= 0).all()
+    assert set(bins) == set(range(bins.max() + 1))
+    assert np.bincount(bins, counts).min() >= 500
+
+
+def test_rows_beyond_a_gap_that_make_no_bin_stay_with_the_others(rng):
+    binning, counts = Binning(1000, ordered=True, missing=True, width=1), _two_modes(rng, 0.0)
+    counts[900:910] = 10
+    bins = choose_bins(binning, np.append(counts, 50), 7, 500.0)
+    assert bins[905] == bins[779]
+    assert bins[-1] == bins[:-1].max() + 1
+
+
+def test_a_column_without_gaps_has_bins_of_about_equal_counts():
+    counts = np.full(1000, 20.0)
+    bins = choose_bins(Binning(1000, ordered=True, missing=False, width=1), counts, 10, 500.0)
+    np.testing.assert_allclose(np.bincount(bins, counts), 2000)
