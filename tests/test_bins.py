@@ -26,7 +26,7 @@ def test_no_bin_is_on_both_sides_of_a_gap(rng, noise):
 
 
 def test_rows_beyond_a_gap_that_make_no_bin_stay_with_the_others(rng):
-    binning, counts = Binning(1000, ordered=True, missing=True, width=1), _two_modes(rng, 0.0)
+    binning, counts = Binning(1001, ordered=True, missing=True, width=1), _two_modes(rng, 0.0)
     counts[900:910] = 10
     bins = choose_bins(binning, np.append(counts, 50), 7, 500.0)
     assert bins[905] == bins[779]

@@ -50,7 +50,8 @@ _CLASSES_COST = 0.5  # of the marginal of the classes alone, beside that of an a
 _BINS, _UNIONS = 1.4, 0.7
 _BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequent values
 _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
-# Gaps of an ordered column: the least number of cells, the count of a cell, and of all of them, in units of that of a bin.
+# Gaps of an ordered column: the least number of cells; the largest count of a cell, and of all cells together, in units
+# of the least count of a bin.
 _GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 _FEW_CELLS = 64  # of an ordered column, up to which cells need not be merged into the usual number of bins
@@ -565,7 +566,7 @@ def choose_bins(
 
 
 def _after_gaps(counts: Real[np.ndarray, "cells"], least: float) -> Bool[np.ndarray, "cells"]:
-    """The first cell of each gap in an ordered column, [cells]: of a long range with hardly any row, which others follow.
+    """The first cell of each gap in an ordered column, [cells]: a long range with hardly any row, between other rows.
 
     A bin ends there. Otherwise rows of the bin on both sides of the gap would be mixed: small wages and large salaries.
     """
