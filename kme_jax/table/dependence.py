@@ -74,7 +74,8 @@ def dependent(
     correlation r within each row. The correlation minimises (m − c(r))² / s² + (d r)² / t². Here d is the product of
     the standard deviations of the scores within relaxed rows, on average. t is the size of what relaxed rows lose. For
     a product that was measured by itself it is a third of the covariance. For the counts of pairs it is estimated: t²
-    is the mean of (m − c(0))² − s² over all of them (empirical Bayes). So noise that is larger than t changes nothing.
+    is the mean of (m − c(0))² − s² over all of them (empirical Bayes). It is at most d: r is not much larger than 1.
+    So noise that is larger than t changes nothing.
     Pairs whose counts agree with relaxed rows up to their noise, or nearly, are left alone.
 
     c(r) is estimated by sampling. The minimum is found by a few steps of Newton's method with c′(r) ≈ d. If the matrix
@@ -104,9 +105,9 @@ def dependent(
             codes = coupled.sample(_NUM_ROWS, seed)
         for product in products:
             found, covariance = product.of(codes, layout.columns)
-            lost = max(size if product.is_of_pairs else _WEAKER * abs(covariance), 1e-12)
             a, b = product.places
             r, gap, d, s = correlations[a, b], product.mean - found, product.within, product.noise
+            lost = max(min(size if product.is_of_pairs else _WEAKER * abs(covariance), d), 1e-12)
             r += (gap * d / s**2 - r * (d / lost) ** 2) / ((d / s) ** 2 + (d / lost) ** 2 + 1e-12)
             correlations[a, b] = correlations[b, a] = np.clip(r, -_MOST, _MOST)
     return dataclasses.replace(rows, dependence=without_negative_eigenvalues(correlations))
