@@ -25,8 +25,9 @@ from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. This is corrected by the noisy counts of
 # the cells beyond it. Where these have much noise it is not: then the standard error allows for this share of the rows,
-# for twice the noise of a cell, and for the noisy number of rows there, in the middle of what is beyond.
-_BEYOND, _OF_NOISE = 0.001, 2.0
+# for the noise of a cell, and for what the noisy number of rows there exceeds its noise by, in the middle of what is
+# beyond.
+_BEYOND = 0.001
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
@@ -242,8 +243,8 @@ class NumberSums:
         counts, cells = self.counts[: len(outside)], np.asarray([outside.sum(), (~outside).sum()])
         numbers = np.asarray([counts[outside].sum(), self.rows - counts[~outside].sum()])
         precisions = 1 / np.maximum(cells, 0.5)
-        number = float(numbers @ precisions / precisions.sum())
-        return _BEYOND + (_OF_NOISE * self.noise + max(number, 0.0)) / self.rows
+        clearly = float(numbers @ precisions / precisions.sum()) - self.noise / math.sqrt(precisions.sum())
+        return _BEYOND + (self.noise + max(clearly, 0.0)) / self.rows
 
     def _corrected(self, answer: Answer, hidden: float, differences: Float64[np.ndarray, "cells"]) -> Answer:
         """An answer from moments over a narrow range, with the smaller error of two.
