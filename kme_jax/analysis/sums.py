@@ -163,12 +163,12 @@ class Sums:
         counts = self.singles.classes if j == self.layout.split else self.singles.sums[self.layout.columns.index(j)]
         for cell in cut.tolist():
             rows = 0.0 if counts is None else max(float(counts[cell]), 0.0)
-            found = self._inside_of_parts(j, cell, allowed)
-            if found is None or rows <= self.noise(j):
+            of_parts = self._inside_of_parts(j, cell, allowed)
+            if of_parts is None or rows <= self.noise(j):
                 guess += max(shares[cell], 1 - shares[cell]) * (rows + self.noise(j))
             else:
-                shares[cell] = min(max(found[0] / rows, 0.0), 1.0)
-                variance += found[1] ** 2
+                shares[cell] = min(max(of_parts[0] / rows, 0.0), 1.0)
+                variance += of_parts[1] ** 2
         return Met(shares, guess / math.sqrt(3), math.sqrt(variance))
 
     def _inside_of_parts(self, j: int, cell: int, allowed: list[tuple[int, int]]) -> tuple[float, float] | None:

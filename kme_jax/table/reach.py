@@ -61,8 +61,8 @@ def cells_with_rows(
     inside[:size] = False
     inside[[0, size - 1]] = values[[0, -1]] > _AT_BOUND * noise
     start, stop = _margin(binning, first, last)
-    low, high = max(start, size - _end_of_tail(values[::-1], size - first, noise)), _end_of_tail(values, last, noise)
-    high = min(stop, high)
+    low = max(start, size - _end_of_tail(values[::-1], size - first, noise))
+    high = min(stop, _end_of_tail(values, last, noise))
     inside[low:high] = True
     for _ in range(_MOST_PARTS):
         part = _missing_part(binning, counts, noise, num_rows, moments, inside, (low, high), (start, stop))
