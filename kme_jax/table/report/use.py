@@ -11,8 +11,8 @@ from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import noise_range, number
 
 # Groups with fewer rows than so many times the noise of a count of pairs: the distance of their means from those of all
-# rows is a half of the private one below twice the noise, 0.8 from there to here, and 0.95 above six times the noise: seen in
-# ten releases of five invented tables and the census, by a script that is not committed.
+# rows is a half of the private one below twice the noise, 0.8 from there to here, and 0.95 above six times the noise.
+# This was seen in ten releases of five invented tables and the census, by a script that is not committed.
 _PULLED = 4.0
 _MOST_VALUES, _MOST_SHOWN = 64, 8  # of a column
 
