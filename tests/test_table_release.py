@@ -384,13 +384,13 @@ def test_bad_conditions(made, where, message):
 def test_conditions_may_be_joined():
     """A value may have the word "and" in it, too."""
     schema = Schema((Numeric("age", 0, 99, integer=True), Categorical("team", ("Tick and Tock", "others"))))
-    joined = ranges_of(schema, ["age>=18 AND age<65"])
-    assert joined == ranges_of(schema, ["age>=18", "age<65"])
-    assert ranges_of(schema, ["team=Tick and Tock"]) == {1: [(0, 1)]}
+    joined = ranges_of(schema.columns, ["age>=18 AND age<65"])
+    assert joined == ranges_of(schema.columns, ["age>=18", "age<65"])
+    assert ranges_of(schema.columns, ["team=Tick and Tock"]) == {1: [(0, 1)]}
     with pytest.raises(ValueError, match="team: 'Tick and Tack' is not one of its values"):
-        ranges_of(schema, ["team=Tick and Tack"])
+        ranges_of(schema.columns, ["team=Tick and Tack"])
     with pytest.raises(ValueError, match="condition 'age<old': column age: 'old' is no number"):
-        ranges_of(schema, ["age>=18 and age<old"])
+        ranges_of(schema.columns, ["age>=18 and age<old"])
 
 
 @pytest.mark.long

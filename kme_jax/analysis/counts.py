@@ -109,7 +109,7 @@ def _masks(sums: Sums, query: Query, table: Counts) -> _Masks | None:
     """The masks of a query; None if a condition cuts a bin."""
     masks = _Masks([], [], [])
     for conditions, of_bins in ((query.where, masks.counted), (query.share, masks.met)):
-        ranges = ranges_of(sums.schema, conditions)
+        ranges = ranges_of(sums.schema.columns, conditions)
         for j, bins in zip(table.columns, table.bins, strict=True):
             edges = sums.edges(j)
             cells = cells_inside(edges, ranges[j]) if j in ranges else np.ones(len(edges) - 1, bool)

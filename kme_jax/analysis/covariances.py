@@ -86,7 +86,7 @@ class Feature(NamedTuple):
         """The feature of a term of a query: the name of a numeric column, or a condition."""
         if term in sums.schema.names:
             return cls.number(sums, sums.schema.index(term))
-        ((j, ranges),) = ranges_of(sums.schema, [term]).items()
+        ((j, ranges),) = ranges_of(sums.schema.columns, [term]).items()
         return cls.condition(sums, j, ranges)
 
     def squared_distance(self, centre: float) -> Feature:
@@ -528,7 +528,7 @@ def conditional(sums: Sums, query: Query) -> Answer | None:
     Returns:
       None for other questions, or if noise or bins hide the answer.
     """
-    where, share = ranges_of(sums.schema, query.where), ranges_of(sums.schema, query.share)
+    where, share = ranges_of(sums.schema.columns, query.where), ranges_of(sums.schema.columns, query.share)
     classes = classes_of(sums, where.pop(sums.layout.split, None) if len(where) > 1 else None)
     features = [Feature.condition(sums, j, ranges) for j, ranges in share.items()]
     if query.column is not None:

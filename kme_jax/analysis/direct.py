@@ -65,6 +65,8 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     if query.by or query.share_below is not None:
         return None
+    if not query.asked_columns(sums.measurement.schema.extended) <= set(sums.schema.names):
+        return _of_addends(sums, query)
     if query.is_total:
         return _total(sums, query)
     if query.terms:
@@ -88,6 +90,23 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         return None
     column = NumberSums(sums, j)
     return column.mean() if query.statistic == "mean" else column.sd()
+
+
+def _of_addends(sums: Sums, query: Query) -> Answer | None:
+    """The mean or the sum of a column that is not measured, but is the sum of columns that are.
+
+    The noise of their means is nearly independent. That of their sums has the noise of the number of rows in common.
+    """
+    addends = sums.measurement.schema.recoding.addends(str(query.column))
+    if query.statistic not in ("mean", "sum") or not addends or addends == (query.column,):
+        return None
+    answers = [direct_answer(sums, dataclasses.replace(query, column=name)) for name in addends]
+    found = [answer for answer in answers if isinstance(answer, Answer)]
+    if len(found) < len(addends):
+        return None
+    errors = [answer.standard_error for answer in found]
+    error = sum(errors) if query.is_total else math.hypot(*errors)
+    return Answer(sum(answer.value for answer in found), error, guess=sum(answer.guess for answer in found))
 
 
 def _total(sums: Sums, query: Query) -> Answer | None:
@@ -129,6 +148,8 @@ def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool 
     Returns:
       None for other questions, or if noise hides the number of rows.
     """
+    if not query.asked_columns(sums.measurement.schema.extended) <= set(sums.schema.names):
+        return None
     is_known, classes = _only_classes(sums, query)
     if query.share_below is None or not is_known or sums.schema.index(str(query.column)) not in sums.layout.columns:
         return None
@@ -137,14 +158,14 @@ def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool 
 
 def _only_classes(sums: Sums, query: Query) -> tuple[bool, Bool[np.ndarray, "classes"] | None]:
     """Whether all conditions are on the target by which marginals are split, and the classes that meet them."""
-    where = ranges_of(sums.schema, query.where)
+    where = ranges_of(sums.schema.columns, query.where)
     classes = covariances.classes_of(sums, where.pop(sums.layout.split, None))
     return not where, classes
 
 
 def _share(sums: Sums, query: Query) -> Answer | None:
     """The share of the rows that meet conditions on one column."""
-    ranges = ranges_of(sums.schema, query.share)
+    ranges = ranges_of(sums.schema.columns, query.share)
     if len(ranges) != 1:
         return None
     ((j, allowed),) = ranges.items()

@@ -112,7 +112,7 @@ class Query:
             raise ValueError(f"query {self.text!r}: a regression has no groups; use where")
         for conditions in (self.share, self.where):
             try:
-                empty = [j for j, ranges in ranges_of(schema, conditions).items() if not ranges]
+                empty = [j for j, ranges in ranges_of(schema.columns, conditions).items() if not ranges]
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
             if empty:
@@ -138,7 +138,9 @@ class Query:
 
     def asked_columns(self, schema: Schema) -> set[str]:
         """The names of all columns that the query asks for."""
-        names = {schema.names[j] for conditions in (self.share, self.where) for j in ranges_of(schema, conditions)}
+        names = {
+            schema.names[j] for conditions in (self.share, self.where) for j in ranges_of(schema.columns, conditions)
+        }
         names |= {_column_of(schema, term) for term in self.terms}
         return names | {name for name in (self.column, self.by) if name is not None}
 
@@ -209,7 +211,7 @@ class Query:
 def _meet(schema: Schema, conditions: tuple[str, ...], codes: Int64[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
     """Which rows meet all conditions, [n]."""
     met = np.ones(len(codes), bool)
-    for j, ranges in ranges_of(schema, conditions).items():
+    for j, ranges in ranges_of(schema.columns, conditions).items():
         met &= np.any([(codes[:, j] >= low) & (codes[:, j] < high) for low, high in ranges or [(0, 0)]], axis=0)
     return met
 
@@ -239,7 +241,7 @@ def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
     for term in terms:
         if term not in schema.names:
             try:
-                number = len(ranges_of(schema, [term]))
+                number = len(ranges_of(schema.columns, [term]))
             except ValueError as error:
                 known = f"expected a column, or a condition such as sex=f, between ~ and + with blanks: {error}"
                 raise ValueError(f"query {text!r}: {known}") from None
@@ -251,7 +253,7 @@ def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
 
 def _column_of(schema: Schema, term: str) -> str:
     """The name of the column of a term."""
-    return term if term in schema.names else schema.names[next(iter(ranges_of(schema, [term])))]
+    return term if term in schema.names else schema.names[next(iter(ranges_of(schema.columns, [term])))]
 
 
 def _values_of_term(schema: Schema, term: str, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:

@@ -187,7 +187,8 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
     There are as many as in the release. The noise is simulated, and has the same distribution.
     """
     measurement = release.measurement
-    codes, measured = measurement.schema.encode(table).astype(np.float64), []
+    schema, measured = measurement.schema, []
+    codes = schema.measured_codes(schema.encode(table)).astype(np.float64)
     for noisy in map(measurement.measured.get, NAMES):
         if noisy is not None:
             exact = mean_embedding(noisy.feature_map, codes).coordinates
@@ -196,6 +197,6 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
         measured.append(noisy)
     seed = int(random.integers(MAX_SEED))
     rows = synthesise(
-        measurement.layout, measurement.plan, measured, cycles=measurement.schema.cycles, seed=seed, part=_PART
+        measurement.layout, measurement.plan, measured, cycles=schema.measured.cycles, seed=seed, part=_PART
     )
-    return measurement.schema.decode(balance.sample(rows, release.table.num_rows, seed))
+    return schema.decode(schema.released_codes(balance.sample(rows, release.table.num_rows, seed), seed))

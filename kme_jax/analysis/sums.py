@@ -125,7 +125,7 @@ class Sums:
     @property
     def schema(self) -> Schema:
         """Of the columns."""
-        return self.measurement.schema
+        return self.measurement.schema.measured
 
     @functools.cached_property
     def _estimates(self) -> dict[int, Float64[np.ndarray, "cells"]]:

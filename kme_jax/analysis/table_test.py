@@ -72,7 +72,7 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
       seed: of the simulated quantiles.
 
     Returns:
-      The result, with a p-value for each column.
+      The result, with a p-value for each measured column.
 
     Raises:
       ValueError: it is no release of a table, or the other is one of points; schemas differ, or the measurement is the
@@ -82,26 +82,26 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
     schema, second, public = release.schema, None, None
-    reference = [schema.encode(release.table)]
+    reference = [schema.measured_codes(schema.encode(release.table))]
     if isinstance(other, TableRelease):
         if other.schema != schema:
             raise ValueError("release: the schemas of the two releases differ")
         ours, theirs = (side.measurement.measured[NAMES[0]].coordinates for side in (release, other))
         if np.array_equal(ours, theirs):
             raise ValueError("both are the same measurement: a test needs two releases, with noise of their own")
-        reference.append(schema.encode(other.table))
+        reference.append(schema.measured_codes(schema.encode(other.table)))
         second = _sides(other)
     elif isinstance(other, Release | Measurement):
         raise ValueError("other: expected a table, got a release of points")
     else:
         source = open_table(other, schema)
         check_num_public(source.num_rows)
-        public = np.concatenate(list(source.codes())).astype(np.int64)
+        public = schema.measured_codes(np.concatenate(list(source.codes())))
         # As many synthetic rows as public ones, so that neither decides alone where rows vary; but at least 1000.
         reference = [public, reference[0][: max(len(public), _LEAST_SYNTHETIC)]]
     first, codes = _sides(release), np.concatenate(reference).astype(np.int64)
     statistics, p_values = [], {}
-    for j, (name, column) in enumerate(zip(schema.names, schema.columns, strict=True)):
+    for j, (name, column) in enumerate(zip(schema.measured.names, schema.measured.columns, strict=True)):
         last = column.num_codes - column.nullable if column.ordered else 0
         of_other = _public(first[j], cast(np.ndarray, public)[:, j]) if second is None else second[j]
         statistic, p_values[name] = _compare(first[j], of_other, codes[:, j], last, seed + j)

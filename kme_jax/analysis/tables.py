@@ -52,7 +52,8 @@ def answers(
         raise ValueError("replicates: they are of another release, or of the population instead of the rows")
 
     def of_rows(table: pa.Table) -> dict[str, float]:
-        return query.answer(release.schema, release.schema.encode(table))
+        schema = release.schema
+        return query.answer(schema.extended, schema.extended_codes(schema.encode(table)))
 
     estimates = replicates.estimates(of_rows, level)
     if query.is_total:
@@ -69,7 +70,7 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     """
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
-    query = Query.parse(text, release.schema)
+    query = Query.parse(text, release.schema.extended)
     others, known = _others(release.measurement, query)
     if method == "bootstrap" and len(others) > 1:
         raise ValueError(
@@ -82,7 +83,7 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
 def _others(measurement: TableMeasurement, query: Query) -> tuple[list[str], str]:
     """The columns of a query, less the target if marginals are split by it; and which questions are of one column."""
     is_split = measurement.layout.split >= 0
-    others = sorted(query.asked_columns(measurement.schema) - ({measurement.target} if is_split else set()))
+    others = sorted(query.asked_columns(measurement.schema.extended) - ({measurement.target} if is_split else set()))
     return others, f"one column and of the target {measurement.target}" if is_split else "one column"
 
 
@@ -102,8 +103,9 @@ def direct_estimates(
     """
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     measurement, found, population = sums.measurement, {}, released is not None
-    codes = None if released is None else measurement.schema.encode(released)
-    for group, of_group in _by_group(measurement.schema, query).items():
+    schema = measurement.schema
+    codes = None if released is None else schema.extended_codes(schema.encode(released))
+    for group, of_group in _by_group(schema.extended, query).items():
         if query.share_below is not None:
             estimated = direct_quantile(sums, of_group, level, population=population)
             if estimated is not None:
@@ -137,7 +139,7 @@ def _possible(measurement: TableMeasurement, query: Query) -> tuple[float, float
     num_rows = measurement.statement["num_rows"] if relation_of(measurement.statement) == REPLACE_ONE else math.inf
     if query.statistic == "count":
         return 0.0, num_rows
-    schema = measurement.schema
+    schema = measurement.schema.extended
     column = None if query.column is None else schema.columns[schema.index(query.column)]
     if isinstance(column, Numeric):
         lower, upper = column.lower, column.upper
@@ -169,7 +171,7 @@ def _sampling_errors(
     answers: Mapping[str, Answer | None],
 ) -> dict[str, float]:
     """By name, standard errors of statistics of N rows of a population, of which some count, from synthetic rows."""
-    schema, of_all = measurement.schema, measurement.statement["num_rows"] / len(codes)
+    schema, of_all = measurement.schema.extended, measurement.statement["num_rows"] / len(codes)
     if query.terms:
         values, kept = query.of_terms(schema, codes)
         values = values[kept]

@@ -203,6 +203,11 @@ class Column(abc.ABC):
     def _fallback(self) -> int:
         return (self.num_values - 1) // 2
 
+    @property
+    def usual(self) -> int:
+        """The code of a public value: of the default, or else of the middle of the bounds, or of the first category."""
+        return self._fallback if self.default is None else self.code(self.default)
+
     def encode(self, array: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
         """The category code of each of n cells of any type, int64 [n]. Each code depends on its cell alone."""
         return self._encode(array, Marks(self._missing, self._unreadable))
@@ -803,6 +808,9 @@ class Datetime(Column):
       lower: the first date or time, as ISO text.
       upper: the last date or time, as ISO text.
       resolution: "day", "hour", "minute" or "second". Times are rounded down to it.
+      parts: whether the week, the weekday and the time of day are measured as columns of their own, such as "begin
+        weekday". Then a release knows how they depend on each other and on other columns. Otherwise it only knows about
+        when something was, in cells that may be longer than a day.
 
     Examples:
       >>> from kme_jax import Datetime
@@ -818,15 +826,18 @@ class Datetime(Column):
     resolution: str = "day"
     nullable: bool = False
     default: str | None = None
+    parts: bool = False
 
     def _validate(self):
         if not isinstance(self.resolution, str) or self.resolution not in SECONDS:
             raise self._error(f"resolution must be one of {', '.join(SECONDS)}, got {said(self.resolution)}")
+        if not isinstance(self.parts, bool):
+            raise self._error(f"parts must be true or false, got {said(self.parts)}")
         for field in ("lower", "upper"):
             value = getattr(self, field)
             if not isinstance(value, str) or parse_time(value.encode(errors="replace")) is None:
                 raise self._error(f"{field} must be ISO text as in 2024-03-01 or 2024-03-01T12:30, got {said(value)}")
-        if not self._first < self._last:
+        if not self.first_unit < self._last:
             raise self._error(f"lower must be below upper, got {self.lower} and {self.upper}")
 
     def _units(self, text: str) -> int | None:
@@ -834,7 +845,8 @@ class Datetime(Column):
         return None if seconds is None else seconds // SECONDS[self.resolution]
 
     @property
-    def _first(self) -> int:
+    def first_unit(self) -> int:
+        """The lower bound in units of the resolution since 1970."""
         return cast(int, self._units(self.lower))
 
     @property
@@ -843,7 +855,7 @@ class Datetime(Column):
 
     @property
     def num_values(self) -> int:
-        return self._last - self._first + 1
+        return self._last - self.first_unit + 1
 
     @property
     def cycles(self) -> tuple[int, ...]:
@@ -855,9 +867,9 @@ class Datetime(Column):
 
     def _encode_times(self, seconds, marks):
         units = seconds // SECONDS[self.resolution]
-        codes = np.clip(units, self._first, self._last) - self._first
+        codes = np.clip(units, self.first_unit, self._last) - self.first_unit
         if marks.beyond is not None:
-            codes[(units < self._first) | (units > self._last)] = marks.beyond
+            codes[(units < self.first_unit) | (units > self._last)] = marks.beyond
         return codes
 
     def _encode_readable(
@@ -886,7 +898,7 @@ class Datetime(Column):
         return self._encode_readable(times, np.isnan(different), marks)[places]
 
     def _decode_values(self, codes):
-        units = self._first + codes
+        units = self.first_unit + codes
         if self.resolution == "day":
             return pa.array(units.astype(np.int32)).cast(self.type)
         return pa.array(units * SECONDS[self.resolution]).cast(self.type)
@@ -911,7 +923,7 @@ class Datetime(Column):
             raise self._error(f"{said(text)} is no date or time, as in {self.lower}")
         unit = SECONDS[self.resolution]
         ends = (-(-seconds // unit), seconds // unit + 1)
-        below, not_above = (min(max(end - self._first, 0), self.num_values) for end in ends)
+        below, not_above = (min(max(end - self.first_unit, 0), self.num_values) for end in ends)
         return below, not_above
 
     @property

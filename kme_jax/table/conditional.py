@@ -14,7 +14,7 @@ from kme_jax.table.relaxed import Coupled, Leaves, RelaxedRows, systematic
 
 _POOL = 4  # draws for each row that is kept, if draws have weights
 _LEAST_POOL = 1 << 15
-_NO_ROWS = "there are no such rows in the release; ask for fewer conditions"
+NO_ROWS = "there are no such rows in the release; ask for fewer conditions"
 
 Ranges = Mapping[int, Sequence[tuple[int, int]]]
 
@@ -42,7 +42,7 @@ def conditioned(rows: RelaxedRows, ranges: Ranges) -> RelaxedRows | ConditionalR
         if j not in coupled:
             leaves[a] = inside
     if not weights.sum() > 0:
-        raise ValueError(_NO_ROWS)
+        raise ValueError(NO_ROWS)
     result = dataclasses.replace(rows, weights=weights / weights.sum(), leaves=tuple(leaves), parities=None)
     coupled_ranges = {rows.others.index(j): allowed for j, allowed in ranges.items() if j in coupled}
     return ConditionalRows(result, coupled_ranges) if coupled_ranges else result
@@ -102,7 +102,7 @@ class ConditionalRows:
         normal, intervals, log_weights = self._normals(random, source)
         log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
         if not np.isfinite(log_weights).any():
-            raise ValueError(_NO_ROWS)
+            raise ValueError(NO_ROWS)
         weights = np.exp(log_weights - log_weights.max())
         # The probability of the conditions in each relaxed row, beside that for independent columns.
         factors = np.bincount(source, weights, len(each)) / np.maximum(each, 1)

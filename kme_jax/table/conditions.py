@@ -7,18 +7,17 @@ from collections.abc import Sequence
 
 from kme_jax._numerics.text import shown
 from kme_jax.table.columns import MISSING, Column
-from kme_jax.table.schema import Schema
 
 _COMPARED = re.compile(r"\s*(.+?)\s*(?:>=|<=|!=|==|=|>|<)")
 _AND, _OR = re.compile(r"\s+and\s+", re.IGNORECASE), re.compile(r" or ", re.IGNORECASE)
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 
-def ranges_of(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
+def ranges_of(columns: Sequence[Column], conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
     """By index of a column, the ranges of codes [first, last) that meet all conditions.
 
     Args:
-      schema: of the columns.
+      columns: of the schema.
       conditions: such as "age>=65" or "age>=65 and sex=Female", see ``TableRelease.sample``.
 
     Raises:
@@ -26,54 +25,55 @@ def ranges_of(schema: Schema, conditions: Sequence[str]) -> dict[int, list[tuple
     """
     allowed: dict[int, list[tuple[int, int]]] = {}
     for text in conditions:
-        for j, ranges in _ranges_of_text(schema, text):
-            before = allowed.get(j, [(0, schema.columns[j].num_codes)])
+        for j, ranges in _ranges_of_text(columns, text):
+            before = allowed.get(j, [(0, columns[j].num_codes)])
             both = [(max(a, c), min(b, d)) for a, b in before for c, d in ranges]
             allowed[j] = [(low, high) for low, high in both if low < high]
     return allowed
 
 
-def _ranges_of_text(schema: Schema, text: str) -> list[tuple[int, list[tuple[int, int]]]]:
+def _ranges_of_text(columns: Sequence[Column], text: str) -> list[tuple[int, list[tuple[int, int]]]]:
     """For each condition of a text, a column and its ranges of codes. There may be "and" between conditions.
 
     A value may have this word in it. So a text that can be read as one condition is one.
     """
     try:
-        return [_ranges_of_condition(schema, text)]
+        return [_ranges_of_condition(columns, text)]
     except ValueError:
         parts = _AND.split(text)
-        if len(parts) == 1 or not all(_parts(schema, part) for part in parts):
+        if len(parts) == 1 or not all(_parts(columns, part) for part in parts):
             raise
-    return [_ranges_of_condition(schema, part) for part in parts]
+    return [_ranges_of_condition(columns, part) for part in parts]
 
 
-def _parts(schema: Schema, text: str) -> tuple[str, str, str] | None:
+def _parts(columns: Sequence[Column], text: str) -> tuple[str, str, str] | None:
     """The column, the comparison and the value of one condition; None if it is none.
 
     Names may contain any characters. So the longest name is taken that starts the condition and is followed by a
     comparison.
     """
     text = text.strip()
-    matches = [(name, _CONDITION.match(text[len(name) :])) for name in schema.names if text.startswith(name)]
+    names = [column.name for column in columns if text.startswith(column.name)]
+    matches = [(name, _CONDITION.match(text[len(name) :])) for name in names]
     found = [(name, match[1], match[2]) for name, match in matches if match]
     return max(found, key=lambda parts: len(parts[0]), default=None)
 
 
-def _ranges_of_condition(schema: Schema, text: str) -> tuple[int, list[tuple[int, int]]]:
+def _ranges_of_condition(columns: Sequence[Column], text: str) -> tuple[int, list[tuple[int, int]]]:
     """The column of one condition, and the ranges of codes that meet it."""
-    parts = _parts(schema, text)
+    parts, names = _parts(columns, text), [column.name for column in columns]
     if parts is None:
         unknown = _COMPARED.match(text)
         if unknown:
-            raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(schema.names)}")
+            raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(names)}")
         remedy = "age>=65 or job=missing"
         raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: {remedy}")
     name, comparison, value = parts
-    column = schema.columns[schema.index(name)]
+    column = columns[names.index(name)]
     if comparison not in ("=", "==", "!=") and (not column.ordered or value == MISSING):
         raise ValueError(f"condition {text!r}: values of {name} have no order; use = or !=")
     try:
-        return schema.index(name), _ranges_of_comparison(column, comparison, value)
+        return names.index(name), _ranges_of_comparison(column, comparison, value)
     except ValueError as error:
         if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
             raise ValueError(f"condition {text!r}: write {name}{value[0]}={value[1:].strip()}") from None

@@ -60,7 +60,7 @@ class ExpectedTable:
     Attributes:
       num_rows: N.
       budget: the budget.
-      columns: one for each column but the target, if all marginals are split by it.
+      columns: one for each measured column but the target, if all marginals are split by it.
       num_pairs: how many pairs of columns there are.
       coarse_noise: standard deviation of the noise of a count of a pair of columns in the second measurement, in rows;
         None if there are no pairs.
@@ -101,6 +101,7 @@ def expected_errors(
       (True, True)
     """
     check_columns(schema, target)
+    schema = schema.measured
     if num_rows < 2:
         raise ValueError(f"num_rows: expected at least 2 rows, got {num_rows}")
     check_budget(budget)

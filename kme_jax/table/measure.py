@@ -86,7 +86,7 @@ class _Session:
         def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
             done = passes_before * self.source.num_rows
             for codes in self.source.codes():
-                yield codes.astype(np.float64)
+                yield self.source.schema.measured_codes(codes).astype(np.float64)
                 done += len(codes)
                 if self.progress:
                     self.progress(done, total)

@@ -40,8 +40,8 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
-from kme_jax.table.conditional import conditioned
 from kme_jax.table.conditions import ranges_of
+from kme_jax.table.draw import drawn
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -57,7 +57,7 @@ NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 
 
 def check_columns(schema: Schema, target: str | None) -> None:
-    """Raises ValueError if it is no schema, or has too many columns, or the target is not one of them."""
+    """Raises ValueError if it is no schema, or has too many columns, or the target is not one that is measured."""
     check_schema(schema)
     if len(schema.columns) > MAX_COLUMNS:
         raise ValueError(
@@ -65,10 +65,13 @@ def check_columns(schema: Schema, target: str | None) -> None:
         )
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
+    if target is not None and target not in schema.measured.names:
+        raise ValueError(f"target: {target!r} follows from other columns by a constraint; choose one that does not")
 
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
-    """A binning for each column, and the index of the target column or −1."""
+    """A binning for each measured column, and the index of the target among them or −1."""
+    schema = schema.measured
     binnings = [
         Binning.create(c.num_codes, ordered=c.ordered, missing=c.nullable, knots=c.codes_of_knots)
         for c in schema.columns
@@ -125,8 +128,11 @@ class TableMeasurement:
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
         measured = [self.measured.get(name) for name in NAMES]
-        rows = synthesise(self.layout, self.plan, measured, cycles=self.schema.cycles, seed=seed, progress=progress)
-        return TableRelease(self, rows, self.schema.decode(balance.sample(rows, num_rows, seed)), seed)
+        rows = synthesise(
+            self.layout, self.plan, measured, cycles=self.schema.measured.cycles, seed=seed, progress=progress
+        )
+        codes = self.schema.released_codes(balance.sample(rows, num_rows, seed), seed)
+        return TableRelease(self, rows, self.schema.decode(codes), seed)
 
     @property
     def layout(self) -> plans.Layout:
@@ -136,7 +142,7 @@ class TableMeasurement:
 
     @property
     def measured_cells(self) -> list[MeasuredCells]:
-        """For each column, the cells in which the first measurement counts its values, and their noise."""
+        """For each measured column, the cells in which the first measurement counts its values, and their noise."""
         layout, num_rows = self.layout, self.statement["num_rows"]
         singles = plans.Singles.read(layout, self.measured[NAMES[0]], denoised=False)
         noise = dict(zip(layout.columns, singles.sums_sigmas, strict=True))
@@ -281,7 +287,7 @@ class TableRelease:
 
     Attributes:
       measurement: the noisy embeddings and their privacy statement.
-      rows: the distribution that synthetic rows are drawn from.
+      rows: the distribution of measured columns that synthetic rows are drawn from.
       table: synthetic rows, without weights.
       seed: of the synthesis.
     """
@@ -338,14 +344,14 @@ class TableRelease:
             to a billion.
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
-        conditions = [where] if isinstance(where, str) else where
-        rows = conditioned(self.rows, ranges_of(self.schema, conditions)) if conditions else self.rows
-        if not weighted:
-            return self.schema.decode(balance.sample(rows, num_rows, seed))
-        if "weight" in self.schema.names:
+        if weighted and "weight" in self.schema.names:
             raise ValueError("weighted: a column is named weight already; sample without weights")
-        codes, weights = rows.weighted_sample(num_rows, seed)
-        return self.schema.decode(codes).append_column("weight", pa.array(weights))
+        conditions = [where] if isinstance(where, str) else where
+        codes, weights = drawn(
+            self.rows, self.schema, ranges_of(self.schema.columns, conditions), num_rows, seed, weighted
+        )
+        table = self.schema.decode(codes)
+        return table.append_column("weight", pa.array(weights)) if weighted else table
 
     def to_pandas(self, table: pa.Table | None = None) -> Any:
         """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.
@@ -368,13 +374,22 @@ class TableRelease:
         """
         arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
         tree = {"rows": encode(self.rows, arrays, "rows"), "seed": self.seed, "num_rows": self.table.num_rows}
-        text = report(self.table, self.schema, self.statement, self.target, self.measurement.measured_cells)
+        text = self._report()
         added = {
             "rows.npz": arrays_writer(arrays, tree),
             "synthetic.parquet": lambda path: write_table(path, self.table),
             "report.html": lambda path: path.write_text(text, encoding="utf-8"),
         }
         return save_folder(folder, "table release", self.measurement._writers() | added)
+
+    def _report(self) -> str:
+        """The text of report.html. It also shows the columns that were measured instead of others."""
+        measured = dict(zip(self.schema.measured.names, self.measurement.measured_cells, strict=True))
+        extended, table = self.schema.extended, self.table
+        if extended is not self.schema:
+            table = extended.decode(self.schema.extended_codes(self.schema.encode(table)))
+        cells = [measured.get(name) for name in extended.names]
+        return report(table, extended, self.statement, self.target, cells, len(self.schema.columns))
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> TableRelease:
@@ -391,7 +406,7 @@ class TableRelease:
             if not isinstance(tree, dict) or set(tree) != {"rows", "seed", "num_rows"}:
                 raise ValueError("it has other fields")
             rows, seed = decode(tree["rows"], arrays, RelaxedRows), decode(tree["seed"], arrays, int)
-            rows.check_codes([column.num_codes for column in measurement.schema.columns])
+            rows.check_codes([column.num_codes for column in measurement.schema.measured.columns])
             num_rows = decode(tree["num_rows"], arrays, int)
             require(seed >= 0, "seed: is negative")
         content = opened.read("synthetic.parquet")
@@ -406,7 +421,9 @@ class TableRelease:
 def public_inputs(schema: Schema, target: str | None) -> list[str]:
     """The public inputs that the privacy statement lists."""
     filled = ", filled in from rows that were said to be public" * schema.filled_from_data
-    return [f"schema of {len(schema.columns)} columns{filled}", *([] if target is None else [f"target {target}"])]
+    constraints = [f"constraints: {'; '.join(one.text for one in schema.constraints)}"] if schema.constraints else []
+    columns = f"schema of {len(schema.columns)} columns{filled}"
+    return [columns, *constraints, *([] if target is None else [f"target {target}"])]
 
 
 _FILES = ("measurements.npz", "schema.json", "privacy.json")

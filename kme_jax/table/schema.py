@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -15,10 +16,11 @@ from jaxtyping import Int, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.columns import DROP, Categorical, Column, column_of, dropped_name, is_label, pandas_module
+from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
+from kme_jax.table.constraints import Constraint, Recoding, constraint_of
 
-SCHEMA_VERSION = 1
-_FIELDS = ("schema_version", "filled_from_data", "columns", "comment")  # of the JSON document
+SCHEMA_VERSION, _WITH_CONSTRAINTS = 1, 2  # the second one only if there are constraints
+_FIELDS = ("schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
 
 
 @short_repr
@@ -30,6 +32,8 @@ class Schema:
       columns: the C columns, in the order in which they are released.
       filled_from_data: whether bounds and categories were read from a public file.
       dropped: names of columns that a table may have, and that are never looked at, such as identifiers and free text.
+      constraints: what every released row meets, such as that a trip begins before it ends, see
+        ``kme_jax.table.constraints``.
 
     Examples:
       >>> import pyarrow as pa
@@ -45,6 +49,7 @@ class Schema:
     columns: tuple[Column, ...]
     filled_from_data: bool = False
     dropped: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self):
         columns = self.columns
@@ -63,15 +68,76 @@ class Schema:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
         if not isinstance(self.filled_from_data, bool):
             raise ValueError(f"filled_from_data must be true or false, got {said(self.filled_from_data)}")
+        constraints = self.constraints
+        if isinstance(constraints, Constraint) or not all(isinstance(one, Constraint) for one in constraints):
+            raise ValueError('constraints: expected a list, such as [Order("begin", "end")]')
+        object.__setattr__(self, "constraints", tuple(constraints))
+        self.measured  # noqa: B018 (refuses constraints that do not fit)
 
     def _in_short(self) -> str:
         dropped = f", and {shown(self.dropped)} dropped" if self.dropped else ""
-        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}"
+        constraints = f", {len(self.constraints)} constraints" if self.constraints else ""
+        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}{constraints}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @functools.cached_property
+    def recoding(self) -> Recoding:
+        """From the released columns to those that are measured, and back."""
+        return Recoding.create(self.columns, self.constraints)
+
+    @functools.cached_property
+    def measured(self) -> Schema:
+        """The columns that are measured. Without constraints they are the columns of this schema."""
+        if self.recoding.is_identity:
+            return self
+        try:
+            return Schema(self.recoding.measured, self.filled_from_data)
+        except ValueError as error:
+            raise ValueError(f"constraints: {error}") from None
+
+    @functools.cached_property
+    def extended(self) -> Schema:
+        """The released columns, and after them those that are measured instead of some. It has no constraints."""
+        extra = [column for column in self.measured.columns if column.name not in self.names]
+        if not extra:
+            return self
+        plain = [dataclasses.replace(c, parts=False) if isinstance(c, Datetime) else c for c in self.columns]
+        return Schema((*plain, *extra), self.filled_from_data)
+
+    def extended_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n e"]:
+        """Codes of the columns of :attr:`extended`, for codes of rows. SENSITIVE if the rows are."""
+        names = self.measured.names
+        extra = [place for place, name in enumerate(names) if name not in self.names]
+        codes = np.asarray(codes).astype(np.int64, copy=False)
+        return np.concatenate([codes, self.measured_codes(codes)[:, extra]], axis=1) if extra else codes
+
+    def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
+        """Codes of the columns that are measured, for codes of rows. SENSITIVE if the rows are.
+
+        Row by row, see ``Recoding.measured_codes``.
+        """
+        codes = np.asarray(codes)
+        if self.recoding.is_identity:
+            return codes.astype(np.int64, copy=False)
+        return self.recoding.measured_codes(codes)
+
+    def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
+        """Codes of rows that meet all constraints, for codes of the measured columns. See ``Recoding.released_codes``.
+
+        Args:
+          codes: of synthetic rows.
+          seed: of what is drawn.
+        """
+        codes = np.asarray(codes)
+        return (
+            codes.astype(np.int64, copy=False)
+            if self.recoding.is_identity
+            else self.recoding.released_codes(codes, seed)
+        )
 
     @property
     def cycles(self) -> dict[int, tuple[int, ...]]:
@@ -206,14 +272,15 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values."""
+        constraints = {"constraints": [one.to_json() for one in self.constraints]} if self.constraints else {}
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": _WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION,
             "filled_from_data": self.filled_from_data,
             "columns": [
                 *(column.to_json() for column in self.columns),
                 *({"name": name, "kind": DROP} for name in self.dropped),
             ],
-        }
+        } | constraints
 
     @classmethod
     def from_json(cls, document: Any) -> Schema:
@@ -225,15 +292,25 @@ class Schema:
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
-        if type(version) is not int or version != SCHEMA_VERSION:
-            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; kme-jax schema drafts one")
+        if type(version) is not int or not SCHEMA_VERSION <= version <= _WITH_CONSTRAINTS:
+            raise ValueError(
+                f"schema_version must be {SCHEMA_VERSION}, or {_WITH_CONSTRAINTS} if there are constraints; got "
+                f"{said(version)}; kme-jax schema drafts one"
+            )
         unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
             raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
         entries = list(enumerate(document["columns"], 1))
         dropped = [(i, entry) for i, entry in entries if isinstance(entry, dict) and entry.get("kind") == DROP]
         columns = tuple(column_of(entry, i) for i, entry in entries if (i, entry) not in dropped)
-        return cls(columns, document.get("filled_from_data", False), tuple(dropped_name(e, i) for i, e in dropped))
+        listed = document.get("constraints", [])
+        if not isinstance(listed, list):
+            raise ValueError(f"constraints must be a list, got {said(listed)}")
+        constraints = tuple(constraint_of(entry, i) for i, entry in enumerate(listed, 1))
+        if constraints and version < _WITH_CONSTRAINTS:
+            raise ValueError(f"schema_version must be {_WITH_CONSTRAINTS}, because there are constraints")
+        names = tuple(dropped_name(e, i) for i, e in dropped)
+        return cls(columns, document.get("filled_from_data", False), names, constraints)
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> Schema:
@@ -281,8 +358,10 @@ def write_json(path: str | os.PathLike, document: dict[str, Any]) -> None:
     Raises:
       FileError: the file exists, or cannot be written.
     """
-    lines = [json.dumps(column, ensure_ascii=False) for column in document["columns"]]
-    head = json.dumps(document | {"columns": []}, indent=2, ensure_ascii=False)
-    body = ",\n    ".join(lines)
+    lists = {name: document[name] for name in ("columns", "constraints") if name in document}
+    text = json.dumps({**document, **dict.fromkeys(lists)}, indent=2, ensure_ascii=False) + "\n"
+    for name, entries in lists.items():
+        body = ",\n    ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+        text = text.replace(f'  "{name}": null', f'  "{name}": [\n    {body}\n  ]', 1)
     with new_file(path, (".json",)) as file:
-        file.write((head.removesuffix("[]\n}") + f"[\n    {body}\n  ]\n}}\n").encode())
+        file.write(text.encode())

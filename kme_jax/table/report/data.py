@@ -75,7 +75,9 @@ class ReportData:
       codes: category codes of the rows that the report is computed from, [n, d].
       num_rows: number of synthetic rows. It exceeds n if the report is computed from a part of them.
       target: the index of the column that the other columns are meant to predict, or None.
-      cells: those that were counted, for each column, or None if they are not known.
+      cells: those that were counted, for each column, or None for a column that was not counted. None if they are not
+        known.
+      num_columns: how many of the columns, from the first one, the release has; None for all.
     """
 
     schema: Schema
@@ -83,7 +85,8 @@ class ReportData:
     codes: Int64[np.ndarray, "n d"]
     num_rows: int
     target: int | None
-    cells: Sequence[MeasuredCells] | None = None
+    cells: Sequence[MeasuredCells | None] | None = None
+    num_columns: int | None = None
 
     @classmethod
     def create(
@@ -92,13 +95,16 @@ class ReportData:
         schema: Schema,
         statement: dict[str, Any],
         target: str | None,
-        cells: Sequence[MeasuredCells] | None = None,
+        cells: Sequence[MeasuredCells | None] | None = None,
+        num_columns: int | None = None,
     ) -> ReportData:
         """The data of a table. At most 40 000 rows are used, evenly spaced in the table."""
         num_rows = table.num_rows
         num_used = min(num_rows, _MAX_ROWS)
         codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)))
-        return cls(schema, statement, codes, num_rows, None if target is None else schema.index(target), cells)
+        return cls(
+            schema, statement, codes, num_rows, None if target is None else schema.index(target), cells, num_columns
+        )
 
     @property
     def columns(self) -> list[tuple[Column, Int[np.ndarray, "n"]]]:

@@ -25,6 +25,7 @@ def section(data: ReportData) -> Section:
             {
                 "name": column.name,
                 "kind": kind_of(column),
+                "released": data.num_columns is None or j < data.num_columns,
                 "histogram": histogram_of(column, codes, cells) if histogram else None,
                 "bars": None if histogram else _bars(column, codes, cells),
             }

@@ -20,7 +20,8 @@ def report(
     schema: Schema,
     statement: dict[str, Any],
     target: str | None = None,
-    cells: Sequence[MeasuredCells] | None = None,
+    cells: Sequence[MeasuredCells | None] | None = None,
+    num_columns: int | None = None,
 ) -> str:
     """The report of a release, as HTML that needs no other file and no network. A release always has the same report.
 
@@ -29,20 +30,22 @@ def report(
       schema: of the columns.
       statement: the privacy statement.
       target: the name of the column that the other columns are meant to predict, or None.
-      cells: those that were counted, for each column; None to show no errors of shares.
+      cells: those that were counted, for each column, or None for a column that was not counted; None to show no errors
+        of shares.
+      num_columns: how many of the columns, from the first one, the release has; None for all.
 
     Raises:
       ModuleNotFoundError: Jinja2 is not installed.
     """
     page = environment().get_template("page.html")
-    data = ReportData.create(table, schema, statement, target, cells)
+    data = ReportData.create(table, schema, statement, target, cells, num_columns)
     sections = [section for section in (make(data) for make in SECTIONS) if section is not None]
     return page.render(
         private=statement["private"],
         num_rows=table.num_rows,
         num_private_rows=statement["num_rows"],
         count_is_noisy=has_noisy_count(statement),
-        num_columns=len(schema.columns),
+        num_columns=num_columns or len(schema.columns),
         epsilon=f"{statement['epsilon']:g}",
         delta=power(statement["delta"]),
         unit=statement["unit"],

@@ -1,0 +1,61 @@
+"""The week, the weekday and the time of day of a column of times, as columns that are measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kme_jax.table.columns import SECONDS, Categorical, Column, Datetime, Numeric
+from kme_jax.table.constraints.base import ColumnCodes, Determination
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONDAY = 4  # days from 1970-01-01, a Thursday, to the first Monday
+
+
+class Calendar(Determination):
+    """A column of times, which follows from its week, its weekday and its time of day. See ``Datetime.parts``.
+
+    The week is counted from that of the lower bound. A cell is missing if its week is. Where parts lead beyond a bound,
+    the week is changed, and so the weekday and the time of day stay, unless the bounds hold no such time.
+
+    Attributes:
+      measured: week and weekday, and the time of day if the resolution is finer than a day.
+    """
+
+    def __init__(self, column: Datetime):
+        self.column, self._times = column.name, column
+        self._of_day = SECONDS["day"] // SECONDS[column.resolution]
+        self._first_day = column.first_unit // self._of_day
+        self._first_week = (self._first_day - _MONDAY) // 7
+        last_week = ((column.first_unit + column.num_values - 1) // self._of_day - _MONDAY) // 7
+        last = max(1, last_week - self._first_week)
+        nullable = column.nullable
+        parts: list[Column] = [
+            Numeric(f"{column.name} week", 0, last, integer=True, unit="weeks", nullable=nullable),
+            Categorical(f"{column.name} weekday", WEEKDAYS, nullable=nullable),
+        ]
+        if self._of_day > 1:
+            unit = f"{column.resolution}s"
+            parts.append(
+                Numeric(f"{column.name} time", 0, self._of_day - 1, integer=True, unit=unit, nullable=nullable)
+            )
+        self.measured = tuple(parts)
+
+    def to_measured(self, codes, sources):
+        missing = codes == self._times.num_values
+        days, time = np.divmod(self._times.first_unit + codes, self._of_day)
+        week, weekday = np.divmod(days - _MONDAY, 7)
+        parts = [week - self._first_week, weekday, time][: len(self.measured)]
+        return [np.where(missing, part.num_values, of_part) for part, of_part in zip(self.measured, parts, strict=True)]
+
+    def to_released(self, measured, sources):
+        missing = measured[0] == self.measured[0].num_values
+        codes: list[ColumnCodes] = [
+            np.where(of_part == part.num_values, part.usual, of_part)
+            for part, of_part in zip(self.measured, measured, strict=True)
+        ]
+        weeks, weekdays, time = codes if len(codes) == 3 else (*codes, np.zeros_like(codes[0]))
+        days = 7 * (weeks + self._first_week) + _MONDAY + weekdays
+        found = days * self._of_day + time - self._times.first_unit
+        week = 7 * self._of_day
+        found = np.where(found < 0, found + week, np.where(found >= self._times.num_values, found - week, found))
+        return np.where(missing, self._times.num_values, np.clip(found, 0, self._times.num_values - 1))

@@ -1,0 +1,295 @@
+"""From released columns to the columns that are measured, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import graphlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import shown
+from kme_jax.table.columns import Column, Datetime
+from kme_jax.table.constraints.base import Clause, Codes, ColumnCodes, Constraint, Determination
+from kme_jax.table.constraints.calendar import Calendar
+
+_MOST_CLAUSES = 60  # that exclude values of one column
+_MOST_COMBINATIONS = 100_000
+_NUM_DONORS = 24  # rows, of which the most similar one gives its value
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recoding:
+    """What the constraints of a schema mean for the codes of rows.
+
+    Attributes:
+      columns: the C released columns.
+      clauses: what is excluded, by the name of the column that gives way. A column that gives way for another one comes
+        after it.
+      determinations: of columns that follow from others. They come after those that they follow from.
+      measured: the columns that are measured, at most C.
+    """
+
+    columns: tuple[Column, ...]
+    clauses: dict[str, list[Clause]]
+    determinations: tuple[Determination, ...]
+    measured: tuple[Column, ...]
+
+    @classmethod
+    def create(cls, columns: Sequence[Column], constraints: Sequence[Constraint]) -> Recoding:
+        """The recoding of constraints between columns.
+
+        Raises:
+          ValueError: a constraint does not fit the columns, or constraints contradict each other.
+        """
+        by_name, all_clauses = {column.name: column for column in columns}, []
+        found: dict[str, Determination] = {
+            column.name: Calendar(column) for column in columns if isinstance(column, Datetime) and column.parts
+        }
+        for place, constraint in enumerate(constraints, 1):
+            try:
+                all_clauses += constraint.clauses(columns)
+                determination = constraint.determination(by_name)
+                if determination is not None:
+                    if determination.column in found:
+                        raise ValueError(f"{determination.column} already follows from other columns")
+                    found[determination.column] = determination
+            except ValueError as error:
+                raise ValueError(f"constraint {place} ({constraint.kind}): {error}") from None
+        order = _in_order({name: set(one.sources) for name, one in found.items()})
+        clauses: dict[str, list[Clause]] = {}
+        for clause in all_clauses:
+            for name in (*sorted(clause.sources), clause.column):
+                if name in found:
+                    sources = found[name].sources or [part.name for part in found[name].measured]
+                    raise ValueError(
+                        f"constraints: {name} follows from {shown(sources)}, so nothing else can be said of it"
+                    )
+            clauses.setdefault(clause.column, []).append(clause)
+        sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
+        clauses = {name: clauses[name] for name in _in_order(sources) if name in clauses}
+        measured = [found[c.name].measured if c.name in found else (c,) for c in columns]
+        recoding = cls(
+            tuple(columns),
+            clauses,
+            tuple(found[name] for name in order if name in found),
+            tuple(itertools.chain(*measured)),
+        )
+        for name in clauses:
+            recoding._check(name)
+        return recoding
+
+    def addends(self, name: str) -> tuple[str, ...] | None:
+        """Names of the measured columns whose sum a column is; itself, if it is measured. None if it is no sum."""
+        found = next((one for one in self.determinations if one.column == name), None)
+        if found is None:
+            return (name,)
+        parts: list[str] = []
+        for addend in found.addends or ():
+            is_measured = addend in [part.name for part in found.measured]
+            names = (addend,) if is_measured else self.addends(addend)
+            parts += names or ()
+            if names is None:
+                return None
+        return tuple(parts) or None
+
+    def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
+        """Codes of the measured columns, for those of the released ones. SENSITIVE if the rows are.
+
+        Formal guarantee: row i of the result is a function of row i and the schema alone. So rows that differ in one
+        row before differ in one row after, and what is proved for neighbouring tables holds. Rows that break a
+        constraint are repaired and never dropped. In a row that has an excluded value, the column that gives way gets
+        the nearest value that is not excluded: nearest to its value, or, if this has no order, to the column's usual
+        value. Columns that follow from others are not looked at, except for the gap of an ``Order``.
+
+        Args:
+          codes: of the C released columns.
+        """
+        rows = self._by_name(codes)
+        for name, group in self.clauses.items():
+            rows[name] = self._repaired(name, group, rows, len(codes))
+        result = dict(rows)
+        for one in self.determinations:
+            sources = [rows[name] for name in one.sources]
+            found = one.to_measured(rows[one.column], sources)
+            result |= {part.name: of_part for part, of_part in zip(one.measured, found, strict=True)}
+            rows[one.column] = one.to_released(found, sources)
+        return _stacked([result[column.name] for column in self.measured], len(codes))
+
+    def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
+        """Codes of released columns that meet all constraints, for codes of the measured ones. Not for private rows.
+
+        In a row that has an excluded value, the column that gives way gets the value of another row, to which the same
+        clauses apply: of 24 random ones, the row that agrees in most columns. If there is none, it gets the nearest
+        value that is not excluded.
+
+        Args:
+          codes: of the measured columns, of synthetic rows.
+          seed: of the choice of similar rows.
+        """
+        codes = np.asarray(codes, np.int64)
+        rows = {column.name: codes[:, place] for place, column in enumerate(self.measured)}
+        random = np.random.default_rng([seed, 2])
+        for name, group in self.clauses.items():
+            rows[name] = self._replaced(name, group, rows, codes, random)
+        for one in self.determinations:
+            found = [rows[part.name] for part in one.measured]
+            rows[one.column] = one.to_released(found, [rows[name] for name in one.sources])
+        return _stacked([rows[column.name] for column in self.columns], len(codes))
+
+    def broken(self, codes: Int[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
+        """Whether each row breaks a constraint, [n]. SENSITIVE if the rows are."""
+        rows, found = self._by_name(codes), np.zeros(len(codes), bool)
+        for name, group in self.clauses.items():
+            for clause in group:
+                found |= clause.applies(rows, len(codes)) & clause.excluded.have(rows[name])
+        for one in self.determinations:
+            sources = [rows[name] for name in one.sources]
+            found |= one.breaks(rows[one.column], sources)
+        return found
+
+    def _by_name(self, codes: Int[np.ndarray, "n d"]) -> dict[str, ColumnCodes]:
+        codes = np.asarray(codes, np.int64)
+        return {column.name: codes[:, place] for place, column in enumerate(self.columns)}
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the released columns are measured as they are, and nothing is excluded."""
+        return not self.clauses and not self.determinations
+
+    @functools.cached_property
+    def _of_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    def _allowed(
+        self, name: str, group: Sequence[Clause], rows: Mapping[str, ColumnCodes], num_rows: int
+    ) -> tuple[Int64[np.ndarray, "n"], dict[int, Codes]]:
+        """The combination of clauses that apply to each row, [n], and the codes that each combination allows."""
+        keys = np.zeros(num_rows, np.int64)
+        for i, clause in enumerate(group):
+            keys |= clause.applies(rows, num_rows).astype(np.int64) << i
+        num_codes, allowed = self._of_name[name].num_codes, {}
+        for key in np.unique(keys).tolist():
+            excluded = [clause.excluded for i, clause in enumerate(group) if key >> i & 1]
+            allowed[key] = Codes.union(excluded).others(num_codes)
+        return keys, allowed
+
+    def _repaired(
+        self, name: str, group: Sequence[Clause], rows: Mapping[str, ColumnCodes], num_rows: int
+    ) -> ColumnCodes:
+        """Codes of a column, where those that are excluded are the nearest allowed ones. Each row by itself."""
+        keys, allowed = self._allowed(name, group, rows, num_rows)
+        repaired, column = np.array(rows[name]), self._of_name[name]
+        for key, codes in allowed.items():
+            places = np.flatnonzero(keys == key)
+            places = places[~codes.have(repaired[places])]
+            if len(places):
+                repaired[places] = _nearest_allowed(column, codes, repaired[places])
+        return repaired
+
+    def _replaced(
+        self,
+        name: str,
+        group: Sequence[Clause],
+        rows: Mapping[str, ColumnCodes],
+        all_codes: Int64[np.ndarray, "n m"],
+        random: np.random.Generator,
+    ) -> ColumnCodes:
+        """Codes of a column, where those that are excluded are those of similar rows, see ``released_codes``."""
+        keys, allowed = self._allowed(name, group, rows, len(all_codes))
+        replaced, scales = np.array(rows[name]), None
+        for key, codes in allowed.items():
+            places = np.flatnonzero(keys == key)
+            fits = codes.have(replaced[places])
+            wrong, donors = places[~fits], places[fits]
+            if not len(wrong):
+                continue
+            if not len(donors):
+                replaced[wrong] = _nearest_allowed(self._of_name[name], codes, replaced[wrong])
+                continue
+            scales = self._scales(all_codes) if scales is None else scales
+            best = np.full(len(wrong), np.inf)
+            for _ in range(_NUM_DONORS):
+                candidates = donors[random.integers(0, len(donors), len(wrong))]
+                steps = np.abs(all_codes[wrong] - all_codes[candidates]) / scales
+                distance = np.minimum(steps, 1).sum(1)
+                closer = distance < best
+                best[closer] = distance[closer]
+                replaced[wrong[closer]] = rows[name][candidates[closer]]
+        return replaced
+
+    def _scales(self, all_codes: Int64[np.ndarray, "n m"]) -> np.ndarray:
+        """How far apart the codes of each measured column are for rows that do not agree at all, [m]."""
+        deviations = np.maximum(all_codes.std(axis=0), 1e-9)
+        return np.where([column.ordered for column in self.measured], deviations, 1e-9)
+
+    def _check(self, name: str) -> None:
+        """Refuses clauses that leave a column no value in some rows.
+
+        Raises:
+          ValueError: see above, or there are too many combinations to tell.
+        """
+        group, column = self.clauses[name], self._of_name[name]
+        if len(group) > _MOST_CLAUSES:
+            raise ValueError(f"constraints: more than {_MOST_CLAUSES} exclude values of {name}")
+        if Codes.union([clause.excluded for clause in group]).others(column.num_codes).ranges:
+            return
+        sources = sorted({source for clause in group for source in clause.sources})
+        among = [c for other in sources for c in self.clauses.get(other, []) if c.sources <= set(sources)]
+        pieces = []
+        for source in sources:
+            sets = [codes for c in (*group, *among) for when in c.when for key, codes in when.items() if key == source]
+            sets += [c.excluded for c in among if c.column == source]
+            pieces.append(sorted({0, *(end for codes in sets for pair in codes.ranges for end in pair)}))
+            pieces[-1] = [code for code in pieces[-1] if code < self._of_name[source].num_codes]
+        if np.prod([float(len(piece)) for piece in pieces]) > _MOST_COMBINATIONS:
+            raise ValueError(f"constraints: too many combinations of conditions on {shown(sources)} decide {name}")
+        combinations = np.array(list(itertools.product(*pieces)), np.int64)
+        rows = {source: combinations[:, i] for i, source in enumerate(sources)}
+        possible = np.ones(len(combinations), bool)
+        for clause in among:
+            possible &= ~(clause.applies(rows, len(possible)) & clause.excluded.have(rows[clause.column]))
+        keys, allowed = self._allowed(name, group, rows, len(combinations))
+        for key, codes in allowed.items():
+            places = np.flatnonzero((keys == key) & possible)
+            if len(places) and not codes.ranges:
+                values = [
+                    f"{source} is {self._of_name[source].labels(rows[source][places[:1]])[0]}" for source in sources
+                ]
+                raise ValueError(f"constraints contradict each other: no value of {name} is left if {shown(values)}")
+
+
+def _nearest_allowed(column: Column, allowed: Codes, codes: ColumnCodes) -> ColumnCodes:
+    """The allowed codes that are nearest to codes, or to the column's usual value where codes have no order, [n].
+
+    They stand for missing cells only if no value is allowed.
+    """
+    values = Codes(tuple((a, min(b, column.num_values)) for a, b in allowed.ranges if a < column.num_values))
+    has_order = codes < (column.num_values if column.ordered else 0)
+    return (values if values.ranges else allowed).nearest(np.where(has_order, codes, column.usual))
+
+
+def _in_order(sources: Mapping[str, set[str]]) -> list[str]:
+    """Names, where each comes after those that it depends on.
+
+    Raises:
+      ValueError: some depend on each other.
+    """
+    try:
+        return list(graphlib.TopologicalSorter(sources).static_order())
+    except graphlib.CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise ValueError(f"constraints go in a circle: {circle}; only one of two columns can give way") from None
+
+
+def _stacked(columns: Sequence[ColumnCodes], num_rows: int) -> Int64[np.ndarray, "n m"]:
+    """Columns of codes as an array, column after column in memory."""
+    result = np.empty((num_rows, len(columns)), np.int64, order="F")
+    for place, codes in enumerate(columns):
+        result[:, place] = codes
+    return result
