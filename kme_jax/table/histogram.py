@@ -221,11 +221,11 @@ def threshold(values: Real[np.ndarray, "*n cells"], sigma: float) -> Float[np.nd
     return values if sigma == 0 else _thresholded(values, sigma, [best_penalty(values, sigma, _thresholded)])[0]
 
 
-def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]:
-    """The first and the last place that stand out from noise, as a range [first, last).
+def intervals_standing_out(values: Real[np.ndarray, "n"], sigma: float) -> Int64[np.ndarray, "intervals 2"]:
+    """The dyadic intervals [first, last) that stand out from noise, in order.
 
-    A dyadic interval stands out if neither of its halves does, and its sum exceeds a level. Sums of pure noise exceed
-    it, anywhere, with a probability below 0.01. All places are returned if nothing stands out.
+    An interval stands out if neither of its halves does, and its sum exceeds a level. Sums of pure noise exceed it,
+    anywhere, with a probability below 0.01.
 
     Args:
       values: noisy counts along an ordered axis, [n].
@@ -234,17 +234,27 @@ def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]
     size = 1 << max(len(values) - 1, 0).bit_length()
     sums = np.pad(np.asarray(values, np.float64), (0, size - len(values)))
     level = math.sqrt(2 * math.log(_RARELY * 2 * size)) * sigma
-    inner, first, last, width = np.zeros(size, bool), size, 0, 1
+    inner, found, width = np.zeros(size, bool), [], 1
     while True:
         stands_out = sums > level * math.sqrt(width)
-        places = np.flatnonzero(stands_out & ~inner)
-        if len(places):
-            first, last = min(first, int(places[0]) * width), max(last, (int(places[-1]) + 1) * width)
+        found += [(place * width, (place + 1) * width) for place in np.flatnonzero(stands_out & ~inner).tolist()]
         if len(sums) == 1:
             break
         inner = (stands_out | inner).reshape(-1, 2).any(1)
         sums, width = sums.reshape(-1, 2).sum(1), 2 * width
-    return (first, min(last, len(values))) if first < last else (0, len(values))
+    return np.minimum(np.array(sorted(found), np.int64).reshape(-1, 2), len(values))
+
+
+def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]:
+    """The first and the last place that stand out from noise, as a range [first, last).
+
+    All places are returned if nothing stands out.
+
+    Args:
+      values, sigma: see :func:`intervals_standing_out`.
+    """
+    intervals = intervals_standing_out(values, sigma)
+    return (int(intervals[0, 0]), int(intervals[-1, 1])) if len(intervals) else (0, len(values))
 
 
 def of_phases(

@@ -3,7 +3,8 @@
 Public bounds are often much wider than the rows. Noise in empty cells is then the largest error: where it happens to be
 positive, it looks like rows. So estimates are 0 in all cells except those that this module names.
 
-* *Cells that stand out* from the noise, see ``histogram.standing_out``, and all cells between them.
+* *Cells that stand out* from the noise, see ``histogram.standing_out``, and the cells between them. Long gaps between
+  them that have no rows are left out.
 * *Tails.* Generalised Pareto tails are fitted to the noisy counts at both ends. They may end, like those of a uniform
   column, or decline slowly. A tail ends where the mean over all fits has less than one σ left.
 * *Parts.* All cells together have N rows. So rows that are not in the cells above are elsewhere, although no cell
@@ -15,13 +16,14 @@ This is post-processing: it spends nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 
 from kme_jax.feature_maps.table import Binning
-from kme_jax.table.histogram import project_to_simplex, standing_out
+from kme_jax.table.histogram import intervals_standing_out, project_to_simplex, standing_out
 from kme_jax.table.tilt import Moments, cell_scores
 
 _AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
@@ -36,6 +38,8 @@ _MARGIN = 2.0  # within which a tail ends, in units of the range of codes of the
 _FAR, _NEAR = 3.5, 2.0
 _AS_WELL = 4.0  # difference of twice the log-likelihoods of parts that explain the counts nearly equally well
 _MOST_PARTS = 6
+# A gap has at least so many cells. Its sum is below so many σ of its noise, and so many below what its neighbours say.
+_LEAST_GAP, _HARDLY, _CLEARLY = 4, 2.0, 4.0
 _GROWTH = 1.5  # of the distances between places where parts begin and end
 
 
@@ -64,6 +68,8 @@ def cells_with_rows(
     low = max(start, size - _end_of_tail(values[::-1], size - first, noise))
     high = min(stop, _end_of_tail(values, last, noise))
     inside[low:high] = True
+    for gap in _gaps(values, noise):
+        inside[slice(*gap)] = False
     for _ in range(_MOST_PARTS):
         part = _missing_part(binning, counts, noise, num_rows, moments, inside, (low, high), (start, stop))
         if part is None:
@@ -118,6 +124,40 @@ def _end_of_tail(values: Float[np.ndarray, "cells"], last: int, noise: float) ->
     weights = np.exp(heights - heights.max())
     ends = np.flatnonzero(weights @ (rows[:, None] * beyond) < _REST * weights.sum())
     return max(last, min(len(values), start + int(ends[0]))) if len(ends) else len(values)
+
+
+def _gaps(values: Float[np.ndarray, "cells"], noise: float) -> list[tuple[int, int]]:
+    """Ranges of cells between those that stand out, and beyond their tails, that have no rows as far as noise shows.
+
+    Cells between two neighbours that stand out are a gap if their sum is clearly below what the sparser neighbour would
+    make it, and is not clearly positive. An amount of money that is often 0, and never small, has one. All gaps
+    together must not clearly have rows either: the fullest ones are no gaps otherwise.
+
+    Args:
+      values: noisy counts.
+      noise: σ of ``values``.
+    """
+    intervals, size = intervals_standing_out(values, noise).tolist(), len(values)
+    gaps = []
+    for (first, end), (start, last) in itertools.pairwise(intervals):
+        if start - end < _LEAST_GAP:
+            continue
+        error, total = noise * math.sqrt(start - end), values[end:start].sum()
+        density = min(values[first:end].sum() / (end - first), values[start:last].sum() / (last - start))
+        if total < _HARDLY * error and (start - end) * density - total > _CLEARLY * error:
+            low = _end_of_tail(values[:start], end, noise)
+            high = size - _end_of_tail(values[end:][::-1], size - start, noise)
+            if low < high:
+                gaps.append((low, high))
+    gaps.sort(key=lambda gap: values[slice(*gap)].sum() / math.sqrt(gap[1] - gap[0]))
+    while gaps:
+        total, number = (
+            sum(f(gap) for gap in gaps) for f in (lambda g: values[slice(*g)].sum(), lambda g: g[1] - g[0])
+        )
+        if total < _HARDLY * noise * math.sqrt(number):
+            break
+        gaps.pop()
+    return gaps
 
 
 def _ranges(
