@@ -71,6 +71,20 @@ def test_a_single_value_far_away_is_found_beside_missing_cells():
     assert every[:, 950:1000].mean() < 0.1
 
 
+def test_a_gap_between_a_bound_and_the_rows():
+    """A third of the rows has the value 0, and no other row is small. The noise of the gap looks like no rows."""
+    rng = np.random.default_rng(6)
+    counts = _histogram(np.append(np.zeros(7000, int), np.rint(rng.normal(700, 60, 13_000)).astype(int)))
+    inside = np.stack([cells_with_rows(*_noisy(counts, rng)) for _ in range(30)])
+    assert inside[:, 0].all()
+    assert np.median(inside[:, 1:400].mean(1)) < 0.02
+    assert np.mean([counts[~one].sum() for one in inside]) < 5 * NOISE
+    # Half a row in a cell: no cell shows it, but all of them together do.
+    counts[1:500] += 0.5 * NOISE
+    inside = np.stack([cells_with_rows(*_noisy(counts, rng)) for _ in range(30)])
+    assert inside[:, 1:500].mean() > 0.9
+
+
 def test_bounds_that_many_rows_share():
     rng = np.random.default_rng(4)
     counts = _histogram(np.append(rng.integers(450, 550, 19_900), np.full(100, 0)))

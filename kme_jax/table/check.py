@@ -7,10 +7,12 @@ cells count as missing or as a bound. Only this check shows such a mistake.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
 from kme_jax._numerics.short_repr import in_short, short_repr
+from kme_jax.table.constraints import Recoding
 from kme_jax.table.readers import TableSource
 
 _MANY_MOVED = 0.02  # share of all rows
@@ -75,12 +77,33 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
     return [ColumnCheck(c.name, c.kind, *map(int, row)) for c, row in zip(columns, counts, strict=True)]
 
 
-def describe(checks: list[ColumnCheck], num_rows: int) -> str:
+def check_constraints(source: TableSource) -> dict[str, int]:
+    """By constraint, as text, how many rows break it. SENSITIVE.
+
+    Such rows are repaired before anything is measured. If they are many, the constraint is wrong.
+
+    Args:
+      source: the private table.
+
+    Raises:
+      FileError: the file has changed since it was opened.
+    """
+    constraints, columns = source.schema.constraints, source.schema.columns
+    recodings = [(one.text, Recoding.create(columns, [one])) for one in constraints]
+    counts = {one.text: 0 for one in constraints}
+    for codes in source.codes() if constraints else ():
+        for text, recoding in recodings:
+            counts[text] += int(recoding.broken(codes).sum())
+    return counts
+
+
+def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int] | None = None) -> str:
     """The counts as text. SENSITIVE.
 
     Args:
       checks: one for each column.
       num_rows: N.
+      broken: by constraint, the number of rows that break it.
     """
     lines = [
         "NOT PRIVATE: what follows is exact, and for your eyes only",
@@ -91,8 +114,14 @@ def describe(checks: list[ColumnCheck], num_rows: int) -> str:
         line = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
         if c.missing + c.unreadable == num_rows:
             line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
+        elif c.unreadable > _MANY_MOVED * num_rows:
+            hint = _LOOKS.get(c.kind, "")
+            line += f"   {c.unreadable / num_rows:.0%} are not read. {hint} Text must be UTF-8."
         elif c.moved > _MANY_MOVED * num_rows:
             line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
         lines.append(line)
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
+    for text, number in (broken or {}).items():
+        many = "   is the constraint right?" if number > _MANY_MOVED * num_rows else ""
+        lines.append(f"{number} rows break the constraint {text}, and are repaired{many}")
     return "\n".join(lines)

@@ -38,8 +38,10 @@ _MARGIN = 2.0  # within which a tail ends, in units of the range of codes of the
 _FAR, _NEAR = 3.5, 2.0
 _AS_WELL = 4.0  # difference of twice the log-likelihoods of parts that explain the counts nearly equally well
 _MOST_PARTS = 6
-# A gap has at least so many cells. Its sum is below so many σ of its noise, and so many below what its neighbours say.
-_LEAST_GAP, _HARDLY, _CLEARLY = 4, 2.0, 4.0
+# A gap has at least this part of the cells. Its sum is below so many σ of its noise, and so many below what its
+# neighbours say.
+_LONG_GAP, _HARDLY, _CLEARLY = 1 / 8, 2.0, 4.0
+_FLANK = 3.0  # the sum of the cells that lead to those that stand out, in σ of its noise
 _GROWTH = 1.5  # of the distances between places where parts begin and end
 
 
@@ -129,9 +131,9 @@ def _end_of_tail(values: Float[np.ndarray, "cells"], last: int, noise: float) ->
 def _gaps(values: Float[np.ndarray, "cells"], noise: float) -> list[tuple[int, int]]:
     """Ranges of cells between those that stand out, and beyond their tails, that have no rows as far as noise shows.
 
-    Cells between two neighbours that stand out are a gap if their sum is clearly below what the sparser neighbour would
-    make it, and is not clearly positive. An amount of money that is often 0, and never small, has one. All gaps
-    together must not clearly have rows either: the fullest ones are no gaps otherwise.
+    Cells between two neighbours that stand out, and their flanks, are a gap if their sum is clearly below what the
+    sparser neighbour would make it, and is not clearly positive. An amount of money that is often 0, and never small,
+    has one. All gaps together must not clearly have rows either: the fullest ones are no gaps otherwise.
 
     Args:
       values: noisy counts.
@@ -140,11 +142,12 @@ def _gaps(values: Float[np.ndarray, "cells"], noise: float) -> list[tuple[int, i
     intervals, size = intervals_standing_out(values, noise).tolist(), len(values)
     gaps = []
     for (first, end), (start, last) in itertools.pairwise(intervals):
-        if start - end < _LEAST_GAP:
-            continue
-        error, total = noise * math.sqrt(start - end), values[end:start].sum()
         density = min(values[first:end].sum() / (end - first), values[start:last].sum() / (last - start))
-        if total < _HARDLY * error and (start - end) * density - total > _CLEARLY * error:
+        end += _flank(values[end:start], noise)
+        start -= _flank(values[end:start][::-1], noise)
+        error, total = noise * math.sqrt(max(start - end, 0)), values[end:start].sum()
+        is_long = start - end >= max(1, _LONG_GAP * size)
+        if is_long and total < _HARDLY * error and (start - end) * density - total > _CLEARLY * error:
             low = _end_of_tail(values[:start], end, noise)
             high = size - _end_of_tail(values[end:][::-1], size - start, noise)
             if low < high:
@@ -158,6 +161,14 @@ def _gaps(values: Float[np.ndarray, "cells"], noise: float) -> list[tuple[int, i
             break
         gaps.pop()
     return gaps
+
+
+def _flank(values: Float[np.ndarray, "cells"], noise: float) -> int:
+    """The number of cells at the start of ``values`` whose sum is most certainly positive; 0 if none is."""
+    if not len(values):
+        return 0
+    certain = np.cumsum(values) / (noise * np.sqrt(np.arange(1, len(values) + 1)))
+    return int(certain.argmax()) + 1 if certain.max() > _FLANK else 0
 
 
 def _ranges(

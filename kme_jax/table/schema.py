@@ -294,8 +294,8 @@ class Schema:
         version = document.get("schema_version")
         if type(version) is not int or not SCHEMA_VERSION <= version <= _WITH_CONSTRAINTS:
             raise ValueError(
-                f"schema_version must be {SCHEMA_VERSION}, or {_WITH_CONSTRAINTS} if there are constraints; got "
-                f"{said(version)}; kme-jax schema drafts one"
+                f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; it is {_WITH_CONSTRAINTS} if there are "
+                "constraints; kme-jax schema drafts one"
             )
         unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:

@@ -8,7 +8,7 @@ from kme_jax.cli.printing import print_lines
 
 SUMMARY = "Check a schema against a private table. NOT PRIVATE."
 DESCRIPTION = """Count three kinds of cells in each column: missing cells, cells that are no value of the column, and
-cells beyond a bound.
+cells beyond a bound. If the schema has constraints, count the rows that break each of them.
 
 NOT PRIVATE: the counts are exact, and for the curator alone. The command writes nothing and spends nothing. Only this
 command shows that a column has the wrong kind or unit: a release accepts cells of every type."""
@@ -27,9 +27,9 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if an argument or a file is not valid.
       OSError: if a file cannot be read.
     """
-    from kme_jax.table.check import check_table, describe
+    from kme_jax.table.check import check_constraints, check_table, describe
     from kme_jax.table.readers import open_table
     from kme_jax.table.schema import Schema
 
     source = open_table(args.file, Schema.read(args.schema))
-    print_lines(describe(check_table(source), source.num_rows))
+    print_lines(describe(check_table(source), source.num_rows, check_constraints(source)))

@@ -2,9 +2,9 @@
 
 Two kinds of constraints are met by construction:
 
-* A column that follows from others (``Order``, ``Total``, ``Lookup``) is not measured. What is measured instead says
-  what it is: the gap between two times, or the parts of a sum.
-* Combinations that no row has (``Implies``, ``Forbidden``, ``AtMostOne``) are excluded when rows are drawn: a column
+* A column that follows from others (``Order``, ``Total``, ``Lookup``, ``OneOf``) is not measured. What is measured
+  instead says what it is: the gap between two times, or the parts of a sum.
+* Combinations that no row has (``Implies``, ``Forbidden``) are excluded when rows are drawn: a column
   whose value is excluded gets the value of a similar row, whose value is not, see ``Recoding``.
 
 Constraints are public knowledge, and cost no privacy. Private rows that break one are repaired, each by itself, before
@@ -18,14 +18,14 @@ from typing import Any
 
 from kme_jax._numerics.text import said
 from kme_jax.table.constraints.base import Clause, Codes, Constraint, Determination
-from kme_jax.table.constraints.exclusions import AtMostOne, Forbidden, Implies
+from kme_jax.table.constraints.exclusions import Forbidden, Implies
 from kme_jax.table.constraints.lookup import Lookup
+from kme_jax.table.constraints.one_of import OneOf
 from kme_jax.table.constraints.order import Order
 from kme_jax.table.constraints.recoding import Recoding
 from kme_jax.table.constraints.total import Total
 
 __all__ = [
-    "AtMostOne",
     "Clause",
     "Codes",
     "Constraint",
@@ -33,13 +33,14 @@ __all__ = [
     "Forbidden",
     "Implies",
     "Lookup",
+    "OneOf",
     "Order",
     "Recoding",
     "Total",
     "constraint_of",
 ]
 
-KINDS: dict[str, type[Constraint]] = {cls.kind: cls for cls in (Order, Total, Lookup, Implies, Forbidden, AtMostOne)}
+KINDS: dict[str, type[Constraint]] = {cls.kind: cls for cls in (Order, Total, Lookup, OneOf, Implies, Forbidden)}
 
 
 def constraint_of(entry: Any, place: int) -> Constraint:

@@ -96,34 +96,35 @@ class Clause:
 
 
 class Determination(abc.ABC):
-    """How a column follows from others, and which columns are measured instead.
+    """How columns follow from others, and which columns are measured instead.
 
     Attributes:
-      column: the name of the column that follows.
-      sources: names of the released columns that it follows from.
-      measured: the columns that are measured instead of it. There are none if it follows from its sources alone.
-      addends: names of measured or released columns whose sum it is, or None.
+      columns: the names of the columns that follow.
+      sources: names of the released columns that they follow from.
+      measured: the columns that are measured instead. There are none if all follows from the sources alone.
+      addends: names of measured or released columns whose sum the column is, or None.
     """
 
-    column: str
+    columns: tuple[str, ...]
     sources: tuple[str, ...] = ()
     measured: tuple[Column, ...] = ()
     addends: tuple[str, ...] | None = None
 
-    def to_measured(self, codes: ColumnCodes, sources: Sequence[ColumnCodes]) -> Sequence[ColumnCodes]:
-        """Codes of the measured columns for codes of the column and of its sources. Each row by itself.
+    def to_measured(self, codes: Sequence[ColumnCodes], sources: Sequence[ColumnCodes]) -> Sequence[ColumnCodes]:
+        """Codes of the measured columns for codes of the columns and of their sources. Each row by itself.
 
         Rows that break the constraint get the codes of a row that meets it.
         """
         return ()
 
     @abc.abstractmethod
-    def to_released(self, measured: Sequence[ColumnCodes], sources: Sequence[ColumnCodes]) -> ColumnCodes:
-        """Codes of the column, for those of the measured columns and of its sources. Each row by itself."""
+    def to_released(self, measured: Sequence[ColumnCodes], sources: Sequence[ColumnCodes]) -> Sequence[ColumnCodes]:
+        """Codes of the columns, for those of the measured columns and of the sources. Each row by itself."""
 
-    def breaks(self, codes: ColumnCodes, sources: Sequence[ColumnCodes]) -> Bool[np.ndarray, "n"]:
-        """Whether each row, with codes of the column and of its sources, does not meet the constraint, [n]."""
-        return self.to_released(self.to_measured(codes, sources), sources) != codes
+    def breaks(self, codes: Sequence[ColumnCodes], sources: Sequence[ColumnCodes]) -> Bool[np.ndarray, "n"]:
+        """Whether each row, with codes of the columns and of their sources, does not meet the constraint, [n]."""
+        released = self.to_released(self.to_measured(codes, sources), sources)
+        return np.any([ours != theirs for ours, theirs in zip(released, codes, strict=True)], axis=0)
 
 
 class Constraint(abc.ABC):
@@ -146,7 +147,7 @@ class Constraint(abc.ABC):
         return []
 
     def determination(self, columns: Mapping[str, Column]) -> Determination | None:
-        """How a column follows from others, or None if none does.
+        """How columns follow from others, or None if none does.
 
         Raises:
           ValueError: a column does not fit.

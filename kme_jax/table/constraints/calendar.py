@@ -22,7 +22,7 @@ class Calendar(Determination):
     """
 
     def __init__(self, column: Datetime):
-        self.column, self._times = column.name, column
+        self.columns, self._times = (column.name,), column
         self._of_day = SECONDS["day"] // SECONDS[column.resolution]
         self._first_day = column.first_unit // self._of_day
         self._first_week = (self._first_day - _MONDAY) // 7
@@ -41,8 +41,8 @@ class Calendar(Determination):
         self.measured = tuple(parts)
 
     def to_measured(self, codes, sources):
-        missing = codes == self._times.num_values
-        days, time = np.divmod(self._times.first_unit + codes, self._of_day)
+        missing = codes[0] == self._times.num_values
+        days, time = np.divmod(self._times.first_unit + codes[0], self._of_day)
         week, weekday = np.divmod(days - _MONDAY, 7)
         parts = [week - self._first_week, weekday, time][: len(self.measured)]
         return [np.where(missing, part.num_values, of_part) for part, of_part in zip(self.measured, parts, strict=True)]
@@ -58,4 +58,4 @@ class Calendar(Determination):
         found = days * self._of_day + time - self._times.first_unit
         week = 7 * self._of_day
         found = np.where(found < 0, found + week, np.where(found >= self._times.num_values, found - week, found))
-        return np.where(missing, self._times.num_values, np.clip(found, 0, self._times.num_values - 1))
+        return (np.where(missing, self._times.num_values, np.clip(found, 0, self._times.num_values - 1)),)

@@ -6,7 +6,7 @@ import dataclasses
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said
-from kme_jax.table.constraints.base import Clause, Codes, Constraint, check_texts, sets_of
+from kme_jax.table.constraints.base import Clause, Constraint, sets_of
 
 
 def _text(value, field):
@@ -92,43 +92,3 @@ class Forbidden(Constraint):
         sets = sets_of(columns, self.rows)
         last = list(sets)[-1]
         return [Clause(({name: codes for name, codes in sets.items() if name != last},), last, sets[last])]
-
-
-@short_repr
-@dataclasses.dataclass(frozen=True)
-class AtMostOne(Constraint):
-    """No row meets two of several conditions: a person has at most one first language.
-
-    Attributes:
-      of: conditions, each on one column, and all on different columns. If a row meets two of them, the column of the
-        later one gives way.
-
-    Examples:
-      >>> from kme_jax.table.constraints import AtMostOne
-      >>> AtMostOne(("german=yes", "greek=yes")).text
-      'at most one of german=yes, greek=yes'
-    """
-
-    kind = "at most one"
-    of: tuple[str, ...]
-
-    def __post_init__(self):
-        object.__setattr__(self, "of", check_texts(self.of, "of", 2))
-
-    @property
-    def text(self) -> str:
-        return f"at most one of {', '.join(self.of)}"
-
-    def clauses(self, columns):
-        sets: dict[str, Codes] = {}
-        for text in self.of:
-            found = sets_of(columns, text)
-            if len(found) > 1 or set(found) & set(sets):
-                raise ValueError(f"of: {text!r} must be about one column, which no other condition is about")
-            sets |= found
-        names = list(sets)
-        return [
-            Clause(tuple({before: sets[before]} for before in names[:place]), name, sets[name])
-            for place, name in enumerate(names)
-            if place
-        ]

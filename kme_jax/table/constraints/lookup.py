@@ -83,7 +83,7 @@ class _Looked(Determination):
     """See ``Lookup``."""
 
     def __init__(self, constraint: Lookup, values: ColumnCodes):
-        self.column, self.sources, self._values = constraint.determines, (constraint.column,), values
+        self.columns, self.sources, self._values = (constraint.determines,), (constraint.column,), values
 
     def to_released(self, measured, sources):
-        return self._values[sources[0]]
+        return (self._values[sources[0]],)

@@ -84,7 +84,7 @@ class Order(Constraint):
         first, end = max(0, min(above, last - lower)), last - lower
         if self.largest_gap is not None:
             end = min(end, self.largest_gap)
-            if step:
+            if step and end > first:
                 end = first + max(1, np.floor((end - first) / step + 1e-9)) * step
         if not first < end:
             raise ValueError(f"largest_gap must be above {first:g}, the smallest gap that the bounds allow")
@@ -108,7 +108,7 @@ class _Gap(Determination):
     """See ``Order``."""
 
     def __init__(self, constraint: Order, smaller: Numeric | Datetime, larger: Numeric | Datetime, gap: Numeric):
-        self.column, self.sources = constraint.larger, (constraint.smaller,)
+        self.columns, self.sources = (constraint.larger,), (constraint.smaller,)
         self.measured, self._smaller, self._larger, self._gap = (gap,), smaller, larger, gap
         if not (smaller.nullable or larger.nullable) and isinstance(larger, Numeric):
             self.addends = (constraint.smaller, gap.name)
@@ -118,10 +118,10 @@ class _Gap(Determination):
         return numbers_of(self._smaller, np.where(codes == self._smaller.num_values, 0, codes))
 
     def to_measured(self, codes, sources):
-        return (nearest_codes(self._gap, numbers_of(self._larger, codes) - self._starts(sources[0])),)
+        return (nearest_codes(self._gap, numbers_of(self._larger, codes[0]) - self._starts(sources[0])),)
 
     def breaks(self, codes, sources):
-        gaps, room = numbers_of(self._larger, codes) - self._starts(sources[0]), _ROUNDING * self._gap.upper
+        gaps, room = numbers_of(self._larger, codes[0]) - self._starts(sources[0]), _ROUNDING * self._gap.upper
         return (gaps < self._gap.lower - room) | (gaps > self._gap.upper + room)
 
     def to_released(self, measured, sources):
@@ -130,7 +130,7 @@ class _Gap(Determination):
         found = nearest_codes(self._larger, ends)
         # The grids of both columns may differ. The next value is not below the start: the upper bound is not.
         below = numbers_of(self._larger, found) < starts
-        return np.where(below, found + 1, found)
+        return (np.where(below, found + 1, found),)
 
 
 def _common_step(smaller: Numeric, larger: Numeric) -> float | None:

@@ -56,9 +56,10 @@ class Recoding:
                 all_clauses += constraint.clauses(columns)
                 determination = constraint.determination(by_name)
                 if determination is not None:
-                    if determination.column in found:
-                        raise ValueError(f"{determination.column} already follows from other columns")
-                    found[determination.column] = determination
+                    for name in determination.columns:
+                        if name in found:
+                            raise ValueError(f"{name} already follows from other columns")
+                        found[name] = determination
             except ValueError as error:
                 raise ValueError(f"constraint {place} ({constraint.kind}): {error}") from None
         order = _in_order({name: set(one.sources) for name, one in found.items()})
@@ -73,11 +74,12 @@ class Recoding:
             clauses.setdefault(clause.column, []).append(clause)
         sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
         clauses = {name: clauses[name] for name in _in_order(sources) if name in clauses}
-        measured = [found[c.name].measured if c.name in found else (c,) for c in columns]
+        first = {one.columns[0] for one in found.values()}  # in its place are those that are measured instead
+        measured = [(c,) if c.name not in found else found[c.name].measured if c.name in first else () for c in columns]
         recoding = cls(
             tuple(columns),
             clauses,
-            tuple(found[name] for name in order if name in found),
+            tuple(dict.fromkeys(found[name] for name in order if name in found)),
             tuple(itertools.chain(*measured)),
         )
         for name in clauses:
@@ -86,7 +88,7 @@ class Recoding:
 
     def addends(self, name: str) -> tuple[str, ...] | None:
         """Names of the measured columns whose sum a column is; itself, if it is measured. None if it is no sum."""
-        found = next((one for one in self.determinations if one.column == name), None)
+        found = next((one for one in self.determinations if name in one.columns), None)
         if found is None:
             return (name,)
         parts: list[str] = []
@@ -116,9 +118,9 @@ class Recoding:
         result = dict(rows)
         for one in self.determinations:
             sources = [rows[name] for name in one.sources]
-            found = one.to_measured(rows[one.column], sources)
+            found = one.to_measured([rows[name] for name in one.columns], sources)
             result |= {part.name: of_part for part, of_part in zip(one.measured, found, strict=True)}
-            rows[one.column] = one.to_released(found, sources)
+            rows |= dict(zip(one.columns, one.to_released(found, sources), strict=True))
         return _stacked([result[column.name] for column in self.measured], len(codes))
 
     def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
@@ -139,7 +141,8 @@ class Recoding:
             rows[name] = self._replaced(name, group, rows, codes, random)
         for one in self.determinations:
             found = [rows[part.name] for part in one.measured]
-            rows[one.column] = one.to_released(found, [rows[name] for name in one.sources])
+            released = one.to_released(found, [rows[name] for name in one.sources])
+            rows |= dict(zip(one.columns, released, strict=True))
         return _stacked([rows[column.name] for column in self.columns], len(codes))
 
     def broken(self, codes: Int[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
@@ -150,7 +153,7 @@ class Recoding:
                 found |= clause.applies(rows, len(codes)) & clause.excluded.have(rows[name])
         for one in self.determinations:
             sources = [rows[name] for name in one.sources]
-            found |= one.breaks(rows[one.column], sources)
+            found |= one.breaks([rows[name] for name in one.columns], sources)
         return found
 
     def _by_name(self, codes: Int[np.ndarray, "n d"]) -> dict[str, ColumnCodes]:

@@ -92,10 +92,10 @@ class _Sum(Determination):
     """See ``Total``."""
 
     def __init__(self, constraint: Total, parts: list[Numeric], total: Numeric):
-        self.column, self.sources, self._parts, self._total = constraint.total, constraint.parts, parts, total
+        self.columns, self.sources, self._parts, self._total = (constraint.total,), constraint.parts, parts, total
         if not any(part.nullable for part in parts):
             self.addends = constraint.parts
 
     def to_released(self, measured, sources):
         numbers = [numbers_of(part, of_part) for part, of_part in zip(self._parts, sources, strict=True)]
-        return nearest_codes(self._total, sum(numbers[1:], start=numbers[0]))
+        return (nearest_codes(self._total, sum(numbers[1:], start=numbers[0])),)

@@ -1,0 +1,467 @@
+"""Constraints between columns: every released row meets them, and private rows are repaired one by one."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kme_jax import (
+    Categorical,
+    Datetime,
+    Numeric,
+    Ordinal,
+    PrivacyBudget,
+    Schema,
+    estimate,
+    load,
+    measure_table,
+    release_table,
+)
+from kme_jax.cli import main
+from kme_jax.table import open_table
+from kme_jax.table.check import check_constraints
+from kme_jax.table.constraints import KINDS, Forbidden, Implies, Lookup, OneOf, Order, Total, constraint_of
+from kme_jax.table.expected import expected_errors
+
+COLUMNS = {
+    "zone": Categorical("zone", ("a", "b", "c"), nullable=True),
+    "side": Ordinal("side", ("east", "west"), nullable=True),
+    "begin": Datetime("begin", "2025-01-01", "2025-12-31T23:59", "minute", parts=True),
+    "end": Datetime("end", "2025-01-01", "2026-06-30T23:59", "minute", nullable=True),
+    "fare": Numeric("fare", 0, 300, step=0.01),
+    "tip": Numeric("tip", 0, 100, step=0.01, nullable=True),
+    "paid": Numeric("paid", 0, 400, step=0.01, nullable=True),
+    "least": Numeric("least", 0, 10),
+    "most": Numeric("most", -5, 25, step=0.5),
+    "children": Numeric("children", 0, 9, integer=True),
+    "oldest": Numeric("oldest", 0, 40, integer=True, nullable=True),
+    "bus": Categorical("bus", ("no", "yes")),
+    "tram": Categorical("tram", ("no", "yes")),
+    "boat": Categorical("boat", (False, True)),
+    "sex": Categorical("sex", ("f", "m")),
+    "pregnant": Ordinal("pregnant", ("no", "yes")),
+}
+CONSTRAINTS = (
+    Lookup("zone", "side", {"a": "east", "b": "west", "c": "west"}),
+    Order("begin", "end"),
+    Total(("fare", "tip"), "paid"),
+    Order("least", "most", scale="linear"),
+    Implies("children=0", "oldest=missing", both_ways=True),
+    OneOf(("bus=yes", "tram=yes", "boat=true")),
+    Forbidden("sex=m and pregnant=yes"),
+)
+SCHEMA = Schema(tuple(COLUMNS.values()), constraints=CONSTRAINTS)
+
+
+def _random_codes(schema, num_rows, seed):
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(0, column.num_codes, num_rows) for column in schema.columns], axis=1)
+
+
+def _tables(codes, schema=SCHEMA):
+    return {column.name: column.decode(codes[:, j]).to_pylist() for j, column in enumerate(schema.columns)}
+
+
+def _check_values(rows):
+    """All constraints, by the values themselves."""
+    sides = {"a": "east", "b": "west", "c": "west", None: None}
+    assert [sides[zone] for zone in rows["zone"]] == rows["side"]
+    assert all(end is None or begin <= end for begin, end in zip(rows["begin"], rows["end"], strict=True))
+    for fare, tip, paid in zip(rows["fare"], rows["tip"], rows["paid"], strict=True):
+        assert paid is None if tip is None else round(fare + tip, 2) == paid
+    assert all(least <= most for least, most in zip(rows["least"], rows["most"], strict=True))
+    assert all((n == 0) == (age is None) for n, age in zip(rows["children"], rows["oldest"], strict=True))
+    chosen = np.array([rows["bus"], rows["tram"], [{"True": "yes"}.get(boat, boat) for boat in rows["boat"]]])
+    assert ((chosen == "yes").sum(0) <= 1).all()
+    assert not any(s == "m" and p == "yes" for s, p in zip(rows["sex"], rows["pregnant"], strict=True))
+
+
+def test_what_is_measured():
+    assert SCHEMA.measured.names == (
+        *("zone", "begin week", "begin weekday", "begin time", "end - begin", "fare", "tip", "least", "most - least"),
+        *("children", "oldest", "one of bus=yes, tram=yes, boat=true", "sex", "pregnant"),
+    )
+    gap = SCHEMA.measured.columns[4]
+    assert (gap.lower, gap.upper, gap.scale, gap.unit, gap.nullable) == (0, 545 * 1440 + 1439, "log", "minute", True)
+    assert SCHEMA.measured.measured is SCHEMA.measured
+    assert Schema(SCHEMA.measured.columns).recoding.is_identity
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_codes_become_rows_that_meet_all_constraints(seed):
+    """Codes of measured columns as they may be drawn, and those of private rows that break everything."""
+    drawn = SCHEMA.released_codes(_random_codes(SCHEMA.measured, 3000, seed), seed)
+    _check_values(_tables(drawn))
+    assert not SCHEMA.recoding.broken(drawn).any()
+    private = _random_codes(SCHEMA, 3000, seed)
+    assert SCHEMA.recoding.broken(private).mean() > 0.9
+    repaired = SCHEMA.released_codes(SCHEMA.measured_codes(private))
+    _check_values(_tables(repaired))
+
+
+def test_rows_that_meet_all_constraints_stay_as_they_are():
+    """Measured codes say all of a row. The gap of coarse columns is on their grid, so nothing is rounded."""
+    exact = [c for c in COLUMNS.values() if c.name not in ("least", "most", "end")]
+    exact += [Datetime("end", "2025-01-01", "2026-06-30T23:59", "minute", nullable=True)]
+    schema = Schema(exact, constraints=[c for c in CONSTRAINTS if "least" not in c.text and "end" not in c.text])
+    codes = schema.released_codes(_random_codes(schema.measured, 2000, 0))
+    assert np.array_equal(schema.released_codes(schema.measured_codes(codes)), codes)
+    assert np.array_equal(schema.extended_codes(codes)[:, : len(exact)], codes)
+    linear = Schema([COLUMNS["begin"], COLUMNS["end"]], constraints=[Order("begin", "end", scale="linear")])
+    codes = linear.released_codes(_random_codes(linear.measured, 2000, 0))
+    assert np.array_equal(linear.released_codes(linear.measured_codes(codes)), codes)
+
+
+def test_each_row_is_repaired_by_itself():
+    """The guarantee: one private row decides one row that is measured, and nothing else."""
+    codes = _random_codes(SCHEMA, 500, 1)
+    together = SCHEMA.measured_codes(codes)
+    assert np.array_equal(np.concatenate([SCHEMA.measured_codes(codes[i : i + 1]) for i in range(500)]), together)
+    order = np.random.default_rng(0).permutation(500)
+    assert np.array_equal(SCHEMA.measured_codes(codes[order]), together[order])
+    changed = codes.copy()
+    changed[7] = _random_codes(SCHEMA, 1, 2)[0]
+    assert np.flatnonzero((SCHEMA.measured_codes(changed) != together).any(1)).tolist() in ([7], [])
+    assert SCHEMA.measured_codes(codes[:0]).shape == (0, 14)
+
+
+def test_repairs():
+    columns = [COLUMNS[name] for name in ("children", "oldest", "sex", "pregnant")]
+    schema = Schema(columns, constraints=[c for c in CONSTRAINTS if isinstance(c, Implies | Forbidden)])
+    codes = [[0, 12, 1, 1], [2, 41, 0, 1], [3, 5, 1, 0]]
+    # A child without an age gets the middle of the bounds; a row with excluded values, the nearest others.
+    assert schema.measured_codes(codes).tolist() == [[0, 41, 1, 0], [2, 20, 0, 1], [3, 5, 1, 0]]
+    ages = Schema([Numeric("age", 0, 9, integer=True), Categorical("works", ("no", "yes", "unknown"))])
+    rule = Implies("works=yes", "age>=5")
+    assert dataclasses.replace(ages, constraints=[rule]).measured_codes([[3, 1], [3, 0]]).tolist() == [[5, 1], [3, 0]]
+    times = Schema([Datetime(n, "2025-01-01", "2025-01-31") for n in "ab"], constraints=[Order("a", "b")])
+    assert times.released_codes(times.measured_codes([[20, 3], [3, 20]])).tolist() == [[20, 20], [3, 20]]
+    short = Schema(times.columns, constraints=[Order("a", "b", largest_gap=7)])
+    assert short.released_codes(short.measured_codes([[3, 20]])).tolist() == [[3, 10]]
+    exactly = Schema([COLUMNS["bus"], COLUMNS["tram"]], constraints=[OneOf(("bus=yes", "tram=yes"), required=True)])
+    assert exactly.released_codes(exactly.measured_codes([[0, 0], [1, 1], [0, 1]])).tolist() == [[1, 0], [1, 0], [0, 1]]
+
+
+def test_values_come_from_similar_rows():
+    """A third of the rows needs another value. It depends on other columns as in the rows that have one."""
+    rng = np.random.default_rng(0)
+    works, age = rng.random(20_000) < 0.7, rng.integers(0, 60, 20_000)
+    wage = np.where(rng.random(20_000) < 0.5, 1000, age)
+    columns = [
+        Categorical("works", ("no", "yes")),
+        Numeric("age", 0, 59, integer=True),
+        Numeric("wage", 0, 999, integer=True, nullable=True),
+    ]
+    schema = Schema(columns, constraints=[Implies("works=no", "wage=missing", both_ways=True)])
+    codes = schema.released_codes(np.stack([works, age, wage], axis=1), seed=1)
+    assert np.array_equal(codes[:, 2] == 1000, ~works)
+    assert np.array_equal(codes[:, :2], np.stack([works, age], axis=1))
+    assert np.corrcoef(codes[works, 1], codes[works, 2])[0, 1] > 0.98
+
+
+def test_parts_of_times():
+    day = Datetime("day", "2024-02-27", "2025-03-05", nullable=True, parts=True)
+    schema = Schema([day])
+    assert schema.measured.names == ("day week", "day weekday")
+    codes = np.arange(day.num_codes)[:, None]
+    measured = schema.measured_codes(codes)
+    assert np.array_equal(schema.released_codes(measured), codes)
+    dates = pa.array(day.decode(codes[:-1, 0])).to_pylist()
+    assert measured[:-1, 1].tolist() == [date.weekday() for date in dates]
+    hours = Schema([Datetime("at", "2025-01-01", "2025-03-01T05:00", "hour", parts=True)])
+    codes = np.arange(hours.columns[0].num_codes)[:, None]
+    assert hours.measured.names == ("at week", "at weekday", "at time")
+    assert np.array_equal(hours.released_codes(hours.measured_codes(codes)), codes)
+    assert hours.measured_codes([[30]]).tolist() == [[0, 3, 6]]  # Thursday 2 January, 6:00
+    weekday = _random_codes(hours.measured, 2000, 0)
+    released = hours.released_codes(weekday)
+    assert np.array_equal(hours.measured_codes(released)[:, 1:], weekday[:, 1:])
+
+
+def test_chains_and_sums_of_what_follows():
+    numbers = [Numeric(name, 0, 9, integer=True) for name in "abc"] + [Numeric("sum", 0, 27, integer=True)]
+    chain = [Total(("a", "b", "c"), "sum"), Order("b", "c"), Order("a", "b")]
+    schema = Schema(numbers, constraints=chain)
+    assert schema.measured.names == ("a", "b - a", "c - b")
+    codes = schema.released_codes(_random_codes(schema.measured, 500, 0))
+    assert (np.diff(codes[:, :3], axis=1) >= 0).all()
+    assert np.array_equal(codes[:, :3].sum(1), codes[:, 3])
+    assert schema.recoding.addends("sum") == ("a", "a", "b - a", "a", "b - a", "c - b")
+
+
+def _people(num_rows=4000, seed=0):
+    rng = np.random.default_rng(seed)
+    zone = rng.choice(["a", "b", "c"], num_rows)
+    begin = (
+        np.datetime64("2025-01-06T00:00") + 60 * rng.integers(8, 18, num_rows) + 1440 * rng.integers(0, 300, num_rows)
+    )
+    minutes = np.exp(rng.normal(2.5 + (zone == "c"), 0.5, num_rows)).astype(int)
+    fare = np.round(3 + minutes * 0.9, 2)
+    tip = np.round(fare * 0.1 * (rng.random(num_rows) < 0.5), 2)
+    return pa.table(
+        {
+            "zone": zone,
+            "side": np.where(zone == "a", "east", "west"),
+            "begin": begin.astype("datetime64[s]"),
+            "end": (begin + minutes).astype("datetime64[s]"),
+            "fare": fare,
+            "tip": tip,
+            "paid": np.round(fare + tip, 2),
+        }
+    )
+
+
+PEOPLE = Schema(
+    [
+        dataclasses.replace(COLUMNS[name], nullable=False)
+        for name in ("zone", "side", "begin", "end", "fare", "tip", "paid")
+    ],
+    constraints=[*CONSTRAINTS[:3], Implies("zone=c", "tip=0")],
+)
+
+
+@pytest.fixture(scope="module")
+def released():
+    return release_table(_people(), PEOPLE, budget=PrivacyBudget(10.0, 1e-5), seed=0, secure=False)
+
+
+class TestRelease:
+    def test_rows(self, released):
+        codes = PEOPLE.encode(released.table)
+        assert released.table.num_rows == 4000
+        assert not PEOPLE.recoding.broken(codes).any()
+        hours = np.array([begin.hour for begin in released.table["begin"].to_pylist()])
+        assert np.mean((hours >= 8) & (hours < 18)) > 0.97
+        frame = released.to_pandas()
+        minutes = (frame.end - frame.begin).dt.total_seconds() / 60
+        assert np.corrcoef(minutes, frame.fare)[0, 1] > 0.9
+
+    def test_conditions_are_on_released_columns(self, released):
+        conditions = ("end>=2025-07-01", "side=west", "paid>=20")
+        rows = released.sample(500, seed=1, where=conditions)
+        weighted = released.sample(500, seed=1, where=conditions, weighted=True)
+        for table in (rows, weighted.drop_columns(["weight"])):
+            assert table.num_rows == 500
+            assert min(table["paid"].to_pylist()) >= 20
+            assert min(table["end"].to_pylist()).month >= 7
+            assert set(table["side"].to_pylist()) == {"west"}
+            assert not PEOPLE.recoding.broken(PEOPLE.encode(table)).any()
+        assert sum(weighted["weight"].to_pylist()) == pytest.approx(1)
+        with pytest.raises(ValueError, match="there are no such rows"):
+            released.sample(10, where="side=east and zone=b")
+
+    def test_a_release_is_saved_and_shown(self, released, tmp_path, capsys):
+        released.save(tmp_path / "release")
+        again = load(tmp_path / "release")
+        assert again.schema == PEOPLE
+        assert again.table.cast(released.table.schema).equals(released.table)
+        assert again.sample(20, seed=3).equals(released.sample(20, seed=3))
+        assert "constraints: zone determines side; begin <= end" in again.statement["public_inputs"][1]
+        page = (tmp_path / "release/report.html").read_text()
+        assert "begin weekday" in page
+        assert page.count("measured, but no column of the table") == 4
+        assert "4,000 rows and 7 columns" in page
+        document = json.loads((tmp_path / "release/schema.json").read_text())
+        assert document["schema_version"] == 2
+        assert main(["show", str(tmp_path / "release")]) == 0
+        assert "every row meets: fare + tip = paid" in capsys.readouterr().out
+
+    def test_answers(self, released):
+        truth = _people().to_pandas()
+        minutes = (truth.end - truth.begin).dt.total_seconds() / 60
+        for question, value in [
+            ("mean(paid)", truth.paid.mean()),
+            ("sum(paid)", truth.paid.sum()),
+            ("mean(paid) where zone=a", truth.paid[truth.zone == "a"].mean()),
+            ("mean(end - begin)", minutes.mean()),
+            ("share(begin time>=720)", (truth.begin.dt.hour >= 12).mean()),
+            ("share(begin weekday=Monday)", (truth.begin.dt.day_of_week == 0).mean()),
+        ]:
+            answer = estimate(released, question)
+            room = 3 * answer.standard_error
+            assert answer.value - room <= value <= answer.value + room, question
+        groups = estimate(released, "share(zone=a) by begin weekday")
+        assert set(groups) == {"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"}
+        for question in (
+            "median(paid)",
+            "share(side=east)",
+            "sd(paid)",
+            "correlation(paid, fare)",
+            "mean(fare) by side",
+        ):
+            with pytest.raises(ValueError, match="query"):
+                estimate(released, question)
+
+    def test_others_know_the_measured_columns(self, released):
+        names = [column.name for column in expected_errors(PEOPLE, 4000, PrivacyBudget(1.0, 1e-5)).columns]
+        assert names == list(PEOPLE.measured.names)
+        broken = check_constraints(open_table(_people().set_column(1, "side", pa.array(["east"] * 4000)), PEOPLE))
+        assert broken["fare + tip = paid"] == 0
+        assert broken["zone determines side"] > 2000
+
+    def test_the_target_is_measured(self):
+        with pytest.raises(ValueError, match="'side' follows from other columns by a constraint"):
+            measure_table(_people(), PEOPLE, budget=PrivacyBudget(1.0, 1e-5), target="side", secure=False)
+        assert measure_table(_people(), PEOPLE, budget=PrivacyBudget(1.0, 1e-5), target="zone", secure=False)
+
+
+def test_json(tmp_path):
+    path = tmp_path / "schema.json"
+    SCHEMA.write(path)
+    assert Schema.read(path) == SCHEMA
+    assert {constraint.kind for constraint in CONSTRAINTS} == set(KINDS)
+    assert all(constraint_of(one.to_json(), 1) == one for one in CONSTRAINTS)
+    assert "7 constraints" in repr(SCHEMA)
+
+
+A, B, C = (Numeric(name, 0, 9, integer=True) for name in "abc")
+YES = [Categorical(name, ("no", "yes")) for name in ("x", "y", "z")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "entries", "message"),
+    [
+        ([A, B], [7], "constraint 1: expected an object with a kind"),
+        ([A, B], [{"kind": "sorted"}], "constraint 1: unknown kind 'sorted'"),
+        ([A, B], [{"kind": "order", "smaller": "a"}], r"constraint 1 \(order\): larger is not given"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": "b", "gap": 1}], "unknown field 'gap'"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": "d"}], "there is no column 'd'"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": "a"}], "are the same column"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": 3}], "larger must be the name of a column, got 3"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": "b", "largest_gap": 0}], "must be a positive number"),
+        ([A, B], [{"kind": "order", "smaller": "a", "larger": "b", "scale": "cubic"}], "scale must be"),
+        ([A, YES[0]], [{"kind": "order", "smaller": "a", "larger": "x"}], "must both be numeric, or both datetime"),
+        (
+            [A, Numeric("b", 0, 5, integer=True)],
+            [{"kind": "order", "smaller": "a", "larger": "b"}],
+            "the upper bound of b is below that of a",
+        ),
+        (
+            [A, Numeric("b", 50, 60, integer=True)],
+            [{"kind": "order", "smaller": "a", "larger": "b", "largest_gap": 20}],
+            "largest_gap must be above 41",
+        ),
+        (
+            [Datetime("a", "2025-01-01", "2025-01-09"), Datetime("b", "2025-01-01", "2025-01-09", "hour")],
+            [{"kind": "order", "smaller": "a", "larger": "b"}],
+            "need the same resolution",
+        ),
+        (
+            [A, B],
+            [{"kind": "order", "smaller": "a", "larger": "b"}, {"kind": "order", "smaller": "b", "larger": "a"}],
+            "constraints go in a circle",
+        ),
+        (
+            [A, B, C],
+            [{"kind": "order", "smaller": "a", "larger": "c"}, {"kind": "order", "smaller": "b", "larger": "c"}],
+            r"constraint 2 \(order\): c already follows from other columns",
+        ),
+        ([A, B, C], [{"kind": "sum", "parts": ["a", "b"], "total": "c"}], "the parts sum to 0 to 18, and c is from 0"),
+        ([A, B, C], [{"kind": "sum", "parts": ["a"], "total": "c"}], "list of 2 or more different texts"),
+        ([A, B, C], [{"kind": "sum", "parts": "ab", "total": "c"}], "parts must be a list of texts"),
+        ([A, B, C], [{"kind": "sum", "parts": ["a", "c"], "total": "c"}], "is one of the parts"),
+        ([A, B, YES[0]], [{"kind": "sum", "parts": ["a", "b"], "total": "x"}], "x must be a numeric column"),
+        ([A, Numeric("b", 0, 1), C], [{"kind": "sum", "parts": ["a", "b"], "total": "c"}], "b needs a step"),
+        (
+            [A, Numeric("b", 0, 1, step=0.1), Numeric("c", 0, 10, integer=True)],
+            [{"kind": "sum", "parts": ["a", "b"], "total": "c"}],
+            "steps of 1 of c miss sums of its parts",
+        ),
+        (
+            [A, dataclasses.replace(B, nullable=True), Numeric("c", 0, 18, integer=True)],
+            [{"kind": "sum", "parts": ["a", "b"], "total": "c"}],
+            "c must be nullable",
+        ),
+        (YES, [{"kind": "lookup", "column": "x", "determines": "y", "values": {"no": "yes"}}], "values lacks yes"),
+        (YES, [{"kind": "lookup", "column": "x", "determines": "y", "values": 3}], "values must be an object"),
+        (
+            YES,
+            [{"kind": "lookup", "column": "x", "determines": "y", "values": {"no": "yes", "yes": "maybe"}}],
+            "'maybe' is not one of its values",
+        ),
+        ([A, *YES], [{"kind": "lookup", "column": "a", "determines": "y", "values": {}}], "must be a categorical"),
+        (YES, [{"kind": "lookup", "column": "x", "determines": "x", "values": {}}], "are the same"),
+        (
+            [Categorical("x", ("no",), nullable=True), YES[1]],
+            [{"kind": "lookup", "column": "x", "determines": "y", "values": {"no": "no"}}],
+            "values lacks 'missing'",
+        ),
+        (YES, [{"kind": "one of", "of": ["x=yes"]}], "2 or more different texts"),
+        (YES, [{"kind": "one of", "of": ["x=yes", "x=no"]}], "'x=no' must be about one column"),
+        ([A, *YES], [{"kind": "one of", "of": ["x=yes", "a=1"]}], "a must have two values"),
+        (YES, [{"kind": "one of", "of": ["x=yes", "y=yes"], "required": 1}], "required must be true or false"),
+        (YES, [{"kind": "implies", "when": "x=yes", "then": "x=no"}], "when and then are both about x"),
+        (YES, [{"kind": "implies", "when": "x=yes", "then": "y=no and z=no"}], "then is about 2 columns"),
+        (YES, [{"kind": "implies", "when": "", "then": "y=no"}], "when must be conditions as text"),
+        (YES, [{"kind": "implies", "when": "w=yes", "then": "y=no"}], "there is no column 'w'"),
+        (YES, [{"kind": "implies", "when": "x=perhaps", "then": "y=no"}], "'perhaps' is not one of its values"),
+        ([A, B], [{"kind": "forbidden", "rows": "a<0"}], "no value of a meets it"),
+        ([A, B], [{"kind": "forbidden", "rows": "a>=0"}], "no value of a is left"),
+        (
+            YES,
+            [
+                {"kind": "implies", "when": "x=yes", "then": "y=yes"},
+                {"kind": "implies", "when": "z=yes", "then": "y=no"},
+            ],
+            "no value of y is left if x is yes, z is yes",
+        ),
+        (
+            YES,
+            [
+                {"kind": "implies", "when": "x=yes", "then": "y=yes"},
+                {"kind": "implies", "when": "y=yes", "then": "x=yes"},
+            ],
+            "constraints go in a circle",
+        ),
+        (
+            [A, B, *YES],
+            [
+                {"kind": "order", "smaller": "a", "larger": "b"},
+                {"kind": "implies", "when": "x=yes", "then": "b=9"},
+            ],
+            "b follows from a, so nothing else can be said of it",
+        ),
+        (
+            [A, B, Numeric("b - a", 0, 1)],
+            [{"kind": "order", "smaller": "a", "larger": "b"}],
+            "more than one column is named b - a",
+        ),
+    ],
+)
+def test_bad_constraints(tmp_path, capsys, columns, entries, message):
+    """One line that names the constraint, from Python and from a file."""
+    document = {"schema_version": 2, "columns": [column.to_json() for column in columns], "constraints": entries}
+    with pytest.raises(ValueError, match=message) as caught:
+        Schema.from_json(document)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "schema.json").write_text(json.dumps(document))
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert main(["check", str(tmp_path / "rows.csv"), f"--schema={tmp_path / 'schema.json'}"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_other_bad_arguments():
+    with pytest.raises(ValueError, match="schema_version must be 2, because there are constraints"):
+        Schema.from_json(
+            {"schema_version": 1, "columns": [A.to_json(), B.to_json()], "constraints": [Order("a", "b").to_json()]}
+        )
+    with pytest.raises(ValueError, match="constraints must be a list"):
+        Schema.from_json({"schema_version": 2, "columns": [A.to_json()], "constraints": {}})
+    with pytest.raises(ValueError, match="constraints: expected a list"):
+        Schema([A, B], constraints=Order("a", "b"))
+    with pytest.raises(ValueError, match="parts must be true or false"):
+        Datetime("a", "2025-01-01", "2025-02-01", parts=1)
+
+
+def test_contradictions_that_cannot_happen_are_none():
+    """Both conditions together are excluded by another constraint."""
+    exclusive = [
+        Implies("x=yes", "z=no"),
+        Implies("x=yes", "y=yes"),
+        Implies("z=yes", "y=no"),
+    ]
+    schema = Schema(YES, constraints=exclusive)
+    codes = schema.released_codes(_random_codes(schema, 100, 0))
+    assert not schema.recoding.broken(codes).any()
