@@ -138,10 +138,9 @@ BAD = {
     "mean(age) where": "expected one of|no column",
     "mean(age) by age": "at most 64 groups",
     "mean(age) by city": "no column 'city'",
-    "mean(age) where town=a and pay, net=missing": "about age, pay, net and town: noise hides it, or the bins in "
-    "which these columns were counted do. There are intervals for one column and of the target "
-    "rich",
-    "share(town=a and age>3 and pay, net=missing)": "about age, pay, net and town",
+    "mean(age) where town=a and pay, net=missing": "no interval, because noise or coarse bins hide how age, "
+    "pay, net and town go together. Ask about one column and of the target rich",
+    "share(town=a and age>3 and pay, net=missing)": "how age, pay, net and town go together",
     "correlation(age, town)": "town is not numeric; ask for regression",
     "correlation(age)": "expected two columns",
     "slope(age, age)": "the same column twice",
@@ -150,7 +149,7 @@ BAD = {
     "regression(town ~ age)": "town is not numeric; the response may be a condition: town=...",
     "regression(age ~ city)": "expected a column, or a condition",
     "regression(age ~ town) by rich": "a regression has no groups",
-    "regression(age ~ town) where town=a": "about age and town",
+    "regression(age ~ town) where town=a": "how age and town go together",
 }
 
 
@@ -425,7 +424,7 @@ def test_what_noisy_sums_do_not_answer(released):
     texts = ("median(age) where age>50", "correlation(age, pay, net) where age>20")
     for text in (*texts, "share(pay, net<0.02) where rich=yes", "mean(age) where age>98"):
         assert direct_answer(released.measurement, Query.parse(text, SCHEMA)) is None
-        with pytest.raises(ValueError, match=r"the method bootstrap does|about age and pay, net"):
+        with pytest.raises(ValueError, match=r"the method bootstrap does|how age and pay, net go together"):
             estimate(released, text, method="direct")
     hidden = measure_table(_people(np.random.default_rng(0), 60), SCHEMA, budget=PrivacyBudget(0.01, 1e-5),
                            secure=False)  # fmt: skip

@@ -144,6 +144,26 @@ def test_repairs():
     assert exactly.released_codes(exactly.measured_codes([[0, 0], [1, 1], [0, 1]])).tolist() == [[1, 0], [1, 0], [0, 1]]
 
 
+def test_conditions_may_be_on_what_is_measured_instead():
+    children = [COLUMNS["children"], *(dataclasses.replace(COLUMNS["oldest"], name=n) for n in ("youngest", "eldest"))]
+    rules = [Implies("children=0", "youngest=missing", both_ways=True), Order("youngest", "eldest")]
+    rules.append(Implies("children=0", "eldest - youngest=missing", both_ways=True))
+    calm = [Implies("begin weekday=Sunday", "fare=0")]
+    for columns, constraints in ((children, rules), ([COLUMNS["begin"], COLUMNS["fare"]], calm)):
+        schema = Schema(columns, constraints=constraints)
+        codes = schema.released_codes(_random_codes(schema.measured, 2000, 0))
+        assert not schema.recoding.broken(codes).any()
+        repaired = schema.released_codes(schema.measured_codes(_random_codes(schema, 2000, 1)))
+        assert not schema.recoding.broken(repaired).any()
+        rows = _tables(repaired, schema)
+        if "eldest" in rows:
+            missing = np.array([[age is None for age in rows[name]] for name in ("youngest", "eldest")])
+            assert np.array_equal(missing, np.array([rows["children"]] * 2) == 0)
+        else:
+            sundays = [begin.weekday() == 6 for begin in rows["begin"]]
+            assert all(fare == 0 for fare, sunday in zip(rows["fare"], sundays, strict=True) if sunday)
+
+
 def test_values_come_from_similar_rows():
     """A third of the rows needs another value. It depends on other columns as in the rows that have one."""
     rng = np.random.default_rng(0)
@@ -421,7 +441,7 @@ YES = [Categorical(name, ("no", "yes")) for name in ("x", "y", "z")]
                 {"kind": "order", "smaller": "a", "larger": "b"},
                 {"kind": "implies", "when": "x=yes", "then": "b=9"},
             ],
-            "b follows from a, so nothing else can be said of it",
+            "b follows from a, so nothing else can be said of it; it can be said of b - a",
         ),
         (
             [A, B, Numeric("b - a", 0, 1)],

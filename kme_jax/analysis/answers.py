@@ -54,7 +54,8 @@ def estimate(
         the others may be followed by "by" and the name of a column. For points limits must lie between the values of a
         discrete column: "share(age>=64.5)".
       level: of the interval.
-      method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them.
+      method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them, or for the
+        bootstrap if there are replicates of a table.
       population: whether the question is about the population from which the private rows were drawn at random.
         Otherwise it is about the private rows.
       replicates: draws of points, see ``kme_jax.analysis.posterior_draws``, or replicates of a table, see
@@ -82,7 +83,8 @@ def estimate(
       >>> mean.low < mean.value < mean.high
       True
     """
-    method = check_method(release, method)
+    is_of_table = not isinstance(release, Release | Measurement)
+    method = check_method(release, "bootstrap" if is_of_table and method is None and replicates is not None else method)
     if not isinstance(release, Release | Measurement):
         from kme_jax.analysis.tables import answers  # needs pyarrow
 
@@ -97,12 +99,11 @@ def estimate(
     ):
         raise ValueError("replicates: they are of another release")
     names = columns_of(measurement)
-    if not parsed.is_total:
-        return draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
-    if population:
+    if population and parsed.is_total:
         raise ValueError(f"query {query!r}: it is about the private rows; ask for a share or a mean of the population")
-    of_one = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level)
-    return of_one.times(measurement.statement["num_rows"])
+    answer = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
+    answer = answer.within(*parsed.possible)
+    return answer.times(measurement.statement["num_rows"]) if parsed.is_total else answer
 
 
 def check_method(release: Any, method: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import scipy.special
@@ -113,11 +114,24 @@ class Estimate:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
+class NoAnswerError(ValueError):
+    """A question that can be read, and has no answer: noise hides it, or no sums tell it."""
+
+
 class Estimates(dict[str, Estimate]):
-    """Estimates by the value of a group, or by the name of a coefficient. It prints as a line for each."""
+    """Estimates by the value of a group, or by the name of a coefficient. It prints as a line for each.
+
+    Attributes:
+      hidden: names of groups and coefficients that noise hides.
+    """
+
+    def __init__(self, estimates: Mapping[str, Estimate], hidden: Sequence[str] = ()):
+        super().__init__(estimates)
+        self.hidden = tuple(hidden)
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {estimate}" for name, estimate in self.items())
+        lines = [f"{name}: {estimate}" for name, estimate in self.items()]
+        return "\n".join([*lines, *(f"{name}: noise hides it" for name in self.hidden)])
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row for each estimate: "value", "standard_error", "low" and "high".

@@ -124,6 +124,15 @@ class PointsQuery:
         """Whether it is a sum over rows: the answer of weighted points is that of one row, and N times as large."""
         return self.statistic in TOTALS
 
+    @property
+    def possible(self) -> tuple[float, float]:
+        """The smallest and the largest value that the statistic can have."""
+        if self.statistic in ("share", "count"):
+            return 0.0, 1.0
+        if self.statistic == "correlation":
+            return -1.0, 1.0
+        return (0.0 if self.statistic == "sd" else -math.inf), math.inf
+
     def answer(self, names: Sequence[str], points: Float[np.ndarray, "M d"], weights: Float[np.ndarray, "M"]) -> float:
         """The statistic of weighted points [M, d]; NaN if no weight counts.
 

@@ -103,8 +103,10 @@ class Query:
         for name in names:
             check_known(self.text, name, schema.names)
             if schema.columns[schema.index(name)].kind != "numeric":
-                comparison = ">=" if schema.columns[schema.index(name)].ordered else "="
-                remedy = f"share({name}{comparison}...)" if self.column else f"regression(... ~ {name})"
+                column = schema.columns[schema.index(name)]
+                comparison = ">=" if column.ordered else "="
+                as_term = self.column is None and column.num_codes <= _MOST_GROUPS
+                remedy = f"regression(... ~ {name})" if as_term else f"share({name}{comparison}...)"
                 raise ValueError(f"query {self.text!r}: {name} is not numeric; ask for {remedy}")
         if len(set(self.terms)) < len(self.terms):
             raise ValueError(f"query {self.text!r}: the same column twice")
@@ -232,7 +234,8 @@ def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
             column = schema.columns[schema.index(name)]
             if column.num_codes > _MOST_GROUPS:
                 raise ValueError(
-                    f"query {text!r}: {name} has {column.num_codes} values, and at most {_MOST_GROUPS} can be terms"
+                    f"query {text!r}: {name} has {column.num_codes} values, and at most {_MOST_GROUPS} can be terms; "
+                    f"use a condition such as {name}{'>=' if column.ordered else '='}..."
                 )
             values = column.decode(np.arange(column.num_codes)).to_pylist()
             terms += [f"{name}={'missing' if value is None else value}" for value in values[1:]]

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
-from kme_jax.analysis.estimates import Estimate, Estimates, check_level
+from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap
 from kme_jax.analysis.sums import Answer, Sums
@@ -41,7 +41,8 @@ def answers(
         raise ValueError(f"query {text!r}: it is about the private rows; ask for a share or a mean of the population")
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
-        return found[""] if list(found) == [""] else Estimates(found)
+        hidden = [] if query.terms and query.by is None else set(query.groups(release.schema.extended)) - set(found)
+        return found[""] if list(found) == [""] else Estimates(found, sorted(hidden))
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -121,12 +122,12 @@ def direct_estimates(
     if not found:
         others, known = _others(measurement, query)
         reason = (
-            f"it is about {_listed(others)}: noise hides it, or the bins in which these columns were counted do. There "
-            f"are intervals for {known}, for fewer conditions, and with a larger ε. Synthetic rows have none"
+            f"no interval, because noise or coarse bins hide how {_listed(others)} go together. Ask about {known}, or "
+            "use fewer conditions. Synthetic rows still give a number, but its error is not known"
             if len(others) > 1
             else "noisy sums do not answer it by themselves; the method bootstrap does"
         )
-        raise ValueError(f"query {query.text!r}: {reason}")
+        raise NoAnswerError(f"query {query.text!r}: {reason}")
     return found
 
 

@@ -114,11 +114,11 @@ def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int]
         line = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
         if c.missing + c.unreadable == num_rows:
             line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
-        elif c.unreadable > _MANY_MOVED * num_rows:
-            hint = _LOOKS.get(c.kind, "")
-            line += f"   {c.unreadable / num_rows:.0%} are not read. {hint} Text must be UTF-8."
-        elif c.moved > _MANY_MOVED * num_rows:
-            line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
+        else:
+            if c.unreadable > _MANY_MOVED * num_rows:
+                line += f"   {c.unreadable / num_rows:.0%} cannot be read. {_LOOKS.get(c.kind, '')} Files are in UTF-8."
+            if c.moved > _MANY_MOVED * num_rows:
+                line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
         lines.append(line)
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
     for text, number in (broken or {}).items():

@@ -948,6 +948,7 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical
 
 
 DROP = "drop"  # of a column that is not looked at
+_DRAFTED = ("integer",)  # fields that a draft fills in from the type of a file; other kinds have no use for them
 FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 
 
@@ -964,7 +965,7 @@ def dropped_name(entry: dict[str, Any], place: int) -> str:
     if not is_label(name):
         raise ValueError(f"column {place}: a name must be {_LABEL}, got {said(name)}")
     for key, value in entry.items():
-        if key not in ("name", "kind") and value is not None:
+        if key not in ("name", "kind", *_DRAFTED) and value is not None:
             raise ValueError(f"column {shown((name,))}: field {shown((key,))} does not apply to kind {DROP}: remove it")
     return name
 
@@ -995,7 +996,7 @@ def column_of(entry: Any, place: int) -> Column:
         if key not in fields and key != "kind":
             if all(key not in others for others in FIELDS.values()):
                 raise ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(['kind', *fields])})")
-            if value is not None:
+            if value is not None and key not in _DRAFTED:
                 raise ValueError(f"{label}: field {shown((key,))} does not apply to kind {kind}: remove it")
     present = {key: entry[key] for key in fields if key in entry}
     for key, field in fields.items():

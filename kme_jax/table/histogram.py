@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.special
-from jaxtyping import Float, Float64, Real
+from jaxtyping import Float, Float64, Int64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     """
     from kme_jax.analysis import Estimate, estimate
     from kme_jax.analysis.answers import check_method
-    from kme_jax.analysis.estimates import check_level
+    from kme_jax.analysis.estimates import Estimates, NoAnswerError, check_level
     from kme_jax.storage.files import check_new_file
 
     check_level(args.level)
@@ -69,24 +69,34 @@ def run(args: argparse.Namespace) -> None:
     release = kme_jax.load(args.folder, RELEASES)
     method = check_method(release, args.method)
     replicates = _replicates(args, release, method)
-    answers: dict[str, dict[str, Estimate]] = {}
+    answers: dict[str, Estimates | str] = {}
     for text in args.queries:
-        answer = estimate(
-            release,
-            text,
-            level=args.level,
-            method=method,
-            population=args.population,
-            replicates=replicates,
-        )
-        answers[text] = {"": answer} if isinstance(answer, Estimate) else answer
+        try:
+            answer = estimate(
+                release,
+                text,
+                level=args.level,
+                method=method,
+                population=args.population,
+                replicates=replicates,
+            )
+        except NoAnswerError as error:
+            if len(args.queries) == 1:
+                raise
+            answers[text] = str(error)
+        else:
+            answers[text] = Estimates({"": answer}) if isinstance(answer, Estimate) else answer
     with report_of("the answers"):
         for text, groups in answers.items():
+            if isinstance(groups, str):
+                print_line(f"no answer: {groups}")
+                continue
             for group, answer in groups.items():
                 print_line(f"{text}{f' = {group}' * bool(group)}: {answer}  ({answer.method})")
+            for group in groups.hidden:
+                print_line(f"{text} = {group}: noise hides it")
     if output is not None:
-        document = {text: {group: a.to_json() for group, a in groups.items()} for text, groups in answers.items()}
-        _write(output, document)
+        _write(output, {text: _document(groups) for text, groups in answers.items()})
 
 
 def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
@@ -111,6 +121,13 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
         return None
     number = 20 if args.num_replicates is None else args.num_replicates
     return bootstrap(release, number, population=args.population, seed=args.seed, progress=True)
+
+
+def _document(groups: Any) -> dict[str, Any]:
+    """The answers to a question, as plain JSON values."""
+    if isinstance(groups, str):
+        return {"no answer": groups}
+    return {group: answer.to_json() for group, answer in groups.items()} | dict.fromkeys(groups.hidden)
 
 
 def _write(output: pathlib.Path, document: dict) -> None:

@@ -14,7 +14,7 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
   numeric      lower, upper, and integer or a step; "scale": "log" for skewed numbers
   categorical  categories
   ordinal      categories, in their order
-  datetime     lower, upper, resolution
+  datetime     lower, upper, resolution; "parts": true if weekdays and times of day matter
   drop         for identifiers and free text: the file has the column, and it is not looked at
 A column of any other kind may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
@@ -24,6 +24,8 @@ A column of any other kind may be nullable: cells may be missing. Columns that a
   {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}
   {"name": "school", "kind": "ordinal", "categories": ["primary", "secondary", "university"]}
   {"name": "since", "kind": "datetime", "lower": "2000-01-01", "upper": "2025-12-31", "resolution": "day"}
+What every row meets can be added, with "schema_version": 2 (the guide to tables has all kinds of constraints):
+  "constraints": [{"kind": "order", "smaller": "begin", "larger": "end"}]
 Categories are text in quotes, also where they are made of digits: a postal code keeps its leading zeros. Only false and
 true may stand without quotes.
 

@@ -141,6 +141,9 @@ class Constraint(abc.ABC):
     def clauses(self, columns: Sequence[Column]) -> list[Clause]:
         """What the constraint excludes.
 
+        Args:
+          columns: that are measured.
+
         Raises:
           ValueError: a column does not fit.
         """

@@ -20,8 +20,8 @@ class Implies(Constraint):
     """If rows meet some conditions, then they meet another one: children have no wage.
 
     Attributes:
-      when: conditions, with "and" between them.
-      then: conditions on one other column. This column gives way in rows that break the constraint.
+      when: conditions on measured columns, with "and" between them.
+      then: conditions on one other measured column. It gives way in rows that break the constraint.
       both_ways: whether rows that meet ``then`` also meet ``when``.
 
     Examples:
@@ -69,8 +69,8 @@ class Forbidden(Constraint):
     """No row meets all of some conditions: no man is pregnant.
 
     Attributes:
-      rows: conditions, with "and" between them. In rows that break the constraint, the column that is named last gives
-        way.
+      rows: conditions on measured columns, with "and" between them. In rows that break the constraint, the column that
+        is named last gives way.
 
     Examples:
       >>> from kme_jax.table.constraints import Forbidden

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import graphlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64
@@ -29,8 +30,8 @@ class Recoding:
 
     Attributes:
       columns: the C released columns.
-      clauses: what is excluded, by the name of the column that gives way. A column that gives way for another one comes
-        after it.
+      clauses: what is excluded, by the name of the measured column that gives way. A column that gives way for another
+        one comes after it.
       determinations: of columns that follow from others. They come after those that they follow from.
       measured: the columns that are measured, at most C.
     """
@@ -47,42 +48,33 @@ class Recoding:
         Raises:
           ValueError: a constraint does not fit the columns, or constraints contradict each other.
         """
-        by_name, all_clauses = {column.name: column for column in columns}, []
+        by_name = {column.name: column for column in columns}
         found: dict[str, Determination] = {
             column.name: Calendar(column) for column in columns if isinstance(column, Datetime) and column.parts
         }
-        for place, constraint in enumerate(constraints, 1):
-            try:
-                all_clauses += constraint.clauses(columns)
+        for label, constraint in _labelled(constraints):
+            with _named(label):
                 determination = constraint.determination(by_name)
-                if determination is not None:
-                    for name in determination.columns:
-                        if name in found:
-                            raise ValueError(f"{name} already follows from other columns")
-                        found[name] = determination
-            except ValueError as error:
-                raise ValueError(f"constraint {place} ({constraint.kind}): {error}") from None
+                if determination is None:
+                    continue
+                for name in determination.columns:
+                    if name in found:
+                        raise ValueError(f"{name} already follows from other columns")
+                    found[name] = determination
         order = _in_order({name: set(one.sources) for name, one in found.items()})
-        clauses: dict[str, list[Clause]] = {}
-        for clause in all_clauses:
-            for name in (*sorted(clause.sources), clause.column):
-                if name in found:
-                    sources = found[name].sources or [part.name for part in found[name].measured]
-                    raise ValueError(
-                        f"constraints: {name} follows from {shown(sources)}, so nothing else can be said of it"
-                    )
-            clauses.setdefault(clause.column, []).append(clause)
-        sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
-        clauses = {name: clauses[name] for name in _in_order(sources) if name in clauses}
         first = {one.columns[0] for one in found.values()}  # in its place are those that are measured instead
-        measured = [(c,) if c.name not in found else found[c.name].measured if c.name in first else () for c in columns]
-        recoding = cls(
-            tuple(columns),
-            clauses,
-            tuple(dict.fromkeys(found[name] for name in order if name in found)),
-            tuple(itertools.chain(*measured)),
-        )
-        for name in clauses:
+        parts = [(c,) if c.name not in found else found[c.name].measured if c.name in first else () for c in columns]
+        measured = tuple(itertools.chain(*parts))
+        clauses: dict[str, list[Clause]] = {}
+        for label, constraint in _labelled(constraints):
+            with _named(label):
+                for clause in _clauses(constraint, columns, measured, found):
+                    clauses.setdefault(clause.column, []).append(clause)
+        sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
+        in_order = {name: clauses[name] for name in _in_order(sources) if name in clauses}
+        determinations = tuple(dict.fromkeys(found[name] for name in order if name in found))
+        recoding = cls(tuple(columns), in_order, determinations, measured)
+        for name in in_order:
             recoding._check(name)
         return recoding
 
@@ -112,16 +104,10 @@ class Recoding:
         Args:
           codes: of the C released columns.
         """
-        rows = self._by_name(codes)
+        rows = self._measured(codes)
         for name, group in self.clauses.items():
             rows[name] = self._repaired(name, group, rows, len(codes))
-        result = dict(rows)
-        for one in self.determinations:
-            sources = [rows[name] for name in one.sources]
-            found = one.to_measured([rows[name] for name in one.columns], sources)
-            result |= {part.name: of_part for part, of_part in zip(one.measured, found, strict=True)}
-            rows |= dict(zip(one.columns, one.to_released(found, sources), strict=True))
-        return _stacked([result[column.name] for column in self.measured], len(codes))
+        return _stacked([rows[column.name] for column in self.measured], len(codes))
 
     def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
         """Codes of released columns that meet all constraints, for codes of the measured ones. Not for private rows.
@@ -147,14 +133,26 @@ class Recoding:
 
     def broken(self, codes: Int[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
         """Whether each row breaks a constraint, [n]. SENSITIVE if the rows are."""
-        rows, found = self._by_name(codes), np.zeros(len(codes), bool)
+        released, found = self._by_name(codes), np.zeros(len(codes), bool)
+        rows = self._measured(codes)
         for name, group in self.clauses.items():
             for clause in group:
                 found |= clause.applies(rows, len(codes)) & clause.excluded.have(rows[name])
         for one in self.determinations:
-            sources = [rows[name] for name in one.sources]
-            found |= one.breaks([rows[name] for name in one.columns], sources)
+            sources = [released[name] for name in one.sources]
+            found |= one.breaks([released[name] for name in one.columns], sources)
         return found
+
+    def _measured(self, codes: Int[np.ndarray, "n d"]) -> dict[str, ColumnCodes]:
+        """Codes of the measured columns by name, before excluded values are replaced. Each row by itself."""
+        rows = self._by_name(codes)
+        result = dict(rows)
+        for one in self.determinations:
+            sources = [rows[name] for name in one.sources]
+            found = one.to_measured([rows[name] for name in one.columns], sources)
+            result |= {part.name: of_part for part, of_part in zip(one.measured, found, strict=True)}
+            rows |= dict(zip(one.columns, one.to_released(found, sources), strict=True))
+        return {column.name: result[column.name] for column in self.measured}
 
     def _by_name(self, codes: Int[np.ndarray, "n d"]) -> dict[str, ColumnCodes]:
         codes = np.asarray(codes, np.int64)
@@ -167,7 +165,7 @@ class Recoding:
 
     @functools.cached_property
     def _of_name(self) -> dict[str, Column]:
-        return {column.name: column for column in self.columns}
+        return {column.name: column for column in self.measured}
 
     def _allowed(
         self, name: str, group: Sequence[Clause], rows: Mapping[str, ColumnCodes], num_rows: int
@@ -265,6 +263,40 @@ class Recoding:
                     f"{source} is {self._of_name[source].labels(rows[source][places[:1]])[0]}" for source in sources
                 ]
                 raise ValueError(f"constraints contradict each other: no value of {name} is left if {shown(values)}")
+
+
+def _labelled(constraints: Sequence[Constraint]) -> Iterator[tuple[str, Constraint]]:
+    """Each constraint with its number and kind, for errors."""
+    return ((f"constraint {place} ({one.kind})", one) for place, one in enumerate(constraints, 1))
+
+
+@contextlib.contextmanager
+def _named(label: str) -> Iterator[None]:
+    """Errors within start with a label."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from None
+
+
+def _clauses(
+    constraint: Constraint, columns: Sequence[Column], measured: Sequence[Column], found: Mapping[str, Determination]
+) -> list[Clause]:
+    """What a constraint between measured columns excludes.
+
+    Raises:
+      ValueError: it does not fit the columns, or is about a column that is not measured.
+    """
+    try:
+        return constraint.clauses(measured)
+    except ValueError:
+        names = {name for clause in constraint.clauses(columns) for name in (clause.column, *clause.sources)}
+        for name in sorted(names & set(found)):
+            parts = [part.name for part in found[name].measured]
+            remedy = f"; it can be said of {shown(parts)}" if parts else ""
+            reason = f"{name} follows from {shown(found[name].sources or parts)}, so nothing else can be said of it"
+            raise ValueError(f"{reason}{remedy if found[name].sources else ''}") from None
+        raise
 
 
 def _nearest_allowed(column: Column, allowed: Codes, codes: ColumnCodes) -> ColumnCodes:
