@@ -25,6 +25,7 @@ from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
 from experiments.tables.bias import BiasConfig
 from experiments.tables.config import TablesConfig
+from experiments.tables.constrained import ConstrainedConfig
 from experiments.tables.coverage import CoverageConfig
 from experiments.tables.hard import HardConfig
 from experiments.tables.scale import ScaleConfig
@@ -34,6 +35,7 @@ CONFIGS = [
     AccuracyConfig,
     AuditConfig,
     BiasConfig,
+    ConstrainedConfig,
     CoverageConfig,
     DetectionConfig,
     GaussiansConfig,

@@ -18,9 +18,11 @@ from experiments.common.results import REPOSITORY, write_json
 from experiments.tables import (
     bias,
     classifiers,
+    constrained,
     coverage,
     datasets,
     hard,
+    invented,
     live_peers,
     numbers,
     peers,
@@ -34,6 +36,7 @@ from kme_jax.analysis.queries import Query
 from kme_jax.privacy.composition import Composition
 from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.constraints import KINDS
 from kme_jax.table.schema import Schema
 
 # The real files are no part of the project.
@@ -419,6 +422,38 @@ def test_a_small_run_of_hard_tables(tmp_path):
     assert hard.run(config, _load, None, exclusive_rows=100)["cells"] == result["cells"]  # nothing is run again
     with pytest.raises(InputError, match="--num_rows"):
         dataclasses.replace(config, num_rows=(1,)).validate()
+
+
+# --- constraints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(invented.INVENTED))
+def test_invented_rows_meet_their_constraints(name):
+    rows, schema = invented.INVENTED[name](2000, 1)
+    codes = schema.encode(rows)
+    schema.check(rows.cast(schema.decode(codes).schema))
+    assert not schema.recoding.broken(codes).any()
+    kinds = {type(one) for table in invented.INVENTED.values() for one in table(100, 0).schema.constraints}
+    assert kinds == set(KINDS.values())
+
+
+@pytest.mark.long
+def test_a_small_run_with_constraints(tmp_path):
+    sizes = {"num_rows": 300, "num_seeds": 1, "num_checked": 700}
+    config = constrained.ConstrainedConfig(datasets=("trips",), secure=False, output_dir=str(tmp_path), **sizes)
+    config.validate()
+    result = constrained.run(config)
+    (cell,) = result["cells"]
+    assert (cell["broken"], cell["with"]["broken"], cell["num_checked"], cell["private_broken"]) == (0, 0, 700, 0)
+    assert cell["without"]["broken"] > 100
+    assert "| trips | 9, 9 | 0.00% | 0 |" in constrained.markdown(result)
+    assert constrained.run(config)["cells"] == result["cells"]  # nothing is run again
+    for wrong, message in (
+        ({"datasets": ("rides",)}, "no 'rides'"),
+        ({"datasets": ("census",)}, "--data_dir is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dataclasses.replace(config, **wrong).validate()
 
 
 # --- bias ------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ TABLES = {
     "inference_distance": (("inference_detection",), "experiments.inference.detection", "distance_markdown"),
     "inference_level": (("inference_detection",), "experiments.inference.detection", "level_markdown"),
     "inference_power": (("inference_detection",), "experiments.inference.detection", "power_markdown"),
+    "tables_constrained": (("tables_constrained",), "experiments.tables.constrained", "markdown"),
     "tables_coverage": (("tables_coverage",), "experiments.tables.coverage", "markdown"),
     "tables_coverage_adult": (("tables_coverage_adult",), "experiments.tables.coverage", "markdown"),
     "tables_exclusive": (("tables_hard",), "experiments.tables.hard", "exclusive_markdown"),

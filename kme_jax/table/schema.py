@@ -20,6 +20,7 @@ from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
 
 SCHEMA_VERSION, _WITH_CONSTRAINTS = 1, 2  # the second one only if there are constraints
+_MOST_ERRORS = 5  # columns that an error speaks of
 _FIELDS = ("schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
 
 
@@ -302,7 +303,16 @@ class Schema:
             raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
         entries = list(enumerate(document["columns"], 1))
         dropped = [(i, entry) for i, entry in entries if isinstance(entry, dict) and entry.get("kind") == DROP]
-        columns = tuple(column_of(entry, i) for i, entry in entries if (i, entry) not in dropped)
+        columns, errors = [], []
+        for i, entry in entries:
+            if (i, entry) not in dropped:
+                try:
+                    columns.append(column_of(entry, i))
+                except ValueError as error:
+                    errors.append(str(error))
+        if errors:
+            more = len(errors) - _MOST_ERRORS
+            raise ValueError("; ".join(errors[:_MOST_ERRORS]) + f"; and {more} more columns" * (more > 0))
         listed = document.get("constraints", [])
         if not isinstance(listed, list):
             raise ValueError(f"constraints must be a list, got {said(listed)}")
@@ -310,7 +320,7 @@ class Schema:
         if constraints and version < _WITH_CONSTRAINTS:
             raise ValueError(f"schema_version must be {_WITH_CONSTRAINTS}, because there are constraints")
         names = tuple(dropped_name(e, i) for i, e in dropped)
-        return cls(columns, document.get("filled_from_data", False), names, constraints)
+        return cls(tuple(columns), document.get("filled_from_data", False), names, constraints)
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> Schema:
