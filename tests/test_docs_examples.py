@@ -71,7 +71,7 @@ QUICK = (
     "kme_jax.table.constraints.Lookup",
     "kme_jax.table.constraints.OneOf",
     "kme_jax.table.constraints.Order",
-    "kme_jax.table.constraints.Total",
+    "kme_jax.table.constraints.Sum",
     "kme_jax.table.expected.expected_errors",
     "kme_jax.table.measure_table",
     "kme_jax.table.open_table",

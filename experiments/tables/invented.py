@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kme_jax import Categorical, Datetime, Numeric, Ordinal, Schema
-from kme_jax.table.constraints import Constraint, Forbidden, Implies, Lookup, OneOf, Order, Total
+from kme_jax.table.constraints import Constraint, Forbidden, Implies, Lookup, OneOf, Order, Sum
 
 
 class Invented(NamedTuple):
@@ -69,7 +69,7 @@ def trips(num_rows: int, seed: int) -> Invented:
     constraints = (
         Lookup("zone", "borough", boroughs),
         Order("begin", "end", largest_gap=1440),
-        Total(("fare", "tip"), "paid"),
+        Sum(("fare", "tip"), "paid"),
         Implies("by=cash", "tip=0"),
     )
     return Invented(rows, Schema(columns, constraints=constraints))
@@ -118,7 +118,7 @@ def households(num_rows: int, seed: int) -> Invented:
         *(Categorical(name, words) for name in ("gas", "oil", "wood", "retired")),
     )
     constraints = (
-        Total(("adults", "children"), "people"),
+        Sum(("adults", "children"), "people"),
         Implies("children=0", "youngest=missing", both_ways=True),
         Order("youngest", "eldest"),
         Implies("children=0", "eldest - youngest=missing", both_ways=True),
@@ -171,7 +171,7 @@ def firms(num_rows: int, seed: int) -> Invented:
     )
     constraints = (
         Lookup("branch", "section", sections),
-        Total(("home", "abroad"), "sales"),
+        Sum(("home", "abroad"), "sales"),
         Implies("exports=no", "abroad=0", both_ways=True),
         Implies("staff<10", "size=small", both_ways=True),
         Forbidden("staff>=50 and size=medium"),

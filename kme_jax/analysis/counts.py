@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float64, Int
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, Sums, cells_inside, root
-from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.plan import block_counts
 from kme_jax.table.release import NAMES
@@ -109,7 +108,7 @@ def _masks(sums: Sums, query: Query, table: Counts) -> _Masks | None:
     """The masks of a query; None if a condition cuts a bin."""
     masks = _Masks([], [], [])
     for conditions, of_bins in ((query.where, masks.counted), (query.share, masks.met)):
-        ranges = ranges_of(sums.schema.columns, conditions)
+        ranges = sums.ranges_of(conditions)
         for j, bins in zip(table.columns, table.bins, strict=True):
             edges = sums.edges(j)
             cells = cells_inside(edges, ranges[j]) if j in ranges else np.ones(len(edges) - 1, bool)

@@ -35,7 +35,6 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.counts import Counts, tables_of
 from kme_jax.analysis.queries import INTERCEPT, Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, NumberSums, Sums, root
-from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 
 # Of the variance of a function, the least share that bins show: along an order, where the function is much the same in
@@ -86,7 +85,7 @@ class Feature(NamedTuple):
         """The feature of a term of a query: the name of a numeric column, or a condition."""
         if term in sums.schema.names:
             return cls.number(sums, sums.schema.index(term))
-        ((j, ranges),) = ranges_of(sums.schema.columns, [term]).items()
+        ((j, ranges),) = sums.ranges_of([term]).items()
         return cls.condition(sums, j, ranges)
 
     def squared_distance(self, centre: float) -> Feature:
@@ -528,7 +527,7 @@ def conditional(sums: Sums, query: Query) -> Answer | None:
     Returns:
       None for other questions, or if noise or bins hide the answer.
     """
-    where, share = ranges_of(sums.schema.columns, query.where), ranges_of(sums.schema.columns, query.share)
+    where, share = sums.ranges_of(query.where), sums.ranges_of(query.share)
     classes = classes_of(sums, where.pop(sums.layout.split, None) if len(where) > 1 else None)
     features = [Feature.condition(sums, j, ranges) for j, ranges in share.items()]
     if query.column is not None:

@@ -32,6 +32,7 @@ it is only replaced by another one that has a smaller error and hardly guesses.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 
@@ -45,7 +46,6 @@ from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Answer, NumberSums, Sums
 from kme_jax.table.columns import MISSING
-from kme_jax.table.conditions import ranges_of
 from kme_jax.table.release import TableMeasurement
 
 _MOST_GUESSED = 0.2  # of a standard error, if another answer guesses less
@@ -65,7 +65,8 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     if query.by or query.share_below is not None:
         return None
-    if not query.asked_columns(sums.measurement.schema.extended) <= set(sums.schema.names):
+    names = sums.measured_names(query)
+    if names is None:
         return _of_addends(sums, query)
     if query.is_total:
         return _total(sums, query)
@@ -76,7 +77,7 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         if query.statistic == "slope" and isinstance(answer, dict):
             return answer[query.terms[1]]
         return answer
-    asked = {sums.schema.index(name) for name in query.asked_columns(sums.schema)}
+    asked = {sums.schema.index(name) for name in names}
     if query.where or len(asked) > 1:
         answers = [
             a for a in (of_conditions(sums, query, asked), covariances.conditional(sums, query)) if a is not None
@@ -100,13 +101,14 @@ def _of_addends(sums: Sums, query: Query) -> Answer | None:
     addends = sums.measurement.schema.recoding.addends(str(query.column))
     if query.statistic not in ("mean", "sum") or not addends or addends == (query.column,):
         return None
-    answers = [direct_answer(sums, dataclasses.replace(query, column=name)) for name in addends]
-    found = [answer for answer in answers if isinstance(answer, Answer)]
-    if len(found) < len(addends):
-        return None
-    errors = [answer.standard_error for answer in found]
-    error = sum(errors) if query.is_total else math.hypot(*errors)
-    return Answer(sum(answer.value for answer in found), error, guess=sum(answer.guess for answer in found))
+    found = []
+    for name, times in collections.Counter(addends).items():
+        answer = direct_answer(sums, dataclasses.replace(query, column=name))
+        if not isinstance(answer, Answer):
+            return None
+        found.append((times * answer.value, times * answer.standard_error, times * answer.guess))
+    values, errors, guesses = zip(*found, strict=True)
+    return Answer(sum(values), sum(errors) if query.is_total else math.hypot(*errors), guess=sum(guesses))
 
 
 def _total(sums: Sums, query: Query) -> Answer | None:
@@ -148,7 +150,7 @@ def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool 
     Returns:
       None for other questions, or if noise hides the number of rows.
     """
-    if not query.asked_columns(sums.measurement.schema.extended) <= set(sums.schema.names):
+    if sums.measured_names(query) is None:
         return None
     is_known, classes = _only_classes(sums, query)
     if query.share_below is None or not is_known or sums.schema.index(str(query.column)) not in sums.layout.columns:
@@ -158,14 +160,14 @@ def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool 
 
 def _only_classes(sums: Sums, query: Query) -> tuple[bool, Bool[np.ndarray, "classes"] | None]:
     """Whether all conditions are on the target by which marginals are split, and the classes that meet them."""
-    where = ranges_of(sums.schema.columns, query.where)
+    where = sums.ranges_of(query.where)
     classes = covariances.classes_of(sums, where.pop(sums.layout.split, None))
     return not where, classes
 
 
 def _share(sums: Sums, query: Query) -> Answer | None:
     """The share of the rows that meet conditions on one column."""
-    ranges = ranges_of(sums.schema.columns, query.share)
+    ranges = sums.ranges_of(query.share)
     if len(ranges) != 1:
         return None
     ((j, allowed),) = ranges.items()

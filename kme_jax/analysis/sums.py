@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,11 @@ from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate
+from kme_jax.analysis.queries import Query
 from kme_jax.feature_maps.table import Block
 from kme_jax.table.columns import Column
+from kme_jax.table.conditions import ranges_of
+from kme_jax.table.constraints import Codes
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.plan import Layout, Singles, block_counts, map_of, narrow_moments, sigma
 from kme_jax.table.release import COUNT, NAMES, TableMeasurement
@@ -126,6 +130,40 @@ class Sums:
     def schema(self) -> Schema:
         """Of the columns."""
         return self.measurement.schema.measured
+
+    def ranges_of(self, conditions: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
+        """By index of a measured column, the ranges of codes that meet all conditions.
+
+        Conditions may be on a column that a measured one determines.
+
+        Raises:
+          ValueError: a condition cannot be read, or is on a column that follows from others in another way.
+        """
+        schema, found = self.measurement.schema, {}
+        extended = schema.extended
+        for j, ranges in ranges_of(extended.columns, conditions).items():
+            name, codes = schema.recoding.codes_of(extended.names[j], Codes.union([Codes(tuple(ranges))]))
+            place = self.schema.index(name)
+            others = [Codes(tuple(found[place])).others(self.schema.columns[place].num_codes)] if place in found else []
+            excluded = Codes.union([codes.others(self.schema.columns[place].num_codes), *others])
+            found[place] = list(excluded.others(self.schema.columns[place].num_codes).ranges)
+        return found
+
+    def measured_names(self, query: Query) -> set[str] | None:
+        """The names of all measured columns that a query asks for; None if it asks for one that follows from others.
+
+        A condition on a column that a measured one determines asks for this one.
+        """
+        schema, names = self.measurement.schema, set()
+        for name in query.asked_columns(schema.extended):
+            try:
+                measured = schema.recoding.codes_of(name, Codes(()))[0]
+            except ValueError:
+                return None
+            if measured != name and name == query.column:
+                return None
+            names.add(measured)
+        return names
 
     @functools.cached_property
     def _estimates(self) -> dict[int, Float64[np.ndarray, "cells"]]:

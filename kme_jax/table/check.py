@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from kme_jax._numerics.short_repr import in_short, short_repr
-from kme_jax.table.constraints import Recoding
 from kme_jax.table.readers import TableSource
 
 _MANY_MOVED = 0.02  # share of all rows
@@ -88,13 +87,11 @@ def check_constraints(source: TableSource) -> dict[str, int]:
     Raises:
       FileError: the file has changed since it was opened.
     """
-    constraints, columns = source.schema.constraints, source.schema.columns
-    recodings = [(one.text, Recoding.create(columns, [one])) for one in constraints]
-    counts = {one.text: 0 for one in constraints}
+    constraints, recoding = source.schema.constraints, source.schema.recoding
+    counts = np.zeros(len(constraints), np.int64)
     for codes in source.codes() if constraints else ():
-        for text, recoding in recodings:
-            counts[text] += int(recoding.broken(codes).sum())
-    return counts
+        counts += recoding.broken_by(codes).sum(1)
+    return dict(zip((one.text for one in constraints), counts.tolist(), strict=True))
 
 
 def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int] | None = None) -> str:
@@ -122,6 +119,7 @@ def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int]
         lines.append(line)
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
     for text, number in (broken or {}).items():
-        many = "   is the constraint right?" if number > _MANY_MOVED * num_rows else ""
-        lines.append(f"{number} rows break the constraint {text}, and are repaired{many}")
+        repaired = ", and are repaired" if number else ""
+        many = ": is it right?" if number > _MANY_MOVED * num_rows else ""
+        lines.append(f"{number} rows break the constraint {text}{repaired}{many}")
     return "\n".join(lines)

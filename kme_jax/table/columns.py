@@ -545,7 +545,8 @@ class Numeric(Column):
         return np.full(len(seconds), marks.unreadable)
 
     def _decode_values(self, codes):
-        values = self.lower + codes * self._step
+        # The last value is the upper bound, also where steps of a float do not reach it exactly.
+        values = np.where(codes == self.num_values - 1, self.upper, self.lower + codes * self._step)
         if self.step is not None and self._digits < 16 and self._largest * 10**self._digits < _MAX_INTEGER:
             values = np.round(values, self._digits)  # 12.34, not 12.340000000000002
         return pa.array(np.clip(values, self.lower, self.upper), self.type)

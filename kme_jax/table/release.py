@@ -59,14 +59,15 @@ NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if it is no schema, or has too many columns, or the target is not one that is measured."""
     check_schema(schema)
-    if len(schema.columns) > MAX_COLUMNS:
+    number = max(len(schema.columns), len(schema.measured.columns))
+    if number > MAX_COLUMNS:
         raise ValueError(
-            f"schema: at most {MAX_COLUMNS} columns can be released, got {len(schema.columns)}; remove some"
+            f"schema: at most {MAX_COLUMNS} columns can be released and measured, got {number}; remove some"
         )
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
     if target is not None and target not in schema.measured.names:
-        raise ValueError(f"target: {target!r} follows from other columns by a constraint; choose one that does not")
+        raise ValueError(f"target: {target!r} is not measured itself; choose one of {shown(schema.measured.names)}")
 
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
@@ -348,7 +349,7 @@ class TableRelease:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         conditions = [where] if isinstance(where, str) else where
         codes, weights = drawn(
-            self.rows, self.schema, ranges_of(self.schema.columns, conditions), num_rows, seed, weighted
+            self.rows, self.schema, ranges_of(self.schema.extended.columns, conditions), num_rows, seed, weighted
         )
         table = self.schema.decode(codes)
         return table.append_column("weight", pa.array(weights)) if weighted else table

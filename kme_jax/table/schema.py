@@ -70,7 +70,8 @@ class Schema:
         if not isinstance(self.filled_from_data, bool):
             raise ValueError(f"filled_from_data must be true or false, got {said(self.filled_from_data)}")
         constraints = self.constraints
-        if isinstance(constraints, Constraint) or not all(isinstance(one, Constraint) for one in constraints):
+        is_list = isinstance(constraints, list | tuple)
+        if not is_list or not all(isinstance(one, Constraint) for one in constraints):
             raise ValueError('constraints: expected a list, such as [Order("begin", "end")]')
         object.__setattr__(self, "constraints", tuple(constraints))
         self.measured  # noqa: B018 (refuses constraints that do not fit)

@@ -2,7 +2,7 @@
 
 Two kinds of constraints are met by construction:
 
-* A column that follows from others (``Order``, ``Total``, ``Lookup``, ``OneOf``) is not measured. What is measured
+* A column that follows from others (``Order``, ``Sum``, ``Lookup``, ``OneOf``) is not measured. What is measured
   instead says what it is: the gap between two times, or the parts of a sum.
 * Combinations that no row has (``Implies``, ``Forbidden``) are excluded when rows are drawn: a column
   whose value is excluded gets the value of a similar row, whose value is not, see ``Recoding``.
@@ -23,7 +23,7 @@ from kme_jax.table.constraints.lookup import Lookup
 from kme_jax.table.constraints.one_of import OneOf
 from kme_jax.table.constraints.order import Order
 from kme_jax.table.constraints.recoding import Recoding
-from kme_jax.table.constraints.total import Total
+from kme_jax.table.constraints.sum import Sum
 
 __all__ = [
     "Clause",
@@ -36,11 +36,11 @@ __all__ = [
     "OneOf",
     "Order",
     "Recoding",
-    "Total",
+    "Sum",
     "constraint_of",
 ]
 
-KINDS: dict[str, type[Constraint]] = {cls.kind: cls for cls in (Order, Total, Lookup, OneOf, Implies, Forbidden)}
+KINDS: dict[str, type[Constraint]] = {cls.kind: cls for cls in (Order, Sum, Lookup, OneOf, Implies, Forbidden)}
 
 
 def constraint_of(entry: Any, place: int) -> Constraint:

@@ -126,6 +126,26 @@ class Determination(abc.ABC):
         released = self.to_released(self.to_measured(codes, sources), sources)
         return np.any([ours != theirs for ours, theirs in zip(released, codes, strict=True)], axis=0)
 
+    def keeps(self, part: str, codes: Codes) -> bool:
+        """Whether a measured column has one of these codes after any row was released, if it had one before.
+
+        A value that leads beyond a bound may be changed. Clauses may only be about codes that are kept.
+
+        Args:
+          part: the name of one of ``measured``.
+          codes: of this column.
+        """
+        return True
+
+    def codes_of(self, name: str, codes: Codes) -> tuple[str, Codes] | None:
+        """Another column, and its codes that stand for codes of one of ``columns``. None if there is none.
+
+        Args:
+          name: of one of ``columns``.
+          codes: of this column.
+        """
+        return None
+
 
 class Constraint(abc.ABC):
     """A constraint between columns that every row of a release meets. It is public, as the schema is."""
@@ -210,6 +230,11 @@ def sets_of(columns: Sequence[Column], text: Any) -> dict[str, Codes]:
         if not codes.ranges:
             raise ValueError(f"condition {text!r}: no value of {name} meets it")
     return sets
+
+
+def step_of(column: Numeric) -> float | None:
+    """The distance of neighbouring values; None if all numbers within the bounds are values."""
+    return float(column.step or 1) if column.integer else column.step
 
 
 def numbers_of(column: Numeric | Datetime, codes: ColumnCodes) -> Float64[np.ndarray, "n"]:

@@ -40,6 +40,10 @@ class Calendar(Determination):
             )
         self.measured = tuple(parts)
 
+    def keeps(self, part, codes):
+        # The week may be changed, and then the rest stays.
+        return part != self.measured[0].name and self._times.num_values >= 7 * self._of_day
+
     def to_measured(self, codes, sources):
         missing = codes[0] == self._times.num_values
         days, time = np.divmod(self._times.first_unit + codes[0], self._of_day)

@@ -69,7 +69,7 @@ class Forbidden(Constraint):
     """No row meets all of some conditions: no man is pregnant.
 
     Attributes:
-      rows: conditions on measured columns, with "and" between them. In rows that break the constraint, the column that
+      when: conditions on measured columns, with "and" between them. In rows that break the constraint, the column that
         is named last gives way.
 
     Examples:
@@ -79,16 +79,16 @@ class Forbidden(Constraint):
     """
 
     kind = "forbidden"
-    rows: str
+    when: str
 
     def __post_init__(self):
-        _text(self.rows, "rows")
+        _text(self.when, "when")
 
     @property
     def text(self) -> str:
-        return f"never {self.rows}"
+        return f"never {self.when}"
 
     def clauses(self, columns):
-        sets = sets_of(columns, self.rows)
+        sets = sets_of(columns, self.when)
         last = list(sets)[-1]
         return [Clause(({name: codes for name, codes in sets.items() if name != last},), last, sets[last])]

@@ -11,7 +11,7 @@ import numpy as np
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.table.columns import MISSING, Categorical
-from kme_jax.table.constraints.base import ColumnCodes, Constraint, Determination, check_name, known
+from kme_jax.table.constraints.base import Codes, ColumnCodes, Constraint, Determination, check_name, known
 
 
 @short_repr
@@ -46,11 +46,16 @@ class Lookup(Constraint):
         check_name(self.determines, "determines")
         if self.column == self.determines:
             raise ValueError(f"column and determines are the same, {said(self.column)}")
-        pairs = self.values.items() if isinstance(self.values, Mapping) else self.values
-        try:
-            object.__setattr__(self, "values", tuple((str(key), value) for key, value in pairs))
-        except (TypeError, ValueError):
-            raise ValueError(f'values must be an object such as {{"1": "Bronx"}}, got {said(self.values)}') from None
+        pairs = tuple(self.values.items()) if isinstance(self.values, Mapping) else self.values
+        if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f'values must be an object such as {{"1": "Bronx"}}, got {said(self.values)}')
+        for key, value in pairs:
+            if not isinstance(key, str | int) or not isinstance(value, str | int | float | None):
+                raise ValueError(f"values: {said(key)} and {said(value)} must be texts or Python numbers")
+        names = [str(key) for key, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError("values: a value is there twice, once as a number and once as text")
+        object.__setattr__(self, "values", tuple((str(key), value) for key, value in pairs))
 
     @property
     def text(self) -> str:
@@ -84,6 +89,10 @@ class _Looked(Determination):
 
     def __init__(self, constraint: Lookup, values: ColumnCodes):
         self.columns, self.sources, self._values = (constraint.determines,), (constraint.column,), values
+
+    def codes_of(self, name, codes):
+        places = np.flatnonzero(codes.have(self._values)).tolist()
+        return self.sources[0], Codes.union([Codes(((place, place + 1),)) for place in places])
 
     def to_released(self, measured, sources):
         return (self._values[sources[0]],)

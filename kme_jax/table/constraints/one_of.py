@@ -81,5 +81,12 @@ class _Which(Determination):
         which: ColumnCodes = np.where(met.any(0), met.argmax(0), self._which.usual)
         return (which,)
 
+    def codes_of(self, name, codes):
+        place = self.columns.index(name)
+        value, which = self._chosen[place], Codes(((place, place + 1),))
+        chosen, not_chosen = (bool(codes.have(np.array([code]))[0]) for code in (value, 1 - value))
+        sets = [which] * chosen + [which.others(self._which.num_codes)] * not_chosen
+        return self._which.name, Codes.union(sets)
+
     def to_released(self, measured, sources):
         return [np.where(measured[0] == i, value, 1 - value) for i, value in enumerate(self._chosen)]

@@ -9,7 +9,15 @@ import numpy as np
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said
 from kme_jax.table.columns import Datetime, Numeric
-from kme_jax.table.constraints.base import Constraint, Determination, check_name, known, nearest_codes, numbers_of
+from kme_jax.table.constraints.base import (
+    Constraint,
+    Determination,
+    check_name,
+    known,
+    nearest_codes,
+    numbers_of,
+    step_of,
+)
 
 _ROUNDING = 1e-9  # of the largest gap
 _MANY_STEPS = 1000  # a gap with more steps than this has the scale "log"
@@ -21,14 +29,15 @@ class Order(Constraint):
     """The value of a column is at most that of another one: a trip begins before it ends.
 
     The gap between both is measured, instead of the larger column. So a release has durations as they are, at any time.
-    The private rows' repair: where the larger value is below the smaller one, it is set to the smaller one. Where the
-    smaller value is missing, the gap is that to the smaller column's lower bound.
+    Where the larger value of a private row is below the smaller one, it is set to the smaller one. Where the smaller
+    value is missing, there is no order, and the gap is that to the lower bound of the smaller column. Values without a
+    step are exact up to the grid of the gap.
 
     Attributes:
       smaller: name of a numeric or datetime column.
       larger: name of another column of the same kind, and of the same resolution. Its upper bound is not smaller.
-      largest_gap: a public bound of the gap, in the unit of the columns. Larger gaps are set to it. By default, the gap
-        is as large as the bounds allow.
+      largest_gap: a public bound of the gap, in the unit of the columns, such as minutes. Larger gaps are set to it. By
+        default, the gap is as large as the bounds allow.
       scale: of the gap, see ``Numeric``: "log" for gaps that are mostly small. By default it is "log" if there are more
         than 1000 different gaps.
 
@@ -67,49 +76,66 @@ class Order(Constraint):
         if isinstance(smaller, Datetime) and isinstance(larger, Datetime):
             if smaller.resolution != larger.resolution:
                 raise ValueError(f"{self.smaller} and {self.larger} need the same resolution")
-            lower, upper = smaller.first_unit, smaller.first_unit + smaller.num_values - 1
-            last, step, unit = larger.first_unit + larger.num_values - 1, 1.0, larger.resolution
-            integer, above = True, larger.first_unit - upper
+            bounds = [(c.first_unit, c.first_unit + c.num_values - 1) for c in (smaller, larger)]
+            step, integer, unit = 1.0, True, f"{larger.resolution}s"
         elif isinstance(smaller, Numeric) and isinstance(larger, Numeric):
-            lower, upper, last = smaller.lower, smaller.upper, larger.upper
-            step, unit, above = _common_step(smaller, larger), larger.unit, larger.lower - upper
-            integer = smaller.integer and larger.integer
+            bounds = [(c.lower, c.upper) for c in (smaller, larger)]
+            step, integer, unit = _common_step(smaller, larger), smaller.integer and larger.integer, larger.unit
         else:
             raise ValueError(f"{self.smaller} and {self.larger} must both be numeric, or both datetime columns")
+        (lower, upper), (least, last) = bounds
         if upper > last:
             raise ValueError(
                 f"the upper bound of {self.larger} is below that of {self.smaller}; a value of {self.smaller} could "
                 "have no place"
             )
-        first, end = max(0, min(above, last - lower)), last - lower
-        if self.largest_gap is not None:
-            end = min(end, self.largest_gap)
-            if step and end > first:
-                end = first + max(1, np.floor((end - first) / step + 1e-9)) * step
+        if smaller.nullable and (self.largest_gap is not None or least < lower):
+            raise ValueError(
+                f"{self.smaller} may be missing: then there is no largest_gap, and the lower bound of {self.larger} "
+                f"is not below that of {self.smaller}"
+            )
+        first, end = max(0, least - upper), last - lower
+        if self.largest_gap is not None and self.largest_gap < end:
+            end = self.largest_gap
+            if end < max(first, least - lower) or not first < end:
+                raise ValueError(
+                    f"largest_gap must be above {max(first, least - lower):g}, the gap between the lower bounds of "
+                    f"{self.smaller} and {self.larger}, or {first:g} between their nearest values"
+                )
+            if step and abs((end - first) / step - round((end - first) / step)) > _ROUNDING:
+                raise ValueError(f"largest_gap must be {first:g} and a number of steps of {step:g}, got {end:g}")
         if not first < end:
-            raise ValueError(f"largest_gap must be above {first:g}, the smallest gap that the bounds allow")
+            raise ValueError(f"{self.smaller} and {self.larger} have one value each: there is nothing to order")
         scale = self.scale or ("log" if step is None or (end - first) / step > _MANY_STEPS else "linear")
-        name = f"{self.larger} - {self.smaller}"
-        number = int if integer else float
         gap = Numeric(
-            name,
-            number(first),
-            number(end),
+            f"{self.larger} - {self.smaller}",
+            int(first) if integer else float(first),
+            int(end) if integer else float(end),
             integer=integer,
-            step=None if integer else step,
+            step=None if step is None or (integer and step == 1) else step,
             unit=unit,
             nullable=larger.nullable,
             scale=scale,
         )
-        return _Gap(self, smaller, larger, gap)
+        # Whether every gap is possible for every value of the smaller column, and is measured exactly.
+        is_free = step is not None and upper + end <= last and lower + first >= least
+        return _Gap(self, smaller, larger, gap, is_free)
 
 
 class _Gap(Determination):
     """See ``Order``."""
 
-    def __init__(self, constraint: Order, smaller: Numeric | Datetime, larger: Numeric | Datetime, gap: Numeric):
+    def __init__(
+        self,
+        constraint: Order,
+        smaller: Numeric | Datetime,
+        larger: Numeric | Datetime,
+        gap: Numeric,
+        is_free: bool,
+    ):
         self.columns, self.sources = (constraint.larger,), (constraint.smaller,)
         self.measured, self._smaller, self._larger, self._gap = (gap,), smaller, larger, gap
+        self._is_free = is_free
         if not (smaller.nullable or larger.nullable) and isinstance(larger, Numeric):
             self.addends = (constraint.smaller, gap.name)
 
@@ -121,25 +147,35 @@ class _Gap(Determination):
         return (nearest_codes(self._gap, numbers_of(self._larger, codes[0]) - self._starts(sources[0])),)
 
     def breaks(self, codes, sources):
-        gaps, room = numbers_of(self._larger, codes[0]) - self._starts(sources[0]), _ROUNDING * self._gap.upper
-        return (gaps < self._gap.lower - room) | (gaps > self._gap.upper + room)
+        gaps = numbers_of(self._larger, codes[0]) - self._starts(sources[0])
+        step = np.diff(numbers_of(self._larger, np.array([0, 1])))[0]  # a released value may be rounded by one
+        is_ordered = sources[0] != self._smaller.num_values
+        return (is_ordered & (gaps < 0)) | (gaps > self._gap.upper + step)
+
+    def keeps(self, part, codes):
+        size = self._gap.num_values
+        values = [(first, min(last, size)) for first, last in codes.ranges if first < size]
+        return self._is_free or values in ([], [(0, size)])
 
     def to_released(self, measured, sources):
         starts = self._starts(sources[0])
         ends = starts + numbers_of(self._gap, measured[0])
         found = nearest_codes(self._larger, ends)
-        # The grids of both columns may differ. The next value is not below the start: the upper bound is not.
+        # The grids of both columns may differ. The next value is not below the start: the last one is the upper bound.
         below = numbers_of(self._larger, found) < starts
-        return (np.where(below, found + 1, found),)
+        return (np.where(below, np.minimum(found + 1, self._larger.num_values - 1), found),)
 
 
 def _common_step(smaller: Numeric, larger: Numeric) -> float | None:
     """The step of a grid that has all gaps, or None if there is none that is known."""
-    if smaller.integer and larger.integer:
-        first, second = float(smaller.step or 1), float(larger.step or 1)
-    elif smaller.step is None or larger.step is None:
+    first, second = step_of(smaller), step_of(larger)
+    if first is None or second is None:
         return None
-    else:
-        first, second = smaller.step, larger.step
-    offset = (larger.lower - smaller.lower) / second
-    return second if first == second and abs(offset - round(offset)) < 1e-9 else (1.0 if smaller.integer else None)
+    step = min(first, second)
+    multiples = (
+        first / step,
+        second / step,
+        (larger.lower - smaller.lower) / step,
+        (larger.upper - smaller.lower) / step,
+    )
+    return step if all(abs(number - round(number)) < _ROUNDING * max(1, abs(number)) for number in multiples) else None

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Bool, Float32, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
@@ -21,6 +21,7 @@ from kme_jax.table.constraints.calendar import Calendar
 _MOST_CLAUSES = 60  # that exclude values of one column
 _MOST_COMBINATIONS = 100_000
 _NUM_DONORS = 24  # rows, of which the most similar one gives its value
+_MOST_AT_ONCE = 1 << 16  # rows that get values
 
 
 @short_repr
@@ -33,13 +34,15 @@ class Recoding:
       clauses: what is excluded, by the name of the measured column that gives way. A column that gives way for another
         one comes after it.
       determinations: of columns that follow from others. They come after those that they follow from.
-      measured: the columns that are measured, at most C.
+      measured: the columns that are measured.
+      by_constraint: for each constraint, what it excludes, and the determination of the columns that it determines.
     """
 
     columns: tuple[Column, ...]
     clauses: dict[str, list[Clause]]
     determinations: tuple[Determination, ...]
     measured: tuple[Column, ...]
+    by_constraint: tuple[tuple[list[Clause], Determination | None], ...]
 
     @classmethod
     def create(cls, columns: Sequence[Column], constraints: Sequence[Constraint]) -> Recoding:
@@ -52,12 +55,15 @@ class Recoding:
         found: dict[str, Determination] = {
             column.name: Calendar(column) for column in columns if isinstance(column, Datetime) and column.parts
         }
+        determinations: list[Determination | None] = []
         for label, constraint in _labelled(constraints):
             with _named(label):
-                determination = constraint.determination(by_name)
+                determinations.append(determination := constraint.determination(by_name))
                 if determination is None:
                     continue
                 for name in determination.columns:
+                    if isinstance(found.get(name), Calendar):
+                        raise ValueError(f"{name} has parts, so it cannot follow from others: leave parts out")
                     if name in found:
                         raise ValueError(f"{name} already follows from other columns")
                     found[name] = determination
@@ -65,15 +71,21 @@ class Recoding:
         first = {one.columns[0] for one in found.values()}  # in its place are those that are measured instead
         parts = [(c,) if c.name not in found else found[c.name].measured if c.name in first else () for c in columns]
         measured = tuple(itertools.chain(*parts))
+        for part in itertools.chain(*(one.measured for one in found.values())):
+            if part.name in by_name:
+                raise ValueError(f"constraints: {part.name} is the name of a column that is measured: rename yours")
         clauses: dict[str, list[Clause]] = {}
+        of_constraints: list[list[Clause]] = []
         for label, constraint in _labelled(constraints):
             with _named(label):
-                for clause in _clauses(constraint, columns, measured, found):
-                    clauses.setdefault(clause.column, []).append(clause)
+                of_constraints.append(_clauses(constraint, columns, measured, found))
+            for clause in of_constraints[-1]:
+                clauses.setdefault(clause.column, []).append(clause)
         sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
         in_order = {name: clauses[name] for name in _in_order(sources) if name in clauses}
-        determinations = tuple(dict.fromkeys(found[name] for name in order if name in found))
-        recoding = cls(tuple(columns), in_order, determinations, measured)
+        all_found = tuple(dict.fromkeys(found[name] for name in order if name in found))
+        by_constraint = tuple(zip(of_constraints, determinations, strict=True))
+        recoding = cls(tuple(columns), in_order, all_found, measured, by_constraint)
         for name in in_order:
             recoding._check(name)
         return recoding
@@ -91,6 +103,24 @@ class Recoding:
             if names is None:
                 return None
         return tuple(parts) or None
+
+    def codes_of(self, name: str, codes: Codes) -> tuple[str, Codes]:
+        """The measured column and its codes that stand for codes of a column, if it is measured or looked up.
+
+        Args:
+          name: of a released or a measured column.
+          codes: of this column.
+
+        Raises:
+          ValueError: the column follows from others in another way.
+        """
+        found = next((one for one in self.determinations if name in one.columns), None)
+        if found is None:
+            return name, codes
+        others = found.codes_of(name, codes)
+        if others is None:
+            raise ValueError(f"{name} follows from {shown(found.sources)}")
+        return self.codes_of(*others)
 
     def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
         """Codes of the measured columns, for those of the released ones. SENSITIVE if the rows are.
@@ -133,14 +163,18 @@ class Recoding:
 
     def broken(self, codes: Int[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
         """Whether each row breaks a constraint, [n]. SENSITIVE if the rows are."""
-        released, found = self._by_name(codes), np.zeros(len(codes), bool)
-        rows = self._measured(codes)
-        for name, group in self.clauses.items():
-            for clause in group:
-                found |= clause.applies(rows, len(codes)) & clause.excluded.have(rows[name])
-        for one in self.determinations:
-            sources = [released[name] for name in one.sources]
-            found |= one.breaks([released[name] for name in one.columns], sources)
+        return np.any(self.broken_by(codes), axis=0)
+
+    def broken_by(self, codes: Int[np.ndarray, "n d"]) -> Bool[np.ndarray, "constraints n"]:
+        """Whether each row breaks each constraint, [constraints, n]. SENSITIVE if the rows are."""
+        released, rows = self._by_name(codes), self._measured(codes)
+        found = np.zeros((len(self.by_constraint), len(codes)), bool)
+        for of_constraint, (clauses, one) in zip(found, self.by_constraint, strict=True):
+            for clause in clauses:
+                of_constraint |= clause.applies(rows, len(codes)) & clause.excluded.have(rows[clause.column])
+            if one is not None:
+                sources = [released[name] for name in one.sources]
+                of_constraint |= one.breaks([released[name] for name in one.columns], sources)
         return found
 
     def _measured(self, codes: Int[np.ndarray, "n d"]) -> dict[str, ColumnCodes]:
@@ -186,11 +220,10 @@ class Recoding:
         """Codes of a column, where those that are excluded are the nearest allowed ones. Each row by itself."""
         keys, allowed = self._allowed(name, group, rows, num_rows)
         repaired, column = np.array(rows[name]), self._of_name[name]
-        for key, codes in allowed.items():
-            places = np.flatnonzero(keys == key)
-            places = places[~codes.have(repaired[places])]
-            if len(places):
-                repaired[places] = _nearest_allowed(column, codes, repaired[places])
+        for key, places in _places(keys):
+            wrong = places[~allowed[key].have(repaired[places])]
+            if len(wrong):
+                repaired[wrong] = _nearest_allowed(column, allowed[key], repaired[wrong])
         return repaired
 
     def _replaced(
@@ -203,31 +236,33 @@ class Recoding:
     ) -> ColumnCodes:
         """Codes of a column, where those that are excluded are those of similar rows, see ``released_codes``."""
         keys, allowed = self._allowed(name, group, rows, len(all_codes))
-        replaced, scales = np.array(rows[name]), None
-        for key, codes in allowed.items():
-            places = np.flatnonzero(keys == key)
-            fits = codes.have(replaced[places])
+        replaced, values, scaled = np.array(rows[name]), rows[name], None
+        for key, places in _places(keys):
+            codes = allowed[key]
+            fits = codes.have(values[places])
             wrong, donors = places[~fits], places[fits]
             if not len(wrong):
                 continue
             if not len(donors):
-                replaced[wrong] = _nearest_allowed(self._of_name[name], codes, replaced[wrong])
+                replaced[wrong] = _nearest_allowed(self._of_name[name], codes, values[wrong])
                 continue
-            scales = self._scales(all_codes) if scales is None else scales
-            best = np.full(len(wrong), np.inf)
-            for _ in range(_NUM_DONORS):
-                candidates = donors[random.integers(0, len(donors), len(wrong))]
-                steps = np.abs(all_codes[wrong] - all_codes[candidates]) / scales
-                distance = np.minimum(steps, 1).sum(1)
-                closer = distance < best
-                best[closer] = distance[closer]
-                replaced[wrong[closer]] = rows[name][candidates[closer]]
+            scaled = self._scaled(all_codes) if scaled is None else scaled
+            for start in range(0, len(wrong), _MOST_AT_ONCE):
+                some = wrong[start : start + _MOST_AT_ONCE]
+                best, ours = np.full(len(some), np.inf, np.float32), scaled[some]
+                for _ in range(_NUM_DONORS):
+                    candidates = donors[random.integers(0, len(donors), len(some))]
+                    distance = np.minimum(np.abs(ours - scaled[candidates]), 1).sum(1)
+                    closer = distance < best
+                    best[closer] = distance[closer]
+                    replaced[some[closer]] = values[candidates[closer]]
         return replaced
 
-    def _scales(self, all_codes: Int64[np.ndarray, "n m"]) -> np.ndarray:
-        """How far apart the codes of each measured column are for rows that do not agree at all, [m]."""
+    def _scaled(self, all_codes: Int64[np.ndarray, "n m"]) -> Float32[np.ndarray, "n m"]:
+        """Codes of the measured columns, whose distances are 1 or more for rows that do not agree at all, [n, m]."""
         deviations = np.maximum(all_codes.std(axis=0), 1e-9)
-        return np.where([column.ordered for column in self.measured], deviations, 1e-9)
+        scales = np.where([column.ordered for column in self.measured], deviations, 1)
+        return np.ascontiguousarray(all_codes / scales, np.float32)
 
     def _check(self, name: str) -> None:
         """Refuses clauses that leave a column no value in some rows.
@@ -288,15 +323,32 @@ def _clauses(
       ValueError: it does not fit the columns, or is about a column that is not measured.
     """
     try:
-        return constraint.clauses(measured)
+        clauses = constraint.clauses(measured)
     except ValueError:
         names = {name for clause in constraint.clauses(columns) for name in (clause.column, *clause.sources)}
         for name in sorted(names & set(found)):
-            parts = [part.name for part in found[name].measured]
-            remedy = f"; it can be said of {shown(parts)}" if parts else ""
-            reason = f"{name} follows from {shown(found[name].sources or parts)}, so nothing else can be said of it"
-            raise ValueError(f"{reason}{remedy if found[name].sources else ''}") from None
+            others = found[name].sources or tuple(part.name for part in found[name].measured)
+            raise ValueError(f"{name} follows from {shown(others)}, so nothing else can be said of it") from None
         raise
+    for clause in clauses:
+        sets = [(clause.column, clause.excluded), *(pair for when in clause.when for pair in when.items())]
+        for one in found.values():
+            for part in one.measured:
+                if not all(one.keeps(part.name, codes) for name, codes in sets if name == part.name):
+                    raise ValueError(
+                        f"{part.name} may change at a bound of {shown(one.columns)}: no other constraint "
+                        "can be about it, except whether it is missing"
+                    )
+    return clauses
+
+
+def _places(keys: Int64[np.ndarray, "n"]) -> Iterator[tuple[int, Int64[np.ndarray, "places"]]]:
+    """Each different key with its places."""
+    order = np.argsort(keys, kind="stable")
+    if not len(keys):
+        return iter(())
+    different, starts = np.unique(keys[order], return_index=True)
+    return zip(different.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 def _nearest_allowed(column: Column, allowed: Codes, codes: ColumnCodes) -> ColumnCodes:

@@ -14,6 +14,7 @@ from kme_jax.table.constraints.base import (
     known,
     nearest_codes,
     numbers_of,
+    step_of,
 )
 
 _EXACT = 1e-6  # of a step
@@ -21,7 +22,7 @@ _EXACT = 1e-6  # of a step
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
-class Total(Constraint):
+class Sum(Constraint):
     """A column is the sum of others: fare and tip make the total.
 
     The parts are measured, and the total is not. So the total of private rows is not looked at: it is what the parts
@@ -33,9 +34,9 @@ class Total(Constraint):
 
     Examples:
       >>> from kme_jax import Numeric, Schema
-      >>> from kme_jax.table.constraints import Total
+      >>> from kme_jax.table.constraints import Sum
       >>> money = [Numeric(name, 0, most, step=0.01) for name, most in (("fare", 200), ("tip", 50), ("paid", 250))]
-      >>> Schema(money, constraints=[Total(("fare", "tip"), "paid")]).measured.names
+      >>> Schema(money, constraints=[Sum(("fare", "tip"), "paid")]).measured.names
       ('fare', 'tip')
     """
 
@@ -60,15 +61,15 @@ class Total(Constraint):
         for name, column in zip((*self.parts, self.total), (*parts, total), strict=True):
             if not isinstance(column, Numeric):
                 raise ValueError(f"{name} must be a numeric column, for a sum")
-            if _step(column) is None:
+            if step_of(column) is None:
                 raise ValueError(f"{name} needs a step, such as 0.01: a sum of other numbers is not exact")
-        return _Sum(self, *_checked(self, parts, total))
+        return _Added(self, *_checked(self, parts, total))
 
 
-def _checked(constraint: Total, parts: list[Column], total: Column) -> tuple[list[Numeric], Numeric]:
+def _checked(constraint: Sum, parts: list[Column], total: Column) -> tuple[list[Numeric], Numeric]:
     numbers, of_all = [part for part in parts if isinstance(part, Numeric)], total
     assert isinstance(of_all, Numeric)
-    step = _step(of_all)
+    step = step_of(of_all)
     assert step is not None
     lower, upper = sum(part.lower for part in numbers), sum(part.upper for part in numbers)
     if lower < of_all.lower - _EXACT * step or upper > of_all.upper + _EXACT * step:
@@ -76,7 +77,9 @@ def _checked(constraint: Total, parts: list[Column], total: Column) -> tuple[lis
             f"the parts sum to {lower:.15g} to {upper:.15g}, and {constraint.total} is from {of_all.lower:.15g} to "
             f"{of_all.upper:.15g}; take bounds that hold all sums"
         )
-    for name, distance in [(constraint.total, lower - of_all.lower)] + [(p.name, _step(p) or 0) for p in numbers]:
+    distances = [(constraint.total, lower - of_all.lower)]
+    distances += [(p.name, distance) for p in numbers for distance in (step_of(p) or 0, p.upper - p.lower)]
+    for name, distance in distances:
         if abs(distance / step - round(distance / step)) > _EXACT:
             raise ValueError(f"steps of {step:g} of {constraint.total} miss sums of its parts: see {name}")
     if any(part.nullable for part in numbers) and not of_all.nullable:
@@ -84,14 +87,10 @@ def _checked(constraint: Total, parts: list[Column], total: Column) -> tuple[lis
     return numbers, of_all
 
 
-def _step(column: Numeric) -> float | None:
-    return float(column.step or 1) if column.integer else column.step
+class _Added(Determination):
+    """See ``Sum``."""
 
-
-class _Sum(Determination):
-    """See ``Total``."""
-
-    def __init__(self, constraint: Total, parts: list[Numeric], total: Numeric):
+    def __init__(self, constraint: Sum, parts: list[Numeric], total: Numeric):
         self.columns, self.sources, self._parts, self._total = (constraint.total,), constraint.parts, parts, total
         if not any(part.nullable for part in parts):
             self.addends = constraint.parts
