@@ -26,7 +26,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.table.histogram import intervals_standing_out, project_to_simplex, standing_out
 from kme_jax.table.tilt import Moments, cell_scores
 
-_AT_BOUND = 3.5  # the smallest count of the first and of the last value that stands out, in units of σ
+_AT_BOUND = 2.75  # the smallest count of the first and of the last value that stands out, in units of σ
 # A tail is fitted to the outermost cells whose sum is so many times its noise.
 _CLEAR = 20.0
 _SHAPES = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)  # of generalised Pareto distributions
