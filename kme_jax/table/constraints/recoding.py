@@ -119,7 +119,7 @@ class Recoding:
             return name, codes
         others = found.codes_of(name, codes)
         if others is None:
-            raise ValueError(f"{name} follows from {shown(found.sources)}")
+            raise ValueError(f"{name} follows from {shown(found.sources or [part.name for part in found.measured])}")
         return self.codes_of(*others)
 
     def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
@@ -354,8 +354,11 @@ def _places(keys: Int64[np.ndarray, "n"]) -> Iterator[tuple[int, Int64[np.ndarra
 def _nearest_allowed(column: Column, allowed: Codes, codes: ColumnCodes) -> ColumnCodes:
     """The allowed codes that are nearest to codes, or to the column's usual value where codes have no order, [n].
 
-    They stand for missing cells only if no value is allowed.
+    They stand for missing cells only if no value is allowed. If nothing were allowed, which ``_check`` rules out, codes
+    would stay: no private row may raise an error.
     """
+    if not allowed.ranges:
+        return codes
     values = Codes(tuple((a, min(b, column.num_values)) for a, b in allowed.ranges if a < column.num_values))
     has_order = codes < (column.num_values if column.ordered else 0)
     return (values if values.ranges else allowed).nearest(np.where(has_order, codes, column.usual))
