@@ -19,9 +19,9 @@ from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
 
-SCHEMA_VERSION, _WITH_CONSTRAINTS = 1, 2  # the second one only if there are constraints
+SCHEMA_VERSION, WITH_CONSTRAINTS = 1, 2  # the second one only if there are constraints
 _MOST_ERRORS = 5  # columns that an error speaks of
-_FIELDS = ("schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
+_FIELDS = ("$schema", "schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
 
 
 @short_repr
@@ -276,7 +276,7 @@ class Schema:
         """The schema as plain JSON values."""
         constraints = {"constraints": [one.to_json() for one in self.constraints]} if self.constraints else {}
         return {
-            "schema_version": _WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION,
+            "schema_version": WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION,
             "filled_from_data": self.filled_from_data,
             "columns": [
                 *(column.to_json() for column in self.columns),
@@ -294,9 +294,9 @@ class Schema:
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
-        if type(version) is not int or not SCHEMA_VERSION <= version <= _WITH_CONSTRAINTS:
+        if type(version) is not int or not SCHEMA_VERSION <= version <= WITH_CONSTRAINTS:
             raise ValueError(
-                f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; it is {_WITH_CONSTRAINTS} if there are "
+                f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; it is {WITH_CONSTRAINTS} if there are "
                 "constraints; kme-jax schema drafts one"
             )
         unknown = sorted(document.keys() - set(_FIELDS))
@@ -318,8 +318,8 @@ class Schema:
         if not isinstance(listed, list):
             raise ValueError(f"constraints must be a list, got {said(listed)}")
         constraints = tuple(constraint_of(entry, i) for i, entry in enumerate(listed, 1))
-        if constraints and version < _WITH_CONSTRAINTS:
-            raise ValueError(f"schema_version must be {_WITH_CONSTRAINTS}, because there are constraints")
+        if constraints and version < WITH_CONSTRAINTS:
+            raise ValueError(f"schema_version must be {WITH_CONSTRAINTS}, because there are constraints")
         names = tuple(dropped_name(e, i) for i, e in dropped)
         return cls(tuple(columns), document.get("filled_from_data", False), names, constraints)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 
+from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_line, report_of
 
 SUMMARY = "Write a draft of a table's schema, for you to fill in."
@@ -34,10 +36,16 @@ true may stand without quotes.
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("file", help="A .csv or .parquet file.")
+    parser.add_argument("file", nargs="?", help="A .csv or .parquet file.")
     parser.add_argument("--output", required=True, metavar="FILE", help="A new .json file.")
     parser.add_argument(
         "--public", action="store_true", help="Fill the schema in from the rows. The file must NOT be private."
+    )
+    parser.add_argument(
+        "--json_schema",
+        action="store_true",
+        help="Write the JSON Schema of all schemas instead, without a file. Editors complete and check a schema whose "
+        'first line is "$schema": "FILE".',
     )
 
 
@@ -48,9 +56,18 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if an argument or a file is not valid.
       OSError: if a file cannot be read or written.
     """
-    from kme_jax.storage.files import check_new_file
+    from kme_jax.storage.files import check_new_file, new_file
 
     output = check_new_file(args.output, (".json",))
+    if args.json_schema == (args.file is not None) or (args.json_schema and args.public):
+        raise InputError("give either a file, for a draft of its schema, or --json_schema alone")
+    if args.json_schema:
+        from kme_jax.table.json_schema import json_schema
+
+        with new_file(output, (".json",)) as file:
+            file.write((json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n").encode())
+        print_line(f'wrote {output}: let "$schema" of a schema be the path of this file')
+        return
     from kme_jax.table.draft import draft_schema
     from kme_jax.table.schema import write_json
 
