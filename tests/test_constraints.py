@@ -181,6 +181,26 @@ def test_values_come_from_similar_rows():
     assert np.corrcoef(codes[works, 1], codes[works, 2])[0, 1] > 0.98
 
 
+def test_exchanges_keep_the_distribution():
+    """Values are exchanged between rows. So a column that gives way has the counts that it had, as far as possible."""
+    rng = np.random.default_rng(0)
+    child, age = rng.random(20_000) < 0.2, rng.integers(0, 60, 20_000)
+    school = np.where(rng.random(20_000) < 0.2, 0, rng.integers(1, 5, 20_000))
+    columns = [
+        Categorical("child", ("no", "yes")),
+        Numeric("age", 0, 59, integer=True),
+        Categorical("school", ("none", "a", "b", "c", "d")),
+    ]
+    drawn = np.stack([child, age, school], axis=1).astype(np.int64)
+    for both_ways, most in ((False, 0), (True, abs(int((school == 0).sum() - child.sum())))):
+        rule = Implies("child=yes", "school=none", both_ways=both_ways)
+        codes = Schema(columns, constraints=[rule]).released_codes(drawn, seed=1)
+        assert np.array_equal(codes[:, :2], drawn[:, :2])
+        changes = np.abs(np.bincount(codes[:, 2], minlength=5) - np.bincount(school, minlength=5)).sum() / 2
+        assert changes <= max(most, 40)
+        assert (codes[child, 2] == 0).all()
+
+
 def test_parts_of_times():
     day = Datetime("day", "2024-02-27", "2025-03-05", nullable=True, parts=True)
     schema = Schema([day])

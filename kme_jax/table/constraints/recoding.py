@@ -20,8 +20,10 @@ from kme_jax.table.constraints.calendar import Calendar
 
 _MOST_CLAUSES = 60  # that exclude values of one column
 _MOST_COMBINATIONS = 100_000
-_NUM_DONORS = 24  # rows, of which the most similar one gives its value
+_NUM_DONORS = 96  # rows, of which the most similar one gives its value
 _MOST_AT_ONCE = 1 << 16  # rows that get values
+_MOST_KEYS = 40  # combinations of clauses, between which values are exchanged
+_ROUNDS = 6  # of exchanges: a partner has one value to give
 
 
 @short_repr
@@ -142,9 +144,10 @@ class Recoding:
     def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
         """Codes of released columns that meet all constraints, for codes of the measured ones. Not for private rows.
 
-        In a row that has an excluded value, the column that gives way gets the value of another row, to which the same
-        clauses apply: of 24 random ones, the row that agrees in most columns. If there is none, it gets the nearest
-        value that is not excluded.
+        An excluded value is exchanged with that of another row, in which it is not excluded: of 96 random rows, the one
+        that agrees in most columns. So the column keeps its distribution. Where no row takes the value, the row gets
+        that of a similar row to which the same clauses apply. If there is none, it gets the nearest value that is not
+        excluded.
 
         Args:
           codes: of the measured columns, of synthetic rows.
@@ -236,26 +239,26 @@ class Recoding:
     ) -> ColumnCodes:
         """Codes of a column, where those that are excluded are those of similar rows, see ``released_codes``."""
         keys, allowed = self._allowed(name, group, rows, len(all_codes))
-        replaced, values, scaled = np.array(rows[name]), rows[name], None
-        for key, places in _places(keys):
-            codes = allowed[key]
-            fits = codes.have(values[places])
-            wrong, donors = places[~fits], places[fits]
-            if not len(wrong):
+        replaced = np.array(rows[name])
+        by_key = dict(_places(keys))
+        wrong = {key: places[~allowed[key].have(replaced[places])] for key, places in by_key.items()}
+        if not any(map(len, wrong.values())):
+            return replaced
+        scaled = self._scaled(all_codes)
+        if len(by_key) <= _MOST_KEYS:
+            for only_wrong in (True, False):
+                partners = wrong if only_wrong else by_key
+                for key, other in itertools.permutations(by_key, 2):
+                    _exchange(replaced, wrong[key], partners[other], (allowed[key], allowed[other]), scaled, random)
+        for key, places in by_key.items():
+            fits = allowed[key].have(replaced[places])
+            left, donors = places[~fits], places[fits]
+            if not len(left):
                 continue
             if not len(donors):
-                replaced[wrong] = _nearest_allowed(self._of_name[name], codes, values[wrong])
+                replaced[left] = _nearest_allowed(self._of_name[name], allowed[key], replaced[left])
                 continue
-            scaled = self._scaled(all_codes) if scaled is None else scaled
-            for start in range(0, len(wrong), _MOST_AT_ONCE):
-                some = wrong[start : start + _MOST_AT_ONCE]
-                best, ours = np.full(len(some), np.inf, np.float32), scaled[some]
-                for _ in range(_NUM_DONORS):
-                    candidates = donors[random.integers(0, len(donors), len(some))]
-                    distance = np.minimum(np.abs(ours - scaled[candidates]), 1).sum(1)
-                    closer = distance < best
-                    best[closer] = distance[closer]
-                    replaced[some[closer]] = values[candidates[closer]]
+            replaced[left] = replaced[_similar(left, donors, scaled, random)]
         return replaced
 
     def _scaled(self, all_codes: Int64[np.ndarray, "n m"]) -> Float32[np.ndarray, "n m"]:
@@ -349,6 +352,55 @@ def _places(keys: Int64[np.ndarray, "n"]) -> Iterator[tuple[int, Int64[np.ndarra
         return iter(())
     different, starts = np.unique(keys[order], return_index=True)
     return zip(different.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+def _similar(
+    places: Int64[np.ndarray, "k"],
+    donors: Int64[np.ndarray, "donors"],
+    scaled: Float32[np.ndarray, "n m"],
+    random: np.random.Generator,
+) -> Int64[np.ndarray, "k"]:
+    """For each place, that of random donors whose row agrees in most columns, [k]."""
+    found = np.empty(len(places), np.int64)
+    for start in range(0, len(places), _MOST_AT_ONCE):
+        ours = scaled[places[start : start + _MOST_AT_ONCE]]
+        best = np.full(len(ours), np.inf, np.float32)
+        for _ in range(_NUM_DONORS):
+            candidates = donors[random.integers(0, len(donors), len(ours))]
+            distance = np.minimum(np.abs(ours - scaled[candidates]), 1).sum(1)
+            closer = distance < best
+            best[closer] = distance[closer]
+            found[start : start + len(ours)][closer] = candidates[closer]
+    return found
+
+
+def _exchange(
+    values: ColumnCodes,
+    wrong: Int64[np.ndarray, "wrong"],
+    partners: Int64[np.ndarray, "partners"],
+    allowed: tuple[Codes, Codes],
+    scaled: Float32[np.ndarray, "n m"],
+    random: np.random.Generator,
+) -> None:
+    """Exchanges excluded values with those of similar rows, in place, where both values are allowed afterwards.
+
+    Args:
+      values: of all rows.
+      wrong: places of rows, some of which have excluded values.
+      partners: places of other rows.
+      allowed: for the rows that are wrong, and for the partners.
+      scaled: codes of all measured columns.
+      random: of the choice.
+    """
+    for _ in range(_ROUNDS):
+        ours = wrong[~allowed[0].have(values[wrong]) & allowed[1].have(values[wrong])]
+        theirs = partners[allowed[0].have(values[partners])]
+        if not len(ours) or not len(theirs):
+            return
+        ours = random.permutation(ours)[: len(theirs)]
+        found, first = np.unique(_similar(ours, theirs, scaled, random), return_index=True)  # each partner once
+        ours = ours[first]
+        values[ours], values[found] = values[found], values[ours]
 
 
 def _nearest_allowed(column: Column, allowed: Codes, codes: ColumnCodes) -> ColumnCodes:
