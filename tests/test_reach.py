@@ -1,10 +1,13 @@
 """Where a column has rows: tails end, and rows that are missing are found."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
 from kme_jax.feature_maps.table import Binning, Moment
-from kme_jax.table.reach import cells_with_rows
+from kme_jax.table.plan import Singles
+from kme_jax.table.reach import cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores
 
 NUM_ROWS, SIZE, NOISE = 20_000, 1000, 20.0
@@ -115,3 +118,18 @@ def test_no_noise_is_too_large_or_too_small():
         inside = cells_with_rows(*_noisy(counts, rng, noise=noise, sigma=sigma, missing=missing))
         assert inside.any()
         assert inside[size:].all()
+
+
+def test_a_count_at_a_bound_is_not_smoothed_away():
+    """One row in a hundred is at the upper bound, far from all others: its noisy count is known well enough."""
+    assert cells_alone(np.array([1, 0, 1, 1, 0, 1, 1], bool), 6).tolist() == [1, 0, 0, 0, 0, 1, 0]
+    rng = np.random.default_rng(7)
+    gains = np.where(rng.random(20_000) < 0.01, 9999, rng.integers(0, 800, 20_000))
+    table = pa.table({"gain": gains, "b": rng.choice(["x", "y"], 20_000)})
+    schema = Schema((Numeric("gain", 0, 9999, integer=True), Categorical("b", ("x", "y"))))
+    found = []
+    for seed in range(8):
+        measured = measure_table(table, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, seed=seed)
+        singles = Singles.read(measured.layout, measured.measured["single columns"])
+        found.append(singles.smoothed[0].sum(0)[-1])
+    assert np.mean(found) == pytest.approx((gains == 9999).sum(), rel=0.08)

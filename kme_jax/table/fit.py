@@ -42,6 +42,7 @@ from kme_jax.table.plan import (
     sigma,
     triple_counts,
 )
+from kme_jax.table.reach import cells_alone
 from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
@@ -394,6 +395,8 @@ def _leaves(
       cycles: numbers of codes after which the column may repeat a pattern.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
+    for cell in np.flatnonzero(cells_alone(inside, binning.num_values)) if binning.ordered else ():
+        estimate[:, cell] = project_to_simplex(counts[:, cell], max(float(sums[cell]), 1e-9))
     shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b

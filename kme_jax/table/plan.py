@@ -36,7 +36,7 @@ from kme_jax.feature_maps.table import COUNT_WEIGHT, MAX_CELLS, Binning, Block, 
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
-from kme_jax.table.reach import cells_with_rows
+from kme_jax.table.reach import cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
@@ -485,7 +485,9 @@ class Singles:
         inside = np.ones(len(sums), bool)
         if moments is not None:
             inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments)
-        estimate = np.where(inside, _along_values(binning, self.counts[a], self.sigmas[a]), -math.inf)
+        alone = cells_alone(inside, binning.num_values)
+        smoothed = np.where(alone, self.counts[a], _along_values(binning, self.counts[a], self.sigmas[a]))
+        estimate = np.where(inside, smoothed, -math.inf)
         of_classes = None
         if self.classes is None:
             estimate = project_to_simplex(estimate.reshape(-1), num_rows).reshape(estimate.shape)
@@ -493,7 +495,8 @@ class Singles:
             of_classes = class_sizes(self.classes, self.classes_sigma, num_rows)
             estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
         if self.totals is not None:  # sums over classes agree with the totals, nearly
-            target = np.where(inside, _along_values(binning, sums, self.sums_sigmas[a]), -math.inf)
+            target = np.where(alone, sums, _along_values(binning, sums, self.sums_sigmas[a]))
+            target = np.where(inside, target, -math.inf)
             target = project_to_simplex(target, num_rows)
             estimate = estimate + num_rows * EVENLY / estimate.size
             for _ in range(NUM_RAKES):

@@ -81,6 +81,17 @@ def cells_with_rows(
     return inside
 
 
+def cells_alone(inside: Bool[np.ndarray, "cells"], num_values: int) -> Bool[np.ndarray, "cells"]:
+    """Which of the cells that may have rows have no such neighbours, [cells]: bounds that many rows share.
+
+    Smoothing along values would take a part of their rows away.
+    """
+    values = np.pad(inside[:num_values], 1)
+    alone = np.zeros(len(inside), bool)
+    alone[:num_values] = values[1:-1] & ~values[:-2] & ~values[2:]
+    return alone
+
+
 def _margin(binning: Binning, first: int, last: int) -> tuple[int, int]:
     """The first and the last cell within the margin of the cells that stand out, as a range.
 
