@@ -289,8 +289,15 @@ class TestRelease:
             assert set(table["side"].to_pylist()) == {"west"}
             assert not PEOPLE.recoding.broken(PEOPLE.encode(table)).any()
         assert sum(weighted["weight"].to_pylist()) == pytest.approx(1)
+        sundays = released.sample(50, where="begin weekday=Sunday and end - begin>=10").to_pylist()
+        assert all(row["begin"].weekday() == 6 and (row["end"] - row["begin"]).seconds >= 600 for row in sundays)
         with pytest.raises(ValueError, match="there are no such rows"):
             released.sample(10, where="side=east and zone=b")
+
+    def test_measured_columns_are_counted(self):
+        times = [Datetime(f"d{i}", "2025-01-01", "2025-02-01", "hour", parts=True) for i in range(70)]
+        with pytest.raises(ValueError, match="at most 200 columns can be released and measured, got 210"):
+            measure_table(pa.table({c.name: [] for c in times}), Schema(times), budget=PrivacyBudget(1.0, 1e-5))
 
     def test_a_release_is_saved_and_shown(self, released, tmp_path, capsys):
         released.save(tmp_path / "release")

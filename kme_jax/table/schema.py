@@ -74,7 +74,7 @@ class Schema:
         if not is_list or not all(isinstance(one, Constraint) for one in constraints):
             raise ValueError('constraints: expected a list, such as [Order("begin", "end")]')
         object.__setattr__(self, "constraints", tuple(constraints))
-        self.measured  # noqa: B018 (refuses constraints that do not fit)
+        _ = self.measured  # refuses constraints that do not fit
 
     def _in_short(self) -> str:
         dropped = f", and {shown(self.dropped)} dropped" if self.dropped else ""
