@@ -1,11 +1,14 @@
 """Where a column has rows: tails end, and rows that are missing are found."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
 from kme_jax.feature_maps.table import Binning, Moment
+from kme_jax.table.measure import NAMES
 from kme_jax.table.plan import Singles
 from kme_jax.table.reach import cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores
@@ -133,3 +136,25 @@ def test_a_count_at_a_bound_is_not_smoothed_away():
         singles = Singles.read(measured.layout, measured.measured["single columns"])
         found.append(singles.smoothed[0].sum(0)[-1])
     assert np.mean(found) == pytest.approx((gains == 9999).sum(), rel=0.08)
+
+
+def test_rows_of_one_class_at_a_bound_are_found():
+    """The noise of the other class hides rows at a bound, if they are looked for in the sum of both alone."""
+    table = pa.table({"gain": np.zeros(NUM_ROWS, int), "rich": np.arange(NUM_ROWS) % 2})
+    schema = Schema((Numeric("gain", 0, SIZE - 1, integer=True), Categorical("rich", ("0", "1"))))
+    budget = PrivacyBudget(1.0, 1e-6)
+    measured = measure_table(table, schema, budget=budget, target="rich", seed=0, secure=False)
+    layout, noisy = measured.layout, measured.measured[NAMES[0]]
+    singles, rng = Singles.read(layout, noisy), np.random.default_rng(3)
+    found = np.zeros(2)
+    for _ in range(300):
+        truth = np.zeros((2, SIZE))
+        truth[1, -1] = 3.2 * singles.sums_sigmas[0]
+        counts = truth + singles.sigmas[0] * rng.normal(size=truth.shape)
+        totals = truth.sum(0) + singles.totals_sigmas[0] * rng.normal(size=SIZE)
+        shares = np.array([2 * singles.sigmas[0] ** 2, singles.totals_sigmas[0] ** 2]) ** -1.0
+        sums = np.average([counts.sum(0), totals], axis=0, weights=shares)
+        noisy = dataclasses.replace(singles, counts=[counts], totals=[totals], sums=[sums])
+        found += [sums[-1] > 2.75 * singles.sums_sigmas[0], noisy._at_bounds(0, SIZE)[1] > 2.75]
+        assert noisy._at_bounds(0, SIZE)[1] >= sums[-1] / singles.sums_sigmas[0]
+    assert found[1] > found[0] + 15

@@ -7,7 +7,8 @@ import pytest
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.table.columns import Categorical, Numeric
-from kme_jax.table.histogram import standing_out
+from kme_jax.table.fit import _shares_in_bin
+from kme_jax.table.histogram import project_to_simplex, standing_out
 from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments, cell_scores, tilted
@@ -175,3 +176,29 @@ def test_means_deviations_and_correlations_of_skewed_columns():
     np.testing.assert_allclose(mean[:2], 1, atol=0.04)
     np.testing.assert_allclose(mean[2:4], 1, atol=0.15)
     assert 0.8 < mean[4] < 1.1
+
+
+def test_moments_move_a_cell_alone_by_its_own_noise():
+    """Rows at a bound are far from the others. So moments would take most of what they miss from these rows."""
+    binning = Binning(400, ordered=True, missing=False, width=1)
+    counts, first = np.zeros(400), binning.first_codes()
+    counts[:40], counts[-1] = (NUM_ROWS - 200) / 40, 200
+    measured, _ = _measured(binning, counts, sigma=200.0, shift=np.asarray([-250.0, 0.0]))
+    alone = np.arange(400) == 399
+    without, own = (tilted(counts[None], first[:-1], first[1:], [measured], 40.0, cells)[0] for cells in (None, alone))
+    assert without[-1] < 0.85 * 200
+    assert without[-1] + 10 < own[-1] < 200
+
+
+def test_the_noise_of_a_bin_is_not_taken_from_a_bound():
+    """A bin has many noisy cells, and a bound that many rows share. The bound keeps its estimate if there is room."""
+    rng = np.random.default_rng(0)
+    estimate = np.append(np.maximum(0.002 + 0.01 * rng.normal(size=100), 0), 0.3)
+    alone = np.arange(101) == 100
+    shares = _shares_in_bin(estimate, alone)
+    np.testing.assert_allclose(shares.sum(), 1)
+    assert (shares >= 0).all()
+    assert shares[-1] == pytest.approx(0.3)
+    np.testing.assert_allclose(_shares_in_bin(5 * estimate, alone), project_to_simplex(5 * estimate, 1.0))
+    np.testing.assert_allclose(_shares_in_bin(estimate, ~alone & alone), project_to_simplex(estimate, 1.0))
+    np.testing.assert_allclose(_shares_in_bin(np.array([0.2]), np.array([True])), [1.0])

@@ -395,13 +395,14 @@ def _leaves(
       cycles: numbers of codes after which the column may repeat a pattern.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
-    for cell in np.flatnonzero(cells_alone(inside, binning.num_values)) if binning.ordered else ():
+    alone = cells_alone(inside, binning.num_values) & binning.ordered
+    for cell in np.flatnonzero(alone):
         estimate[:, cell] = project_to_simplex(counts[:, cell], max(float(sums[cell]), 1e-9))
     shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
         for t, mass in enumerate(masses[:, b]):
-            shares[t, cells] = project_to_simplex(estimate[t, cells] / max(mass, 1e-9), 1.0)
+            shares[t, cells] = _shares_in_bin(estimate[t, cells] / max(mass, 1e-9), alone[cells])
     for cycle in cycles:
         shares = _with_phases(binning, bins, shares, sums, sums_noise, masses, cycle)
     first = binning.first_codes()
@@ -432,6 +433,27 @@ def _leaves(
         np.concatenate(new_bins)[order],
         np.concatenate(new_shares, axis=1)[:, order],
     )
+
+
+def _shares_in_bin(
+    estimate: Float[np.ndarray, "cells"], alone: Bool[np.ndarray, "cells"]
+) -> Float[np.ndarray, "cells"]:
+    """Shares of the cells of a bin, [cells], with sum 1.
+
+    The noise of many cells makes their sum too large, and the projection then takes the same from each of them. It
+    would take it from a bound that many rows share as well, although its noise is that of one cell. So cells alone keep
+    their estimates as long as the others have room.
+
+    Args:
+      estimate: of the shares, before they are non-negative and have the sum 1.
+      alone: see ``reach.cells_alone``.
+    """
+    kept = np.where(alone, np.maximum(estimate, 0), 0.0)
+    rest = 1 - kept.sum()
+    if alone.all() or rest <= 0:
+        return project_to_simplex(estimate, 1.0)
+    kept[~alone] = project_to_simplex(estimate[~alone], rest)
+    return kept
 
 
 def _with_phases(
@@ -503,7 +525,7 @@ def synthesise(
         over_bounds = singles.moments[a]
         if over_bounds is not None:
             every = [over_bounds, *narrow_moments(layout, j, pairs)]
-            ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a])
+            ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a], singles.inside[a])
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
@@ -513,11 +535,17 @@ def synthesise(
 
 
 def _with_moments(
-    leaves: Leaves, masses: Float[np.ndarray, "classes bins"], measured: list[Moments], noise: float
+    leaves: Leaves,
+    masses: Float[np.ndarray, "classes bins"],
+    measured: list[Moments],
+    noise: float,
+    inside: Bool[np.ndarray, "cells"],
 ) -> tuple[Leaves, Float[np.ndarray, "classes bins"]]:
     """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``."""
+    binning = measured[0].binning
+    alone = cells_alone(inside, binning.num_values)[binning.cells(leaves.first)]
     counts = masses[:, leaves.bins] * leaves.shares
-    counts = tilted(counts, leaves.first, leaves.last, measured, noise)
+    counts = tilted(counts, leaves.first, leaves.last, measured, noise, alone)
     masses = dataclasses.replace(leaves, shares=counts).masses(masses.shape[1])
     shares = counts / np.maximum(masses, 1e-300)[:, leaves.bins]
     return dataclasses.replace(leaves, shares=shares), masses

@@ -484,7 +484,8 @@ class Singles:
         binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
         inside = np.ones(len(sums), bool)
         if moments is not None:
-            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments)
+            at_bounds = self._at_bounds(a, binning.num_values)
+            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments, at_bounds)
         alone = cells_alone(inside, binning.num_values)
         smoothed = np.where(alone, self.counts[a], _along_values(binning, self.counts[a], self.sigmas[a]))
         estimate = np.where(inside, smoothed, -math.inf)
@@ -505,8 +506,31 @@ class Singles:
                     estimate = estimate * (of_classes / np.maximum(estimate.sum(1), 1e-300))[:, None]
         if moments is not None:
             first = binning.first_codes()
-            estimate = tilted(estimate, first[:-1], first[1:], [moments], self.sums_sigmas[a])
+            estimate = tilted(estimate, first[:-1], first[1:], [moments], self.sums_sigmas[a], alone)
         return estimate, inside
+
+    def _at_bounds(self, a: int, num_values: int) -> Float[np.ndarray, "2"]:
+        """How far the first and the last value of a column stand out from noise, in σ, [2].
+
+        Often all rows at a bound are of one class. Then the other classes only add noise. So the count of each class
+        is taken together with that of all classes, too. One of T classes is chosen, so 2 log T is subtracted from the
+        square.
+
+        Args:
+          a: place of the column among all except ``Layout.split``.
+          num_values: the number of its cells that are values.
+        """
+        ends = [0, num_values - 1]
+        all_classes = self.sums[a][ends] / max(self.sums_sigmas[a], 1e-300)
+        if len(self.counts[a]) == 1 or self.sigmas[a] == 0:
+            return all_classes
+        along, squares = self.counts[a][:, ends] / self.sigmas[a] ** 2, self.sigmas[a] ** -2.0
+        if self.totals is not None:
+            along = along + self.totals[a][ends] / self.totals_sigmas[a] ** 2
+            squares += self.totals_sigmas[a] ** -2.0
+        of_class = along.max(0) / math.sqrt(squares)
+        chosen = np.sqrt(np.maximum(np.square(np.maximum(of_class, 0)) - 2 * math.log(len(along)), 0))
+        return np.maximum(all_classes, chosen)
 
 
 def class_sizes(counts: Float[np.ndarray, "classes"], noise: float, num_rows: int) -> Float[np.ndarray, "classes"]:

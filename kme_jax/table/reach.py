@@ -26,7 +26,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.table.histogram import intervals_standing_out, project_to_simplex, standing_out
 from kme_jax.table.tilt import Moments, cell_scores
 
-_AT_BOUND = 2.75  # the smallest count of the first and of the last value that stands out, in units of σ
+_AT_BOUND = 2.75  # how far the first and the last value stand out at least, in σ
 # A tail is fitted to the outermost cells whose sum is so many times its noise.
 _CLEAR = 20.0
 _SHAPES = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)  # of generalised Pareto distributions
@@ -46,7 +46,12 @@ _GROWTH = 1.5  # of the distances between places where parts begin and end
 
 
 def cells_with_rows(
-    binning: Binning, counts: Float[np.ndarray, "cells"], noise: float, num_rows: int, moments: Moments
+    binning: Binning,
+    counts: Float[np.ndarray, "cells"],
+    noise: float,
+    num_rows: int,
+    moments: Moments,
+    at_bounds: Float[np.ndarray, "2"] | None = None,
 ) -> Bool[np.ndarray, "cells"]:
     """Which cells of an ordered column may have rows, [cells]. All cells may if nothing stands out.
 
@@ -58,6 +63,7 @@ def cells_with_rows(
       noise: σ of ``counts``.
       num_rows: N.
       moments: noisy moments over all of the bounds.
+      at_bounds: how far the first and the last value stand out, in σ, [2]. None if their counts say all about it.
     """
     size = binning.num_values
     values, inside = counts[:size], np.ones(len(counts), bool)
@@ -65,7 +71,7 @@ def cells_with_rows(
         return inside
     first, last = standing_out(values, noise)
     inside[:size] = False
-    inside[[0, size - 1]] = values[[0, -1]] > _AT_BOUND * noise
+    inside[[0, size - 1]] = (values[[0, -1]] / noise if at_bounds is None else at_bounds) > _AT_BOUND
     start, stop = _margin(binning, first, last)
     low = max(start, size - _end_of_tail(values[::-1], size - first, noise))
     high = min(stop, _end_of_tail(values, last, noise))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.table import Binning, Moment
@@ -80,6 +80,7 @@ def tilted(
     last: Int[np.ndarray, "cells"],
     measured: Sequence[Moments],
     noise: float,
+    alone: Bool[np.ndarray, "cells"] | None = None,
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell, [T, cells], changed so that the column agrees with its noisy moments.
 
@@ -87,11 +88,11 @@ def tilted(
     minimise κ KL(q ‖ p) + Σ_i (Σ q f_i − m_i)² / (2 s_i²), where m and s are the noisy means and their σ, and the share
     of each class stays. Within a class they are q ∝ p exp(λ · f), with one λ for all classes. κ is the number of rows
     of which a sample would have the mean score as exactly as the occupied cells have it, with twice their noise,
-    because denoising adds bias. Let v be the variance of this noise in a cell. A cell with a larger share than κ v is
-    known better than such a sample would know it. So only κ v of it takes part, and the rest stays. The sum of the
-    counts of every class stays. Beyond the first and the last cell with rows, there are rows only if a moment
-    contradicts the histogram, and only between the codes where its score grows. Otherwise a single row that noise puts
-    far away, on a scale of many powers of ten, would outweigh all others.
+    because denoising adds bias. Cells alone were not smoothed, and have their own noise. Let v be the variance of this
+    noise in a cell. A cell with a larger share than κ v is known better than such a sample would know it. So only κ v
+    of it takes part, and the rest stays. The sum of the counts of every class stays. Beyond the first and the last cell
+    with rows, there are rows only if a moment contradicts the histogram, and only between the codes where its score
+    grows. Otherwise a single row that noise puts far away, on a scale of many powers of ten, would outweigh all others.
 
     Args:
       counts: non-negative estimates.
@@ -99,6 +100,7 @@ def tilted(
       last: the code after the last code of each cell.
       measured: noisy moments of this column, at least one.
       noise: σ of the count of a cell, all classes together.
+      alone: see ``reach.cells_alone``; None if no cell is alone.
     """
     total, binning, num_rows = counts.sum(), measured[0].binning, measured[0].num_rows
     features = np.concatenate([cell_scores(m.moment, 0, binning, first, last) for m in measured])
@@ -116,8 +118,9 @@ def tilted(
     counts = counts * (total / counts.sum())
     shares = counts.sum(0) / total
     centred = features[0] - features[0] @ shares
-    spread = (_BIASED * noise / num_rows) ** 2
-    by_cells = spread * float(np.sum(np.square(centred[occupied])))
+    errors = np.full(len(first), _BIASED * noise) if alone is None else noise * np.where(alone, 1.0, _BIASED)
+    spread = np.square(errors / num_rows)
+    by_cells = float(np.sum((spread * np.square(centred))[occupied]))
     strength = min(float(np.square(centred) @ shares) / max(by_cells, 1e-300), _STRONGEST)
     part = np.minimum(shares, strength * spread) / np.maximum(shares, 1e-300)
     moved, kept = counts / total * part, counts / total * (1 - part)
