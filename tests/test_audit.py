@@ -24,7 +24,7 @@ def _few_commands(pair, budget, num_releases, progress, attack=run.whole_command
 @pytest.mark.long
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
-    assert len(cells) == 24
+    assert len(cells) == 26
     for cell in cells:
         assert cell["violated"] == cell["should_be_violated"], cell
         if cell["mechanism"] in ("discrete Gaussian", "simulated Gaussian"):
@@ -33,6 +33,9 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
             assert cell["lower_bound"] > 0.75 * cell["claim"]  # of few runs, at random
     (whole,) = [cell for cell in cells if cell["mechanism"] == "release of a DataFrame"]
     assert whole["share_of_diameter"] == pytest.approx(1)
+    for name, share in (("release, one person more", 1), ("release, one person more, no cut (broken)", 8)):
+        (person,) = [cell for cell in cells if cell["mechanism"] == name]
+        assert person["share_of_diameter"] == pytest.approx(share, rel=1e-3)  # forty rows instead of five
     (one_more,) = [cell for cell in cells if cell["mechanism"] == "release, one row more"]
     assert 0.999 < one_more["share_of_diameter"] <= 1
     (cases,) = [cell for cell in cells if cell["mechanism"] == "codes of cells"]
@@ -45,7 +48,7 @@ def test_it_is_resumed_drawn_and_tabulated(result, tmp_path):
     audited, folder = result
     assert json.loads((folder / "audit.json").read_text()) == audited
     text = run.markdown(audited)
-    assert len(text.splitlines()) == 26
+    assert len(text.splitlines()) == 28
     assert plot.draw(folder / "audit.json", tmp_path / "audit.png").stat().st_size > 10_000
 
 

@@ -430,7 +430,7 @@ def test_a_figure(tmp_path, monkeypatch):
 
 NUM_NUMBERS = statements.StatementField(
     name="num_numbers",
-    since=6,
+    since=7,
     schema={"type": "integer", "minimum": 1, "description": "How many noisy numbers the release has."},
     value=lambda said, mechanisms: sum(m["feature_map"]["num_features"] for m in said["measurements"]),
     text=lambda value: f"The release has {value} noisy numbers.",
@@ -441,14 +441,14 @@ def test_a_field_of_the_statement(tmp_path, monkeypatch):
     points = np.random.default_rng(1).uniform(size=(60, 2))
     before = measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, folder=tmp_path / "before")
     monkeypatch.setattr(statements, "FIELDS", (NUM_NUMBERS,))
-    assert statements.schema()["required"] == [*statements.schema(5)["required"], "num_numbers"]
+    assert statements.schema()["required"] == [*statements.schema(6)["required"], "num_numbers"]
     after = measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, folder=tmp_path / "after")
-    assert after.statement == before.statement | {"statement_version": 6, "num_numbers": 5}
+    assert after.statement == before.statement | {"statement_version": 7, "num_numbers": 5}
     assert kme_jax.load(tmp_path / "after").statement == after.statement
     assert "The release has 5 noisy numbers.\n" in statements.describe(after.statement)
     assert "noisy numbers" not in statements.describe(before.statement)
     assert kme_jax.load(tmp_path / "before").statement == before.statement
-    for change in ({"num_numbers": 6}, {"num_numbers": "5"}, {"statement_version": 5}, {"statement_version": 7}):
+    for change in ({"num_numbers": 6}, {"num_numbers": "5"}, {"statement_version": 6}, {"statement_version": 8}):
         path = tmp_path / "after" / "privacy.json"
         path.write_text(json.dumps(after.statement | change))
         artifacts.seal(tmp_path / "after")
@@ -463,10 +463,10 @@ def test_folders_without_a_later_field_still_load(folder, tmp_path, monkeypatch)
     loaded.save(tmp_path / "again")
     said = json.loads((tmp_path / "again" / "privacy.json").read_text())
     assert kme_jax.load(tmp_path / "again").statement == loaded.statement
-    assert ("num_numbers" in said) == (said["statement_version"] == 6)
+    assert ("num_numbers" in said) == (said["statement_version"] == 7)
     shutil.copytree(folder, tmp_path / "copy")
     said = json.loads((folder / "privacy.json").read_text())
-    (tmp_path / "copy" / "privacy.json").write_text(json.dumps(said | {"statement_version": 6}))
+    (tmp_path / "copy" / "privacy.json").write_text(json.dumps(said | {"statement_version": 7}))
     artifacts.seal(tmp_path / "copy")
     with pytest.raises(ReleaseError, match=r"privacy\.json"):
         kme_jax.load(tmp_path / "copy")

@@ -67,7 +67,9 @@ def _quick_fits(monkeypatch):
 
 @pytest.mark.parametrize("relation", ["", "add", "ADD_REMOVE", None, 1, ["add_remove"]])
 def test_other_relations_are_refused(relation):
-    with pytest.raises(ValueError, match=r"^relation must be 'replace_one' or 'add_remove', got"):
+    with pytest.raises(
+        ValueError, match=r"^relation must be 'replace_one' or 'add_remove' or 'add_remove_person', got"
+    ):
         PrivacyBudget(1.0, 1e-5, relation)
 
 

@@ -254,6 +254,7 @@ class _Source(TableSource):
 
     def __init__(self, schema, num_rows):
         self.schema, self.num_rows, self._reader = schema, num_rows, None
+        self.person, self.max_rows, self.persons = None, 1, None
 
     def _codes(self):
         yield np.zeros((2, len(self.schema.columns)), np.int64)

@@ -7,7 +7,8 @@ import io
 import math
 import pathlib
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import pandas
@@ -117,18 +118,68 @@ def release_of_neighbours(
 ) -> dict[str, Any]:
     """Attacks ``measure_table`` of a table and of the same table with one row more, under add_remove.
 
+    ``broken`` has a tenth of the noise that the claim needs.
+    """
+    rows = {"x": [0] * _NUM_TABLE_ROWS + [100], "y": ["a"] * _NUM_TABLE_ROWS + ["b"]}
+    more = pa.table(rows)
+    rho = cast(float, Composition.planned(budget).rho)
+    used = PrivacyBudget(zcdp_epsilon(100 * rho, budget.delta), budget.delta, budget.relation) if broken else budget
+    return _attack_release(
+        [more.slice(0, _NUM_TABLE_ROWS), more], _PEOPLE, used, runs, progress, claim=math.sqrt(2 * rho)
+    )
+
+
+_VISITS = Schema(_PEOPLE.columns, dropped=("person",))
+_MOST_VISITS = 40
+
+
+def release_of_persons(budget: PrivacyBudget, runs: int, progress: Progress, *, broken: bool = False) -> dict[str, Any]:
+    """Attacks ``measure_table`` of visits of persons, and of the same visits with those of one person more.
+
+    This person has forty visits, and the budget is for fewer. ``broken`` leaves out the cut: each row has an id of its
+    own, so all forty are used.
+    """
+    of_person = [i for i in range(_NUM_TABLE_ROWS) for _ in range(1 + i % _MOST_VISITS)]
+    number = len(of_person)
+    ids = list(range(number + _MOST_VISITS)) if broken else [*of_person, *[_NUM_TABLE_ROWS] * _MOST_VISITS]
+    rows = {"person": ids, "x": [0] * number + [100] * _MOST_VISITS, "y": ["a"] * number + ["b"] * _MOST_VISITS}
+    more = pa.table(rows)
+    claim = math.sqrt(2 * cast(float, Composition.planned(budget).rho))
+    return _attack_release(
+        [more.slice(0, number), more], _VISITS, budget, runs, progress, claim=claim, person="person", broken=broken
+    )
+
+
+def _attack_release(
+    databases: Sequence[pa.Table],
+    schema: Schema,
+    budget: PrivacyBudget,
+    runs: int,
+    progress: Progress,
+    *,
+    claim: float,
+    person: str | None = None,
+    broken: bool = False,
+) -> dict[str, Any]:
+    """Attacks ``measure_table`` of two databases, of which the second one has more rows, all equal.
+
     The attacker sees all measurements: the noisy number of rows, and those whose maps depend on it. The best statistic
     is the sum, over measurements, of the projections of the noisy sums on the features of the added row, each divided
-    by the variance of its noise. ``broken`` has a tenth of the noise that the claim needs.
+    by the variance of its noise.
+
+    Args:
+      databases: the last row of the second one is an added row.
+      schema: of their columns.
+      budget: of the release.
+      runs: the number of runs for each database.
+      progress: is called with (work done, total work).
+      claim: μ of the claim.
+      person: the column with the ids of persons.
+      broken: whether the cut of the rows of persons is left out.
     """
-    runs, row = max(40, runs), {"x": [100], "y": ["b"]}
-    others = pa.table({"x": [0] * _NUM_TABLE_ROWS, "y": ["a"] * _NUM_TABLE_ROWS})
-    databases = [others, pa.concat_tables([others, pa.table(row)])]
-    code, done = _PEOPLE.encode(pa.table(row)).astype(np.float64), 0
-    spent = Composition.planned(budget)
-    used = (
-        PrivacyBudget(zcdp_epsilon(100 * spent.rho, budget.delta), budget.delta, budget.relation) if broken else budget
-    )
+    runs, done = max(40, runs), 0
+    code = schema.encode(databases[1].slice(databases[1].num_rows - 1)).astype(np.float64)
+    most = databases[1].num_rows - databases[0].num_rows if broken else budget.max_rows
 
     def statistic(measured):
         total = 0.0
@@ -142,18 +193,17 @@ def release_of_neighbours(
         nonlocal done
         values = []
         for _ in range(count):
-            values.append(statistic(measure_table(databases[which], _PEOPLE, budget=used)))
+            values.append(statistic(measure_table(databases[which], schema, budget=budget, person=person)))
             done += 1
             progress(done, 2 * (runs + max(20, runs // PILOT)))
         return np.asarray(values)
 
     bound = lower_bound(sample, runs, gaussian_mu)
     moved = sum(
-        (np.linalg.norm(noisy.feature_map.integers(1).sum(code, np.ones(1, bool))) * noisy.mechanism.grid) ** 2
+        (most * np.linalg.norm(noisy.feature_map.integers(1).sum(code, np.ones(1, bool))) * noisy.mechanism.grid) ** 2
         / noisy.mechanism.scale**2
-        for noisy in measure_table(databases[1], _PEOPLE, budget=used).measured.values()
+        for noisy in measure_table(databases[1], schema, budget=budget, person=person).measured.values()
     )
-    claim = math.sqrt(2 * spent.rho)
     return bound | {"measure": "mu", "claim": claim, "share_of_diameter": math.sqrt(moved) / claim}
 
 

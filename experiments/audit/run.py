@@ -17,14 +17,21 @@ from experiments.audit.mechanisms import (
     small_databases,
     unpaired_features,
 )
-from experiments.audit.releases import release_of_frames, release_of_neighbours, violations, whole_command
+from experiments.audit.releases import (
+    release_of_frames,
+    release_of_neighbours,
+    release_of_persons,
+    violations,
+    whole_command,
+)
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from kme_jax import PrivacyBudget
 from kme_jax._numerics.precision import Progress
-from kme_jax.privacy.budget import ADD_REMOVE
+from kme_jax.privacy.budget import ADD_REMOVE, ADD_REMOVE_PERSON
 
 _SMALL_EPSILON = 1.0
+_ROWS_OF_A_PERSON = 5
 
 Attack = Callable[[Progress], dict[str, Any]]
 """Attacks a mechanism: progress -> entries of a record."""
@@ -58,6 +65,10 @@ def attacks(config: AuditConfig) -> Iterator[tuple[str, str, float, bool, Attack
         one_more = partial(release_of_neighbours, PrivacyBudget(epsilon, config.delta, ADD_REMOVE), releases)
         yield "release, one row more", "table", epsilon, False, one_more
         yield "release, one row more, noise / 10 (broken)", "table", epsilon, True, partial(one_more, broken=True)
+        visits = PrivacyBudget(epsilon, config.delta, ADD_REMOVE_PERSON, _ROWS_OF_A_PERSON)
+        person = partial(release_of_persons, visits, releases)
+        yield "release, one person more", "table", epsilon, False, person
+        yield "release, one person more, no cut (broken)", "table", epsilon, True, partial(person, broken=True)
     drawn = partial(small_databases, _SMALL_EPSILON, runs // 4)  # a large ε would need more than e^ε runs
     yield "exponential mechanism", "subspace", _SMALL_EPSILON, False, drawn
     yield "exponential mechanism, 4 ε (broken)", "subspace", _SMALL_EPSILON, True, partial(drawn, factor=4.0)

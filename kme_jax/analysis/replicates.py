@@ -31,6 +31,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate, Estimates, check_level, number_of
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
+from kme_jax.privacy.statement import is_for_persons
 from kme_jax.table import balance
 from kme_jax.table.fit import synthesise
 from kme_jax.table.release import NAMES, TableRelease
@@ -166,6 +167,8 @@ def bootstrap(
     """
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected the release of a table, got a {type(release).__name__}")
+    if population:
+        check_population(release)
     number = check_integer("num_replicates", num_replicates, _LEAST_REPLICATES, _MOST_REPLICATES)
     seeds = np.random.SeedSequence(check_integer("seed", seed, 0, MAX_SEED)).spawn(number)
     report, measured, replicates = reporter(progress), [], []
@@ -179,6 +182,19 @@ def bootstrap(
         if report:
             report(done + 1, number)
     return Bootstrap(release, tuple(measured), tuple(replicates), population)
+
+
+def check_population(release: TableRelease) -> None:
+    """Refuses questions about the population if persons have several rows.
+
+    Raises:
+      ValueError: the release is for persons.
+    """
+    if is_for_persons(release.statement):
+        raise ValueError(
+            "population: rows of one person were not drawn independently of each other; leave it out, and ask about "
+            "the private rows"
+        )
 
 
 def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generator) -> pa.Table:

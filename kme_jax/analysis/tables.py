@@ -14,7 +14,7 @@ from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.replicates import Bootstrap, bootstrap
+from kme_jax.analysis.replicates import Bootstrap, bootstrap, check_population
 from kme_jax.analysis.sums import Answer, Sums
 from kme_jax.privacy.budget import REPLACE_ONE
 from kme_jax.privacy.statement import relation_of
@@ -37,6 +37,8 @@ def answers(
     """The answer to a question about the private rows of a table. See ``kme_jax.estimate``."""
     query = check_query(release, text, method)
     check_level(level)
+    if population:
+        check_population(release)
     if population and query.is_total:
         raise ValueError(f"query {text!r}: it is about the private rows; ask for a share or a mean of the population")
     if method == "direct":

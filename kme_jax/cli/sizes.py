@@ -23,19 +23,61 @@ def add_file_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--array", metavar="NAME", help="The array to read from a .npz file with more than one.")
 
 
-def budget(epsilon: float, delta: float, relation: str | None = None) -> kme_jax.PrivacyBudget:
+def add_person_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --person and --max_rows."""
+    parser.add_argument(
+        "--person",
+        metavar="COLUMN",
+        help="With --schema: the column with the ids of persons, for a guarantee that protects all rows of a person "
+        "together. The schema gives it the kind drop. Rows without an id are not used. Needs --max_rows.",
+    )
+    add_max_rows(parser, "With --person:")
+
+
+def check_persons(args: argparse.Namespace) -> None:
+    """Checks --person and --max_rows.
+
+    Raises:
+      InputError: one is given without the other, or the number is not positive.
+    """
+    if (args.person is None) != (args.max_rows is None):
+        raise InputError("--person and --max_rows go together: whose rows are cut, and to how many")
+    if args.max_rows is not None and args.max_rows < 1:
+        raise InputError(f"--max_rows must be at least 1, got {args.max_rows}")
+
+
+def add_max_rows(parser: argparse.ArgumentParser, condition: str) -> None:
+    """Adds --max_rows."""
+    parser.add_argument(
+        "--max_rows",
+        type=int,
+        metavar="K",
+        help=f"{condition} at most so many rows of each person are used, chosen by a rule that does not look at "
+        "values. Choose it from public knowledge. Noise is K times as large as for one row. The number of rows is then "
+        "private, and a noisy count replaces it.",
+    )
+
+
+def budget(
+    epsilon: float, delta: float, relation: str | None = None, max_rows: int | None = None
+) -> kme_jax.PrivacyBudget:
     """(ε, δ) for Gaussian noise.
 
     Args:
       epsilon: ε.
       delta: δ.
       relation: one of ``RELATIONS``; None for the first.
+      max_rows: the largest number of rows of one person, for a guarantee for persons; None for one for rows.
 
     Raises:
-      ValueError: if ε or δ is out of range.
-      InputError: if δ is 0.
+      ValueError: if a number is out of range.
+      InputError: if δ is 0, or there is a relation for rows and a guarantee for persons.
     """
-    checked = kme_jax.PrivacyBudget(epsilon, delta, cast(Any, relation or RELATIONS[0]))
+    if max_rows is not None and relation is not None:
+        raise InputError(f"--relation={relation} is about rows: leave it out, as --max_rows protects persons")
+    of_persons = None if max_rows is None else "add_remove_person"
+    most = 1 if max_rows is None else max_rows
+    checked = kme_jax.PrivacyBudget(epsilon, delta, cast(Any, of_persons or relation or RELATIONS[0]), most)
     if delta == 0:
         raise InputError("--delta must be above 0, because the noise is Gaussian. For example: 1e-9")
     return checked

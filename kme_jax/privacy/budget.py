@@ -13,22 +13,28 @@ from kme_jax._numerics.short_repr import in_short, short_repr
 # result has no information.
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-9, 1e6, 1e-300
 
-Relation = Literal["replace_one", "add_remove"]
+Relation = Literal["replace_one", "add_remove", "add_remove_person"]
 """Which databases are neighbours, see :class:`PrivacyBudget`."""
 
 REPLACE_ONE: Relation = "replace_one"
 ADD_REMOVE: Relation = "add_remove"
-RELATIONS: tuple[Relation, ...] = (REPLACE_ONE, ADD_REMOVE)
+ADD_REMOVE_PERSON: Relation = "add_remove_person"
+RELATIONS: tuple[Relation, ...] = (REPLACE_ONE, ADD_REMOVE, ADD_REMOVE_PERSON)
+"""Each one implies those before it, see :func:`steps_between`."""
+
+MOST_ROWS_OF_A_PERSON = 10_000
 
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """(ε, δ)-differential privacy, for one of two relations between neighbouring databases.
+    """(ε, δ)-differential privacy, for one of three relations between neighbouring databases.
 
     Under "replace_one", neighbours have the same, public number of rows N, and differ in one row ([B] definition 1).
     Under "add_remove", one database has one row more than the other. N is then private, and a noisy count replaces it.
-    The noise is smaller by up to √2 for counts. Only tables are released under this relation.
+    The noise is smaller by up to √2 for counts. Under "add_remove_person", one database has all rows of one person, and
+    the other one has none of them. At most ``max_rows`` rows of each person are used, and N is private. Only tables are
+    released under the last two relations.
 
     A guarantee for add_remove implies one for replace_one, with the ε of two rows of one person. The converse does not
     hold.
@@ -37,10 +43,13 @@ class PrivacyBudget:
       epsilon: ε, from 1e-9 to 1e6.
       delta: δ, at least 1e-300 and below 1, or 0. δ = 0 means pure ε-differential privacy, and needs the Laplace
         mechanism. A sensible δ is well below 1/N.
-      relation: "replace_one" or "add_remove".
+      relation: "replace_one", "add_remove" or "add_remove_person".
+      max_rows: k, the largest number of rows of one person; 1 unless the relation is add_remove_person. Noise is k
+        times as large as for k = 1.
 
     Raises:
-      ValueError: if ε or δ is out of range, or not a real number, such as a bool or text; or there is no such relation.
+      ValueError: if ε or δ is out of range, or not a real number, such as a bool or text; or there is no such relation;
+        or ``max_rows`` does not fit it.
 
     Examples:
       >>> from kme_jax import PrivacyBudget
@@ -51,9 +60,11 @@ class PrivacyBudget:
     epsilon: float
     delta: float
     relation: Relation = REPLACE_ONE
+    max_rows: int = 1
 
     def _in_short(self) -> str:
         relation = "" if self.relation == REPLACE_ONE else f", relation={in_short(self.relation)}"
+        relation += f", max_rows={self.max_rows}" if self.relation == ADD_REMOVE_PERSON else ""
         return f"epsilon={in_short(self.epsilon)}, delta={in_short(self.delta)}{relation}"
 
     def __post_init__(self):
@@ -72,8 +83,42 @@ class PrivacyBudget:
             raise ValueError(f"delta must be 0 or at least {MIN_DELTA:g}, got {delta}")
         if self.relation not in RELATIONS:
             raise ValueError(f"relation must be {' or '.join(map(repr, RELATIONS))}, got {_shown(self.relation)}")
+        most = check_integer("max_rows", self.max_rows, 1, MOST_ROWS_OF_A_PERSON)
+        if most > 1 and self.relation != ADD_REMOVE_PERSON:
+            raise ValueError(
+                f"max_rows is for the relation {ADD_REMOVE_PERSON!r}: the rows of each person are cut to it"
+            )
+        object.__setattr__(self, "max_rows", most)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta + 0.0)  # −0 becomes 0
+
+
+def steps_between(stronger: Relation, weaker: Relation) -> int:
+    """How many steps between neighbours of one relation lead from a database to a neighbour of another relation.
+
+    Formal guarantee: to replace a row is to remove one and to add one: 2 steps of add_remove. To add a row, or to
+    remove it, is to remove all rows of its person and to add them again, with or without this row: 2 steps of
+    add_remove_person. A mechanism with ρ for the first relation has at most the square of the number of steps times ρ
+    for the second one (group privacy, Bun & Steinke 2016, proposition 1.9).
+
+    Args:
+      stronger: the relation that the guarantee is for.
+      weaker: the relation that is asked for.
+
+    Raises:
+      ValueError: a guarantee for the first relation implies none for the second.
+    """
+    steps = RELATIONS.index(stronger) - RELATIONS.index(weaker)
+    if steps < 0:
+        raise ValueError(f"a release for {stronger} has no guarantee under {weaker}")
+    return 2**steps
+
+
+def unit_of(relation: Relation, max_rows: int) -> str:
+    """What a guarantee protects, in words."""
+    if relation != ADD_REMOVE_PERSON:
+        return "one row"
+    return f"one person, of whom at most {max_rows} row{'s are' if max_rows > 1 else ' is'} used"
 
 
 def check_number(name: str, value: Any) -> float:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
+from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, Relation, steps_between
 from kme_jax.privacy.calibration import discrete_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
@@ -86,19 +86,17 @@ class Entry:
     def under(self, relation: Relation) -> Entry:
         """The same release under a relation.
 
-        Formal guarantee: to replace a row is to remove one and to add one. So a release for add_remove has the ρ of a
-        group of two rows under replace_one: 2² ρ (Bun & Steinke 2016, proposition 1.9). τ is a property of the noise
-        alone. ε is that of this ρ and τ at δ. Its noise is Gaussian, and its sensitivity cannot fail, see
-        :meth:`Ledger.spend`.
+        Formal guarantee: the release has the ρ of a group under its own relation, see ``steps_between``. τ is a
+        property of the noise alone. ε is that of this ρ and τ at δ. Its noise is Gaussian, and its sensitivity cannot
+        fail, see :meth:`Ledger.spend`.
 
         Raises:
-          ValueError: if the release is for replace_one, and the relation is add_remove.
+          ValueError: if the release has no guarantee under the relation.
         """
-        if relation == self.relation:
+        steps = steps_between(self.relation, relation)
+        if steps == 1:
             return self
-        if relation == ADD_REMOVE:
-            raise ValueError("a release for replace_one has no guarantee under add_remove")
-        rho = 4 * self.rho
+        rho = steps**2 * self.rho
         epsilon = discrete_epsilon(rho, self.delta, self.discreteness)
         return dataclasses.replace(self, epsilon=epsilon, rho=rho, relation=relation)
 
@@ -117,8 +115,8 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
     private for δ′ = δ − the failure probabilities, see :func:`composed_epsilon`. All numbers are rounded up.
 
     Args:
-      spendings: the entries of the same rows, oldest first; at least one. If all of them are for add_remove, so is the
-        total. Otherwise the total is for replace_one, see :meth:`Entry.under`.
+      spendings: the entries of the same rows, oldest first; at least one. The total is for the last relation, in the
+        order of ``RELATIONS``, that the guarantees of all of them imply, see :meth:`Entry.under`.
 
     Returns:
       A dictionary of plain JSON values:
@@ -131,13 +129,13 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
       * "pure_epsilons": ε of each release with δ = 0.
       * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
         there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
-      * "relation": "add_remove", if the total is for this relation.
+      * "relation": of the total, unless it is replace_one.
       * "discreteness": Σ τ, if all releases have a τ.
 
     Raises:
       ValueError: if the total δ is 1 or more, which protects nobody.
     """
-    relation = ADD_REMOVE if all(s.relation == ADD_REMOVE for s in spendings) else REPLACE_ONE
+    relation = RELATIONS[min(RELATIONS.index(s.relation) for s in spendings)]
     spendings = [s.under(relation) for s in spendings]
     last = spendings[-1]
     rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
@@ -234,11 +232,11 @@ def check_total(
     if not isinstance(total, Mapping) or set(total) - set(_OPTIONAL) != set(_TOTAL_FIELDS):
         raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
     of_total = total.get("relation", REPLACE_ONE)
-    known = "relation" not in total or of_total == ADD_REMOVE
-    if not known or (relation == REPLACE_ONE and of_total != relation):
+    known = "relation" not in total or of_total in RELATIONS[1:]
+    if not known or RELATIONS.index(of_total) > RELATIONS.index(relation):
         raise ValueError("total: the relation does not follow from that of the statement")
     if relation != of_total and rho is not None and delta > 0:
-        rho = 4 * rho
+        rho = steps_between(relation, of_total) ** 2 * rho
         epsilon = discrete_epsilon(rho, delta, discreteness)
     releases, pure, at_delta = total["releases"], total["pure_epsilons"], total["at_delta"]
     if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
@@ -416,8 +414,8 @@ class Ledger:
             raise LedgerError("a ledger is for secure noise: simulated noise releases nothing")
         if mechanism.rho is None and mechanism.delta > 0:
             raise LedgerError("a ledger adds up ρ, but this mechanism has δ > 0 and states no ρ")
-        if mechanism.relation == ADD_REMOVE and (mechanism.rho is None or mechanism.failure_probability):
-            raise LedgerError("a ledger needs ρ and a certain sensitivity under add_remove")
+        if mechanism.relation != REPLACE_ONE and (mechanism.rho is None or mechanism.failure_probability):
+            raise LedgerError(f"a ledger needs ρ and a certain sensitivity under {mechanism.relation}")
         self.check(database, allow_repeat=allow_repeat)
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -520,7 +518,7 @@ def _entry(line: bytes) -> Entry | None:
         if only_mark_follows and isinstance(record, dict) and set(record) - set(_OPTIONAL) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
-            types_match &= "relation" not in record or record["relation"] == ADD_REMOVE
+            types_match &= "relation" not in record or record["relation"] in RELATIONS[1:]
             types_match &= isinstance(record.get("discreteness", 1.0), float)
             if types_match and all(0 <= number < _LARGEST for number in numbers):
                 entry = Entry(**record)

@@ -20,7 +20,15 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.privacy import secure as secure_noise
-from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, PrivacyBudget, Relation
+from kme_jax.privacy.budget import (
+    ADD_REMOVE_PERSON,
+    MOST_ROWS_OF_A_PERSON,
+    RELATIONS,
+    REPLACE_ONE,
+    PrivacyBudget,
+    Relation,
+    unit_of,
+)
 
 NOT_PRIVATE = "NOT PRIVATE: the noise was simulated. Do not publish this."
 
@@ -168,7 +176,7 @@ def noise_of(name: str) -> Noise:
     return _KINDS[name]
 
 
-@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness"))
+@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness", "max_rows"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -187,10 +195,11 @@ class Mechanism:
       rho: ρ of zero-concentrated differential privacy, for secure Gaussian noise.
       grid: the spacing of the released coordinates, for secure noise. They are its integer multiples.
       failure_probability: the share of δ that is reserved for a sensitivity that may fail, over public randomness.
-      relation: which databases are neighbours. Under add_remove, ``num_rows`` is a noisy count, or 1 for the
+      relation: which databases are neighbours. Unless it is replace_one, ``num_rows`` is a noisy count, or 1 for the
         measurement of this count.
       discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for other
         noise.
+      max_rows: k, the largest number of rows of one person, see ``PrivacyBudget``. The sensitivity is for k rows.
     """
 
     noise: str = dataclasses.field(metadata={"static": True})
@@ -207,6 +216,7 @@ class Mechanism:
     failure_probability: float = 0.0
     relation: Relation = dataclasses.field(default=REPLACE_ONE, metadata={"static": True})
     discreteness: float | None = None
+    max_rows: int = dataclasses.field(default=1, metadata={"static": True})
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -217,7 +227,7 @@ class Mechanism:
     def facts(self) -> list[tuple[str, str]]:
         """Names and values for people: the budget, the noise and N."""
         return [
-            ("privacy", f"ε = {self.epsilon:g}, δ = {self.delta:g} for one row"),
+            ("privacy", f"ε = {self.epsilon:g}, δ = {self.delta:g} for {unit_of(self.relation, self.max_rows)}"),
             ("noise", f"{'secure' if self.secure else 'simulated'}: {self.noise_source}"),
             ("private rows", f"N = {self.num_rows}" if self.relation == REPLACE_ONE else "private"),
         ]
@@ -231,6 +241,8 @@ class Mechanism:
         noise_of(self.noise)
         if self.relation not in RELATIONS:
             raise ValueError("there is no such relation")
+        if not 1 <= self.max_rows <= (MOST_ROWS_OF_A_PERSON if self.relation == ADD_REMOVE_PERSON else 1):
+            raise ValueError("the number of rows of one person does not fit the relation")
 
     @property
     def variance(self) -> float:
@@ -325,7 +337,8 @@ def proved_distance(integers: HasIntegers, delta: float, relation: Relation) -> 
 
     Formal guarantee: if one row is replaced, the sums differ by q(x) − q(x′), see :func:`proved_diameter`. If one row
     is added or removed, they differ by q(x) or −q(x), and ``norm_bound`` bounds its norm. It cannot fail, so it has all
-    of δ. It is a bound for the released integers if these are the sum itself (``is_of_rows``).
+    of δ. It is a bound for the released integers if these are the sum itself (``is_of_rows``). Under add_remove_person,
+    it is the bound for each row of the person, see :func:`proved_sensitivity`.
 
     Args:
       integers: q, or bounds that hold for several maps.
@@ -343,7 +356,7 @@ def proved_distance(integers: HasIntegers, delta: float, relation: Relation) -> 
 
 
 def proved_sensitivity(
-    kind: Noise, measured: HasDiameter, distance: float, num_features: int, *, integers: bool
+    kind: Noise, measured: HasDiameter, distance: float, num_features: int, *, integers: bool, max_rows: int = 1
 ) -> float:
     """The sensitivity of a sum of vectors in the norm of a kind of noise.
 
@@ -351,15 +364,21 @@ def proved_sensitivity(
     times that (Cauchy–Schwarz). The difference is that of the vectors of two rows, or the vector of one row. So
     ``l1_diameter``, which includes the zero vector, bounds its L1 norm, too.
 
+    Under add_remove_person, the sums differ by q(x_1) + … + q(x_j) or its negative, for the j ≤ k rows of one person
+    that are used. Which rows of a person are used depends on the rows of this person alone (``kme_jax.table.persons``).
+    So all other terms of the sums are equal, and by the triangle inequality the distance is at most k times that of
+    one row, in both norms. If all rows of the person are equal, it is k times as large.
+
     Args:
       kind: of noise.
       measured: ψ or q.
       distance: of the sums of neighbours in L2, see :func:`proved_diameter` and :func:`proved_distance`.
       num_features: F.
       integers: whether the vectors are of integers.
+      max_rows: k, the largest number of rows of one person.
     """
     sensitivity = kind.sensitivity(distance, num_features, integers=integers)
-    return min(sensitivity, measured.l1_diameter) if kind.norm == "L1" else sensitivity
+    return max_rows * (min(sensitivity, measured.l1_diameter) if kind.norm == "L1" else sensitivity)
 
 
 def check_diameter(diameter: str) -> None:

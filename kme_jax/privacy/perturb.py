@@ -204,7 +204,7 @@ def secure_mechanism(
     largest, delta = proved_distance(integer_map, budget.delta, budget.relation)
     kind = noise_of(noise or ("laplace" if delta == 0 else "gaussian"))
     size = integer_map.num_features
-    sensitivity = proved_sensitivity(kind, integer_map, largest, size, integers=True)
+    sensitivity = proved_sensitivity(kind, integer_map, largest, size, integers=True, max_rows=budget.max_rows)
     calibrated = kind.calibrate_securely(sensitivity, dataclasses.replace(budget, delta=delta), share, size, fine)
     if calibrated.rho is None and budget.delta > 0:
         raise ValueError(f"{kind.name} noise states no ρ, so it is for delta = 0 only, got {budget.delta}")
@@ -224,6 +224,7 @@ def secure_mechanism(
         failure_probability=integer_map.failure_probability if delta < budget.delta else 0.0,
         relation=budget.relation,
         discreteness=calibrated.discreteness,
+        max_rows=budget.max_rows,
     )
 
 
@@ -241,8 +242,9 @@ def perturb_securely(
     draw. A second call on the same rows is a second release.
 
     Formal guarantee: the integers of neighbours differ by at most Δ in L2 (see ``proved_distance``): the diameter if
-    one row is replaced, the largest norm of a row if one is added or removed. Under add_remove, N is private: the sum
-    is divided by a public number that replaces it (``IntegerEmbedding.with_public_count``). The discrete Gaussian of
+    one row is replaced, the largest norm of a row if one is added or removed, and k times that for a person with k
+    rows. Unless a row is replaced, N is private: the sum is divided by a public number that replaces it
+    (``IntegerEmbedding.with_public_count``). The discrete Gaussian of
     parameter σ is Δ²/(2σ²)-zero-concentrated differentially private in any dimension (Canonne, Kamath & Steinke 2020,
     theorem 14 and section 2), which implies (ε, δ) by ``zcdp_delta``. If it is fine, ``fine_rho`` is used, which needs
     less noise; δ is lowered by the probability that the diameter

@@ -15,22 +15,28 @@ from kme_jax._numerics import html
 from kme_jax._numerics.short_repr import in_full, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax._version import __version__
-from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, Relation
+from kme_jax.privacy.budget import ADD_REMOVE, ADD_REMOVE_PERSON, REPLACE_ONE, Relation, unit_of
 from kme_jax.privacy.calibration import discrete_epsilon, gaussian_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
-FIRST_VERSION, _LAST_FILE = 3, 5  # of statements that are read, and of JSON schemas in schemas/
-_FINE_NOISE = 5  # the first version with fine noise
-GROUPS = (1, 2, 5)  # rows of one person for which ε is stated
+FIRST_VERSION, _LAST_FILE = 3, 6  # of statements that are read, and of JSON schemas in schemas/
+_FINE_NOISE, _PERSONS = 5, 6  # the first versions with fine noise, and with persons
+GROUPS = (1, 2, 5)  # rows of one person, or persons, for which ε is stated
 
 _RELATIONS: dict[Relation, str] = {
     REPLACE_ONE: "replace one row; the number of rows is public",
     ADD_REMOVE: "add or remove one row; the number of rows is noisy",
+    ADD_REMOVE_PERSON: "add or remove all rows of one person; the number of rows is noisy",
 }
 _PUBLIC = {
     REPLACE_ONE: "the number of rows, the schema and the budget, which are public",
     ADD_REMOVE: "the schema and the budget, which are public",
+    ADD_REMOVE_PERSON: "the schema, the budget and the largest number of rows of one person, which are public",
+}
+_OF_TOTAL = {
+    ADD_REMOVE: " if one row is added or removed",
+    ADD_REMOVE_PERSON: " if all rows of one person are added or removed",
 }
 _NOT_COVERED = (
     "timing, memory use, logs and partial sums of the computation",
@@ -106,10 +112,12 @@ def as_version(statement: dict[str, Any], version: int) -> dict[str, Any]:
     """A statement of the newest version as one of an earlier version: without the fields that came later.
 
     Raises:
-      ValueError: if the noise is fine, which statements before version 5 did not know.
+      ValueError: if the noise is fine, or the guarantee is for persons, which the version does not know.
     """
     if version < _FINE_NOISE and statement["discreteness"] is not None:
         raise ValueError(f"statement_version: noise that is fine has at least version {_FINE_NOISE}")
+    if version < _PERSONS and statement["relation"] == _RELATIONS[ADD_REMOVE_PERSON]:
+        raise ValueError(f"statement_version: a guarantee for persons has at least version {_PERSONS}")
     return {name: statement[name] for name in schema(version)["properties"]} | {"statement_version": version}
 
 
@@ -120,10 +128,9 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def describe_total(total: Mapping[str, Any]) -> str:
-    """(ε, δ) of all releases of the same rows, rounded up, and its relation if that is add_remove. If the last release
-    has another δ, also ε at that δ."""
-    text = _describe_total(total)
-    return f"{text} if one row is added or removed" if total.get("relation") == ADD_REMOVE else text
+    """(ε, δ) of all releases of the same rows, rounded up, and its relation unless that is replace_one. If the last
+    release has another δ, also ε at that δ."""
+    return _describe_total(total) + _OF_TOTAL.get(total.get("relation", REPLACE_ONE), "")
 
 
 def _describe_total(total: Mapping[str, Any]) -> str:
@@ -137,7 +144,8 @@ def _describe_total(total: Mapping[str, Any]) -> str:
 
 
 def group_epsilon(mechanism: Mechanism | Composition, rows: int) -> float:
-    """ε, at the δ of the mechanism, for a person who has k rows: from k²ρ or kμ, or kε for Laplace noise."""
+    """ε, at the δ of the mechanism, for a person who has k rows, or for k persons: from k²ρ or kμ, or kε for Laplace
+    noise."""
     delta = mechanism.delta - mechanism.failure_probability
     if rows != 1 and mechanism.rho is not None:
         return discrete_epsilon(rows**2 * mechanism.rho, delta, mechanism.discreteness)
@@ -152,7 +160,7 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
     proof = feature_map.proof
     if mechanism.secure:
         proof += f", {feature_map.integers(mechanism.num_rows).proof}"
-    if mechanism.relation == ADD_REMOVE:
+    if mechanism.relation != REPLACE_ONE:
         proof = proof.replace(".diameter", ".norm_bound")
     noise = feature_map.cell_noise(mechanism.scale, mechanism.num_rows)
     return noise_statement(mechanism) | {
@@ -161,7 +169,7 @@ def measurement_statement(name: str, noisy: NoisyEmbedding) -> dict[str, Any]:
             "name": type(feature_map).__name__,
             "kernel": in_full(feature_map.kernel),
             "num_features": feature_map.num_features,
-            "diameter": mechanism.sensitivity * mechanism.num_rows,
+            "diameter": mechanism.sensitivity * mechanism.num_rows / mechanism.max_rows,
             "proof": proof,
         },
         "cell_noise": None if noise is None else list(noise),
@@ -235,9 +243,10 @@ def statement_of(
         "epsilon": combined.epsilon,
         "delta": combined.delta,
         "relation": _RELATIONS[mechanisms[-1].relation],
-        "unit": "one row",
+        "unit": unit_of(mechanisms[-1].relation, mechanisms[-1].max_rows),
+        "max_rows": mechanisms[-1].max_rows if mechanisms[-1].relation == ADD_REMOVE_PERSON else None,
         "num_rows": mechanisms[-1].num_rows,
-        "groups": [{"rows": k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
+        "groups": [{group_of(mechanisms[-1].relation): k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
         "rho": combined.rho,
         "discreteness": combined.discreteness,
         "measurements": measurements,
@@ -273,9 +282,19 @@ def relation_of(statement: Mapping[str, Any]) -> Relation:
     raise ValueError("relation: is not known")
 
 
+def group_of(relation: Relation) -> str:
+    """What the groups of a statement are counted in."""
+    return "persons" if relation == ADD_REMOVE_PERSON else "rows"
+
+
 def has_noisy_count(statement: Mapping[str, Any]) -> bool:
-    """Whether ``num_rows`` is a noisy count, because the relation is add_remove."""
-    return statement["relation"] == _RELATIONS[ADD_REMOVE]
+    """Whether ``num_rows`` is a noisy count, because rows, or persons, are added or removed."""
+    return statement["relation"] != _RELATIONS[REPLACE_ONE]
+
+
+def is_for_persons(statement: Mapping[str, Any]) -> bool:
+    """Whether the guarantee is for persons, of whom each may have several rows."""
+    return statement["relation"] == _RELATIONS[ADD_REMOVE_PERSON]
 
 
 def count_of(statement: Mapping[str, Any]) -> str:
@@ -286,7 +305,7 @@ def count_of(statement: Mapping[str, Any]) -> str:
 def budget_in_short(statement: dict[str, Any]) -> str:
     """ε, δ and N for one line, with the relation and the kind of noise, and a warning if it was simulated."""
     noise = "secure noise" if statement["private"] else "simulated noise"
-    relation = f"{ADD_REMOVE}, " * has_noisy_count(statement)
+    relation = f"{relation_of(statement)}, " * has_noisy_count(statement)
     numbers = f"ε={statement['epsilon']:g}, δ={statement['delta']:g}, N{'' if relation else '='}{count_of(statement)}"
     budget = f"{numbers}, {relation}{noise}"
     return "NOT PRIVATE, " * (not statement["private"]) + budget
@@ -321,9 +340,10 @@ def describe(statement: dict[str, Any]) -> str:
         lines = ["NOT PRIVATE: the noise was simulated. With secure noise of this size, the following would hold:"]
     else:
         lines = []
+    of_all = f", of {count_of(statement)} rows in all" if is_for_persons(statement) else f" of {count_of(statement)}"
     lines.append(
         f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for "
-        f"{printable(statement['unit'])} of {count_of(statement)} ({printable(statement['relation'])})."
+        f"{printable(statement['unit'])}{of_all} ({printable(statement['relation'])})."
     )
     for measurement in statement["measurements"]:
         cells = measurement["cell_noise"]
@@ -341,7 +361,9 @@ def describe(statement: dict[str, Any]) -> str:
         lines.append(
             f"The noise is like rounded continuous noise, up to a probability of {statement['discreteness']:.2g}."
         )
-    lines += [f"For a person with {g['rows']} rows ε is {rounded_up(g['epsilon'])}." for g in statement["groups"][1:]]
+    for group in statement["groups"][1:]:
+        of_whom = f"{group['persons']} persons" if "persons" in group else f"a person with {group['rows']} rows"
+        lines.append(f"For {of_whom} ε is {rounded_up(group['epsilon'])}.")
     if statement["total"] and statement["total"]["releases"] > 1:
         earlier = statement["total"]["releases"] - 1
         lines.append(

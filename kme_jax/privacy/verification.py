@@ -62,7 +62,8 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(all(0 < number < math.inf for number in numbers), "a number of the mechanism is not positive")
     require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
     require(m.delta == budget.delta, "δ does not follow from the budget")
-    require(m.relation == budget.relation, "the relation does not follow from the budget")
+    same = (m.relation, m.max_rows) == (budget.relation, budget.max_rows)
+    require(same, "the relation does not follow from the budget")
     discrete = m.grid is not None
     least = 2 if m.relation == REPLACE_ONE else 1
     require(not m.secure or (discrete and m.num_rows >= least), "the noise is marked as secure, but is not")
@@ -99,7 +100,9 @@ def check_sensitivity(mechanism: Mechanism, feature_map: FeatureMap) -> None:
     largest, delta = proved_distance(integers, m.delta, m.relation)
     check_follows("the grid", m.grid, 1 / (integers.units * m.num_rows))
     kind = noise_of(m.noise)
-    sensitivity = proved_sensitivity(kind, integers, largest, feature_map.num_features, integers=True)
+    sensitivity = proved_sensitivity(
+        kind, integers, largest, feature_map.num_features, integers=True, max_rows=m.max_rows
+    )
     check_follows("the sensitivity", m.sensitivity, sensitivity * m.grid)
     failure = integers.failure_probability if delta < m.delta else 0.0
     require(m.failure_probability == failure, "the failure probability does not follow from the feature map")
@@ -134,7 +137,7 @@ def check_coordinates(noisy: NoisyEmbedding) -> None:
     """
     mechanism, coordinates = noisy.mechanism, noisy.coordinates
     check_array(coordinates, "coordinates", "f", (noisy.feature_map.num_features,))
-    # Under add_remove, the sum is divided by a noisy count, which may be much smaller than N.
+    # If N is private, the sum is divided by a noisy count, which may be much smaller than N.
     most_rows = 1 if mechanism.relation == REPLACE_ONE else _MAX_ROWS
     most = most_rows * noisy.feature_map.norm_bound + _MAX_NOISE * mechanism.scale
     require(float(np.abs(coordinates).max()) <= most, "a coordinate is larger than features and noise can be")
@@ -193,7 +196,7 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     expected = Composition.of(mechanisms, PrivacyBudget(c.epsilon, c.delta), tolerance=TOLERANCE)
     for name in ("rho", "mu", "discreteness"):
         check_follows(name, getattr(c, name), getattr(expected, name))
-    for name in ("relation", "secure", "failure_probability"):
+    for name in ("relation", "max_rows", "secure", "failure_probability"):
         equal = getattr(c, name) == getattr(expected, name)
         require(equal, "the composition does not follow from the mechanisms")
     delta = c.delta - c.failure_probability

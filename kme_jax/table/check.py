@@ -94,6 +94,21 @@ def check_constraints(source: TableSource) -> dict[str, int]:
     return dict(zip((one.text for one in constraints), counts.tolist(), strict=True))
 
 
+def describe_persons(source: TableSource) -> str:
+    """How many rows of persons are used, as text. SENSITIVE.
+
+    Args:
+      source: the private table, opened with persons.
+    """
+    persons = source.persons
+    if persons is None:
+        return ""
+    lines = [f"{source.num_read} rows of {persons.num_persons} persons; {source.num_rows} are used"]
+    if persons.num_without:
+        lines.append(f"{persons.num_without} rows have no id, and are not used")
+    return "\n".join(lines)
+
+
 def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int] | None = None) -> str:
     """The counts as text. SENSITIVE.
 

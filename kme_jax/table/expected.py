@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -107,7 +106,7 @@ def expected_errors(
     check_budget(budget)
     if budget.relation == REPLACE_ONE:
         check_num_rows(num_rows, budget)
-    rho = plans.comparable_rho(cast(float, Composition.planned(budget).rho), budget.relation)
+    rho = plans.comparable_rho(Composition.planned(budget))
     layout = plans.Layout.create(*binnings_and_target(schema, target), num_rows, rho, budget.relation)
     shares = plans.shares_of_all(layout, budget.relation)
     singles = plans.Singles.read(

@@ -8,7 +8,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +21,14 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
-from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_budget, check_integer, check_num_rows
+from kme_jax.privacy.budget import (
+    ADD_REMOVE_PERSON,
+    REPLACE_ONE,
+    PrivacyBudget,
+    check_budget,
+    check_integer,
+    check_num_rows,
+)
 from kme_jax.privacy.calibration import takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
@@ -116,6 +123,7 @@ def measure_table(
     *,
     budget: PrivacyBudget,
     target: str | None = None,
+    person: str | None = None,
     spending: Spending | None = None,
     folder: str | os.PathLike | None = None,
     secure: bool = True,
@@ -124,19 +132,24 @@ def measure_table(
 ) -> TableMeasurement:
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
-    Formal guarantee: (ε, δ)-differential privacy for one row. Rows enter through ``integer_embedding_of_batches``
-    alone, as category codes. The code of a cell depends on this cell and the schema alone (``Schema.encode``). Each
-    measurement has discrete Gaussian noise for the proved sensitivity of ``TableIntegers``, see ``perturb_securely``.
-    Bins, pairs and cells of the second and third measurements are functions of the schema, N, the budget and noisy
-    counts (``kme_jax.table.plan``). So the measurements compose: their ρ adds up, in public shares, see
-    ``Composition``. The ledger is written, with all of the budget, before noise is drawn. No error depends on the
-    content of a cell.
+    Formal guarantee: (ε, δ)-differential privacy for one row, or for one person. Rows enter through
+    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
+    alone (``Schema.encode``). Each measurement has discrete Gaussian noise for the proved sensitivity of
+    ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
+    functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
+    ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget, before noise is
+    drawn. No error depends on the content of a cell.
 
     If the relation of the budget is replace_one, N is public. If it is add_remove, N is private. Another measurement
     comes first: the sum of a feature that is 1 for every row, so its sensitivity is 1. It has 2 % of ρ. Its noisy count
     replaces N in every plan, every divisor and every result. Whatever its value, nothing fails: it is limited to the
     range from 2 to a billion, and integers have room for a billion rows (``plan.largest_maps``). There may be no rows.
     Tables of more than a billion rows are refused: the guarantee is for tables up to this size.
+
+    If the relation is add_remove_person, N is private, too, and at most k rows of each person are used
+    (``kme_jax.table.persons``). Which rows of a person are used depends on this person alone. So all sums of neighbours
+    differ by those of at most k rows, and every sensitivity, also that of the count, is k times as large
+    (``proved_sensitivity``). All else is as for add_remove.
 
     Args:
       source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times, or four times if
@@ -147,6 +160,8 @@ def measure_table(
       target: the name of the column that the other columns are meant to predict, if there is one. If it has few values
         (three, or as many as the noise allows), all marginals are split by it. Otherwise all pairs with it are
         measured in the third measurement.
+      person: the name of the column with the ids of persons, for a budget under add_remove_person, and only for that.
+        The schema drops this column.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
@@ -177,9 +192,7 @@ def measure_table(
         )
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
-    source = source if isinstance(source, TableSource) else open_table(source, schema)
-    if source.schema != schema:
-        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
+    source = _opened(source, schema, budget, person)
     session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
     if session.rows_are_public:
         source.check_size()
@@ -189,7 +202,7 @@ def measure_table(
     # A noisy count is not known yet. It decides whether marginals are split by the target, and the number of cells.
     possible = [(source.num_rows, _layout(schema, target, source.num_rows, planned))]
     if not session.rows_are_public:
-        rho = plans.comparable_rho(cast(float, planned.rho), planned.relation)
+        rho = plans.comparable_rho(planned)
         possible = plans.Layout.possible(*binnings_and_target(schema, target), rho, planned.relation)
     for num_rows, layout in possible:
         shares = plans.shares_of_all(layout, budget.relation)
@@ -209,9 +222,31 @@ def measure_table(
         return _measure_table(session, first, planned, target, total, folder)
 
 
+def _opened(source: Any, schema: Schema, budget: PrivacyBudget, person: str | None) -> TableSource:
+    """The source, opened for a budget.
+
+    Raises:
+      ValueError: as :func:`measure_table`, or persons are named and the budget is for rows, or the other way round.
+    """
+    check_budget(budget)
+    for_persons = budget.relation == ADD_REMOVE_PERSON
+    if not isinstance(source, TableSource):
+        if for_persons and person is None:
+            raise ValueError(f"person: name the column with the ids of persons, as the relation is {budget.relation}")
+        if person is not None and not for_persons:
+            raise ValueError(f"person: the budget is for rows; its relation must be {ADD_REMOVE_PERSON!r}")
+        return open_table(source, schema, person=person, max_rows=budget.max_rows)
+    if source.schema != schema:
+        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
+    same_person = source.person == person or (person is None and for_persons)
+    if not same_person or (source.person is not None) != for_persons or source.max_rows != budget.max_rows:
+        raise ValueError("source: it was opened for other persons, or another max_rows, than those of the budget")
+    return source
+
+
 def _layout(schema: Schema, target: str | None, num_rows: int, planned: Composition) -> plans.Layout:
     """The layout for N rows, or for a noisy count of them."""
-    rho = plans.comparable_rho(cast(float, planned.rho), planned.relation)
+    rho = plans.comparable_rho(planned)
     return plans.Layout.create(*binnings_and_target(schema, target), num_rows, rho, planned.relation)
 
 
@@ -282,7 +317,7 @@ def _measure_table(
         measured[COUNT] = session.perturb(_COUNT, first, plans.COUNT_SHARE)
         num_rows = plans.noisy_count(measured[COUNT])
     layout = _layout(schema, target, num_rows, planned)
-    shares, rho = plans.shares(layout), plans.comparable_rho(cast(float, planned.rho), budget.relation)
+    shares, rho = plans.shares(layout), plans.comparable_rho(planned)
     shares_of_all = plans.shares_of_all(layout, budget.relation)
     if not session.rows_are_public:
         first = session.sum(0, plans.singles_map(layout), num_rows)
@@ -315,6 +350,7 @@ def release_table(
     *,
     budget: PrivacyBudget,
     target: str | None = None,
+    person: str | None = None,
     spending: Spending | None = None,
     num_rows: int | None = None,
     secure: bool = True,
@@ -328,6 +364,7 @@ def release_table(
       schema: of its columns.
       budget: (ε, δ) and the relation, as for :func:`measure_table`.
       target: the name of the column that the other columns are meant to predict, as for :func:`measure_table`.
+      person: the name of the column with the ids of persons, as for :func:`measure_table`.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       num_rows: number of rows of the synthetic table; None for N, or its noisy count.
       secure: whether noise is secure.
@@ -350,8 +387,7 @@ def release_table(
       >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
       True
     """
-    check_budget(budget)
-    source = source if isinstance(source, TableSource) else open_table(source, schema)
+    source = _opened(source, schema, budget, person)
     if budget.relation == REPLACE_ONE:
         source.check_size()
     if num_rows is not None or budget.relation == REPLACE_ONE:
@@ -361,6 +397,7 @@ def release_table(
         schema,
         budget=budget,
         target=target,
+        person=person,
         spending=spending,
         secure=secure,
         seed=seed,

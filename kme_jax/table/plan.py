@@ -24,7 +24,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Real
@@ -34,6 +34,7 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, MAX_CELLS, Binning, Block, Moment, TableMap
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
 from kme_jax.table.reach import cells_alone, cells_with_rows
@@ -288,9 +289,13 @@ def shares(layout: Layout) -> tuple[float, float, float]:
     return (0.9, 0.0, 0.1) if any(layout.binnings[j].width > 1 for j in layout.columns) else (1.0, 0.0, 0.0)
 
 
-def comparable_rho(rho: float, relation: Relation) -> float:
-    """ρ under replace_one with which the noise of counts is as large as with this ρ under a relation."""
-    return rho if relation == REPLACE_ONE else 2 * (1 - COUNT_SHARE) * rho
+def comparable_rho(planned: Composition) -> float:
+    """ρ under replace_one with which the noise of counts is as large as in this composition.
+
+    For a person with k rows, noise is k times as large as for one row, and ρ is as the square of its inverse.
+    """
+    rho = cast(float, planned.rho)
+    return rho if planned.relation == REPLACE_ONE else 2 * (1 - COUNT_SHARE) * rho / planned.max_rows**2
 
 
 def shares_of_all(layout: Layout, relation: Relation) -> tuple[float, float, float]:

@@ -21,10 +21,13 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
+from kme_jax._numerics.text import shown
+from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS
 from kme_jax.table.formats.base import Reader
 from kme_jax.table.formats.memory import MemoryReader, table_of_frame
+from kme_jax.table.persons import Persons, find_persons
 from kme_jax.table.schema import Schema, check_schema
 
 
@@ -58,23 +61,47 @@ class TableSource:
 
     Attributes:
       schema: of its columns.
-      num_rows: N. SENSITIVE if the table is released under add_remove.
+      num_rows: N, the number of rows that are used. SENSITIVE unless the table is released under replace_one.
+      person: the name of the column with the ids of persons; None if every row is used.
+      max_rows: the largest number of rows of a person that are used, see ``kme_jax.table.persons``.
+      num_read: the number of all rows. SENSITIVE as ``num_rows``.
+      persons: the persons, and which rows are used; None if every row is used. SENSITIVE.
     """
 
     schema: Schema
     num_rows: int
+    person: str | None
+    max_rows: int
+    num_read: int
+    persons: Persons | None
 
-    def __init__(self, reader: Reader, schema: Schema):
+    def __init__(self, reader: Reader, schema: Schema, person: str | None = None, max_rows: int = 1):
+        if person is not None and person in schema.names:
+            raise FileError(
+                f"{reader.label}: {shown([person])} is released; give it the kind drop, to use it as person"
+            )
+        if person is not None and person not in reader.fields.names:
+            raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
         try:
             schema.check_fields(reader.fields)
             if not reader.is_text:
                 schema.check_keys()
         except ValueError as error:
             raise FileError(f"{reader.label}: {error}") from error
-        self.schema, self.num_rows, self._reader = schema, reader.count(), reader
+        self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
+        self.num_read = self.num_rows = reader.count()
+        self.persons = None
+        if person is not None:
+            try:
+                self.persons = find_persons(reader.column(person) if self.num_read else (), max_rows)
+            except pa.ArrowException:  # the type of the column, which is public; its message may show cells
+                what = f"the column {shown([person])} has no ids, which are text or numbers"
+                raise FileError(f"{reader.label}: {what}") from None
+            self.num_rows = int(self.persons.used.sum())
 
     def __repr__(self) -> str:
-        return f"TableSource({self._reader.label!r}, num_rows={self.num_rows})"
+        number = f", num_rows={self.num_rows}" if self.person is None else f", person={self.person!r}"
+        return f"TableSource({self._reader.label!r}{number})"
 
     def check_size(self) -> None:
         """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
@@ -82,16 +109,19 @@ class TableSource:
             raise FileError(f"{self._reader.label}: expected at least 2 rows, got {self.num_rows}")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, unchanged. SENSITIVE.
+        """All rows that are used, unchanged. SENSITIVE.
 
         Raises:
           FileError: the file has changed since it was opened.
         """
         num_rows = 0
-        for batch in self._reader.batches() if self.num_rows else ():  # a .csv file may end after its header line
-            num_rows += batch.num_rows
-            yield batch
-        if num_rows != self.num_rows:
+        for batch in self._reader.batches() if self.num_read else ():  # a .csv file may end after its header line
+            start, num_rows = num_rows, num_rows + batch.num_rows
+            if self.persons is None:
+                yield batch
+            elif num_rows <= self.num_read:
+                yield batch.filter(pa.array(self.persons.used[start:num_rows]))
+        if num_rows != self.num_read:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
     def codes(self) -> Generator[Int64[np.ndarray, "_ d"]]:
@@ -122,22 +152,28 @@ def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np
             yield item
 
 
-def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> TableSource:
+def open_table(
+    data: str | os.PathLike | pa.Table | Any, schema: Schema, *, person: str | None = None, max_rows: int = 1
+) -> TableSource:
     """A private table with the columns of a schema, in any order.
 
     A file is read in batches, in memory that does not depend on N. A .csv file needs a header line. It is read once at
-    the beginning, to count its rows.
+    the beginning, to count its rows. If there are persons, their ids are read once, in memory that grows with N and
+    with the number of persons.
 
     Args:
       data: the path of a .csv file (cells separated by commas) or of a .parquet file, a pyarrow table, or a pandas
         DataFrame.
       schema: of its columns.
+      person: the name of the column with the ids of persons, for a guarantee under add_remove_person. The schema drops
+        this column. If None, every row is used.
+      max_rows: the largest number of rows of a person that are used, see ``kme_jax.table.persons``.
 
     Raises:
       FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; a row of a
         .csv file has another number of cells than its header line; the table is not from a .csv file, and the schema
-        has two categories that are the same number or time.
-      ValueError: it is no schema.
+        has two categories that are the same number or time; there are no ids, or they are in a column that is released.
+      ValueError: it is no schema, or ``max_rows`` is out of range.
 
     Examples:
       >>> import pyarrow as pa
@@ -148,7 +184,12 @@ def open_table(data: str | os.PathLike | pa.Table | Any, schema: Schema) -> Tabl
       3
     """
     check_schema(schema)
-    return TableSource(open_reader(data), schema)
+    max_rows = check_integer("max_rows", max_rows, 1, MOST_ROWS_OF_A_PERSON)
+    if person is None and max_rows > 1:
+        raise ValueError("person: name the column with the ids of persons, whose rows are cut to max_rows")
+    if person is not None and not isinstance(person, str):
+        raise ValueError(f"person: expected the name of a column, got a {type(person).__name__}")
+    return TableSource(open_reader(data), schema, person, max_rows)
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

@@ -252,7 +252,10 @@ def _checked_statement(
       ValueError: :func:`measure_table` cannot have returned the measurements for this schema and the statement's ε and
         δ.
     """
-    budget = PrivacyBudget(statement["epsilon"], statement["delta"], relation_of(statement))
+    max_rows = statement.get("max_rows")  # statements of earlier versions do not have it
+    budget = PrivacyBudget(
+        statement["epsilon"], statement["delta"], relation_of(statement), 1 if max_rows is None else max_rows
+    )
     binnings, index = binnings_and_target(schema, target)
     counted = set() if budget.relation == REPLACE_ONE else {COUNT}
     complete = {NAMES[0], *counted} <= set(measured) <= {*NAMES, *counted}
@@ -264,7 +267,7 @@ def _checked_statement(
         follows = measured[name].mechanism.num_rows == 1 and plans.noisy_count(measured[name]) == statement["num_rows"]
         require(follows, "the number of rows does not follow from its measurement")
     layout = plans.Layout.of_plan(binnings, index, plan, measured[NAMES[0]])
-    rho = plans.comparable_rho(cast(float, Composition.planned(budget).rho), budget.relation)
+    rho = plans.comparable_rho(Composition.planned(budget))
     created = plans.Layout.create(binnings, index, statement["num_rows"], rho, budget.relation)
     of_version = created.binnings if layout.counted_cells else tuple(binnings)
     require(layout.binnings == of_version, "the number of cells does not follow from the number of rows")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from kme_jax.cli import sizes
 from kme_jax.cli.printing import print_lines
 
 SUMMARY = "Check a schema against a private table. NOT PRIVATE."
 DESCRIPTION = """Count three kinds of cells in each column: missing cells, cells that are no value of the column, and
-cells beyond a bound. If the schema has constraints, count the rows that break each of them.
+cells beyond a bound. If the schema has constraints, count the rows that break each of them. With --person, count the
+rows that are used, and look at these alone.
 
 NOT PRIVATE: the counts are exact, and for the curator alone. The command writes nothing and spends nothing. Only this
 command shows that a column has the wrong kind or unit: a release accepts cells of every type."""
@@ -18,6 +20,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("file", help="The private table, .csv or .parquet.")
     parser.add_argument("--schema", required=True, metavar="FILE", help="The schema. See kme-jax schema --help.")
+    sizes.add_person_flags(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -27,9 +30,12 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if an argument or a file is not valid.
       OSError: if a file cannot be read.
     """
-    from kme_jax.table.check import check_constraints, check_table, describe
+    from kme_jax.table.check import check_constraints, check_table, describe, describe_persons
     from kme_jax.table.readers import open_table
     from kme_jax.table.schema import Schema
 
-    source = open_table(args.file, Schema.read(args.schema))
+    sizes.check_persons(args)
+    source = open_table(args.file, Schema.read(args.schema), person=args.person, max_rows=args.max_rows or 1)
     print_lines(describe(check_table(source), source.num_rows, check_constraints(source)))
+    if args.person is not None:
+        print_lines(describe_persons(source))

@@ -23,13 +23,18 @@ which takes as long as a few releases. With --no_errors it shows the noise alone
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
-_FLAGS_OF_TABLES, _FLAGS_OF_POINTS = ("target", "relation"), ("public_points", "kernel", "length", "num_features")
+_FLAGS_OF_TABLES, _FLAGS_OF_POINTS = (
+    ("target", "relation", "max_rows"),
+    ("public_points", "kernel", "length", "num_features"),
+)
 _JSON_FIELDS = ("num_features", "noise_norm", "mean_error", "probability_error")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("--num_rows", type=int, required=True, metavar="N", help="N, the number of private rows.")
+    parser.add_argument(
+        "--num_rows", type=int, required=True, metavar="N", help="N, the number of private rows, or about that."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--schema", metavar="FILE", help="The schema of a table, a .json file.")
     which.add_argument("--dim", type=int, metavar="D", help="D, the number of columns of points.")
@@ -46,6 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relation", choices=sizes.RELATIONS, help="For a table: which databases the guarantee compares."
     )
+    sizes.add_max_rows(parser, "For a table of persons with several rows:")
     model.add_flags(parser)
     parser.add_argument("--no_errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
@@ -123,7 +129,7 @@ def _plan_table(args: argparse.Namespace) -> None:
     for name in _FLAGS_OF_POINTS:
         if getattr(args, name) is not None:
             raise InputError(f"--{name} is for points: give it with --dim")
-    budgets = [sizes.budget(epsilon, args.delta, args.relation) for epsilon in args.epsilon]
+    budgets = [sizes.budget(epsilon, args.delta, args.relation, args.max_rows) for epsilon in args.epsilon]
     schema = Schema.read(args.schema)
     tables = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
     if args.json:

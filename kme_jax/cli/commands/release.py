@@ -43,8 +43,9 @@ A number beyond a bound is moved to the bound. A cell that is not a number count
 raises an error, because an error would depend on a private value. If the middle is wrong for missing cells, fill them
 in first.
 
-The guarantee protects one row. --relation says which databases it compares. The schema, bounds, names, kernel, points
-and budget must come from public knowledge, never from the file.
+The guarantee protects one row. --relation says which databases it compares. If people have several rows each, name the
+column that tells them apart with --person: the guarantee then protects all rows of a person. The schema, bounds, names,
+kernel, points and budget must come from public knowledge, never from the file.
 
 A ledger beside the file records what is spent. The ledger is for the curator: do not publish it. A second release of
 the same file is refused without --again. With --again the budgets add up, and the statement gives the total. The
@@ -53,7 +54,7 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation")
+_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +81,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "rows is then public. add_remove: whether one row is in the file. The number of rows is then private, and a "
         "noisy count replaces it. Other tools often mean add_remove by differential privacy. Its noise is smaller.",
     )
+    sizes.add_person_flags(parser)
     parser.add_argument(
         "--columns",
         type=parsing.names,
@@ -245,14 +247,16 @@ def _release_table(args: argparse.Namespace) -> None:
     from kme_jax.table.release import check_columns
     from kme_jax.table.schema import Schema
 
-    budget = sizes.budget(args.epsilon, args.delta, args.relation)
+    sizes.check_persons(args)
+    budget = sizes.budget(args.epsilon, args.delta, args.relation, args.max_rows)
     sizes.check_num_rows(args.num_rows)
     if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would block
         raise InputError(f"{args.schema}: is not a file")
     schema = Schema.read(args.schema)
     check_columns(schema, args.target)
     places = _Places.check(args, _ROOM_OF_A_TABLE)
-    source, size = open_table(args.file, schema), {"num_rows": args.num_rows}
+    source = open_table(args.file, schema, person=args.person, max_rows=budget.max_rows)
+    size = {"num_rows": args.num_rows}
     if budget.relation == sizes.RELATIONS[0]:
         source.check_size()
         sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
@@ -264,6 +268,7 @@ def _release_table(args: argparse.Namespace) -> None:
                 schema,
                 budget=budget,
                 target=args.target,
+                person=args.person,
                 spending=places.spending,
                 folder=places.measured,
                 progress=progress,

@@ -48,8 +48,18 @@ class Reader(abc.ABC):
         """N, the number of rows."""
 
     @abc.abstractmethod
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of any size."""
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of any size. If there are names, other columns may be left out."""
+
+    def column(self, name: str) -> Iterator[pa.Array]:
+        """All cells of a column, in pieces of any size.
+
+        Args:
+          name: one of those of ``fields``.
+        """
+        place = self.fields.names.index(name)
+        for batch in self._read((name,)):
+            yield batch.column(place if batch.num_columns == len(self.fields) else 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, in batches of at most ``BATCH_ROWS`` rows, with the column names of ``fields``."""

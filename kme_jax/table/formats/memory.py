@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class MemoryReader(Reader):
     def count(self) -> int:
         return self._table.num_rows
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         yield from self._table.to_batches()
 
 

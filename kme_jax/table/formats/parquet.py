@@ -28,6 +28,7 @@ class ParquetReader(Reader):
         with self._open() as file:
             fields, self._num_rows = file.schema_arrow, file.metadata.num_rows
         super().__init__(str(path), fields.names, fields.types)
+        self._names = fields.names
         self._texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
 
     @contextlib.contextmanager
@@ -55,9 +56,14 @@ class ParquetReader(Reader):
     def count(self) -> int:
         return self._num_rows
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         with self._open(self._by_dictionary) as file:
-            yield from file.iter_batches(BATCH_ROWS)
+            if names is None:
+                yield from file.iter_batches(BATCH_ROWS)
+                return
+            of_file = [self._names[self.fields.names.index(name)] for name in names]
+            for batch in file.iter_batches(BATCH_ROWS, columns=of_file):
+                yield batch.select(of_file)  # a name also selects columns whose names begin with it and a dot
 
 
 FORMAT = Format(".parquet", ParquetReader, pyarrow.parquet.write_table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kme_jax.privacy.statement import describe_total, has_noisy_count, rounded_up
+from kme_jax.privacy.statement import describe_total, has_noisy_count, is_for_persons, rounded_up
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import Power, noise_range, percent, power
 
@@ -32,10 +32,11 @@ def section(data: ReportData) -> Section:
         "unit": statement["unit"],
         "relation": statement["relation"],
         "is_add_remove": has_noisy_count(statement),
+        "max_rows": statement["max_rows"] if is_for_persons(statement) else None,
         "not_covered": statement["not_covered"],
         "groups": [
             {
-                "rows": group["rows"],
+                "size": group.get("rows", group.get("persons")),
                 "epsilon": rounded_up(group["epsilon"]),
                 "factor": _factor(group["epsilon"]),
                 "best_guess": _best_guess(group["epsilon"], delta),
