@@ -10,7 +10,8 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 
 TOTALS = ("count", "sum")
-_QUERY = re.compile(r"\s*(\w+)\s*\((.*)\)\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL | re.IGNORECASE)
+_STATISTIC = re.compile(r"\s*(\w+)\s*\(")
+_REST = re.compile(r"\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL | re.IGNORECASE)
 
 
 @short_repr
@@ -48,15 +49,31 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     """
     if not isinstance(text, str):
         raise ValueError(f"query: expected text, such as {examples}, got {text!r}")
-    match = _QUERY.match(text)
-    is_empty = match is not None and not match[2].strip() and match[1].lower() != "count"
-    if match is None or is_empty or match[1].lower() not in statistics:
+    match = _STATISTIC.match(text)
+    found = None if match is None else _inside(text, match.end())
+    if match is None or found is None or match[1].lower() not in statistics or not (found[0] or match[1] == "count"):
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
-    where, by = match[3], match[4]
+    inside, where, by = found
     if where is None and by is not None:  # conditions may come last, too
         by, *rest = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
         where = rest[0] if rest else None
-    return Parts(match[1].lower(), match[2].strip(), where, by)
+    return Parts(match[1].lower(), inside, where, by)
+
+
+def _inside(text: str, start: int) -> tuple[str, str | None, str | None] | None:
+    """What is in the brackets that begin before ``start``, the conditions, and the column of groups.
+
+    Names and values may have brackets in them. So the brackets end at the first place where those inside are in pairs
+    and the rest of the text can be read; at the last place where it can be read if there is none with pairs.
+    """
+    last = None
+    for end in (match.start() for match in re.finditer(r"\)", text[start:])):
+        inside, rest = text[start : start + end], _REST.match(text[start + end + 1 :])
+        if rest is not None:
+            last = inside.strip(), rest[1], rest[2]
+            if inside.count("(") == inside.count(")"):
+                return last
+    return last
 
 
 def conditions_of(text: str | None, names: Sequence[str]) -> tuple[str, ...]:

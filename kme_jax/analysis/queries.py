@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, conditions_of, parts_of
+from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, parts_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
@@ -72,7 +72,7 @@ class Query:
         parts = parts_of(text, known, EXAMPLES)
         quantile, column, share, terms = None, None, (), ()
         if parts.statistic in ("share", "count"):
-            share = () if parts.counts_all else conditions_of(parts.inside, schema.names)
+            share = () if parts.counts_all else (parts.inside,)
         elif parts.statistic == "quantile":
             column, quantile = column_and_quantile(text, parts.inside)
         elif parts.statistic == "regression":
@@ -81,7 +81,7 @@ class Query:
             terms = column_pair(text, parts.inside, schema.names)
         else:
             column = parts.inside
-        where = conditions_of(parts.where, schema.names)
+        where = () if parts.where is None else (parts.where,)
         query = cls(text, parts.statistic, column, quantile, share, where, parts.by, terms)
         query._check(schema)
         return query

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table import balance
-from kme_jax.table.conditional import NO_ROWS, Ranges, conditioned
+from kme_jax.table.conditional import NO_ROWS, conditioned
+from kme_jax.table.conditions import Term
 from kme_jax.table.constraints import Codes
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.schema import Schema
@@ -15,21 +20,46 @@ _LEAST_DRAWN, _MOST_DRAWN = 1 << 12, 1 << 20  # rows at once
 _MOST_WORK = 1 << 23  # rows that are drawn in all, and at least 64 for each row that is asked for
 _EACH = 64
 _MOST_IN_VAIN = 1 << 20  # rows that are drawn as long as none meets the conditions
+_WEAK = 2.0  # rows that meet conditions, in σ of a count, below which there are hardly more than noise
+
+
+@short_repr
+class Support(NamedTuple):
+    """What a release says about the rows that meet conditions.
+
+    Attributes:
+      rows: how many private rows meet them, estimated from the released rows.
+      noise: σ of the counts of the last measurement, in rows.
+    """
+
+    rows: float
+    noise: float
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether there are hardly more rows than noise."""
+        return self.rows < _WEAK * self.noise
+
+    def describe(self) -> str:
+        """In one line."""
+        noise = f"the noise of a count is up to {self.noise:,.0f}"
+        weak = ": what the sample says about them may be noise" if self.is_weak else ""
+        return f"about {self.rows:,.0f} private rows meet the conditions; {noise}{weak}"
 
 
 def drawn(
-    rows: RelaxedRows, schema: Schema, ranges: Ranges, num_rows: int, seed: int, weighted: bool = False
+    rows: RelaxedRows, schema: Schema, terms: Sequence[Term], num_rows: int, seed: int, weighted: bool = False
 ) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"] | None]:
     """Codes of released columns, [num_rows, d], and weights with sum 1, or None.
 
-    Conditions on columns that are measured are met by the distribution that rows are drawn from. A constraint may
-    change such a column afterwards, and other columns follow from them. So, if there are constraints, rows are drawn
-    until enough of them meet all conditions.
+    Ranges of columns that are measured are met by the distribution that rows are drawn from. A constraint may change
+    such a column afterwards, other columns follow from them, and terms may compare columns, or be alternatives. Then
+    rows are drawn until enough of them meet a term.
 
     Args:
       rows: the distribution of the measured columns.
       schema: of the released columns.
-      ranges: by index of a column of ``schema.extended``, the ranges of codes that are allowed.
+      terms: of which rows meet at least one, see ``conditions.terms_of``, for the columns of ``schema.extended``.
       num_rows: number of rows.
       seed: of the sampling.
       weighted: whether rows have weights.
@@ -38,7 +68,9 @@ def drawn(
       ValueError: the release has no such rows, or too few of them were found.
     """
     names, extended = schema.measured.names, schema.extended.names
-    sets = {j: Codes.union([Codes(tuple(allowed))]) for j, allowed in ranges.items()}
+    in_all = set.intersection(*(set(term.ranges) for term in terms))
+    sets = {j: Codes.union([Codes(tuple(term.ranges[j])) for term in terms]) for j in in_all}
+    is_met = schema.recoding.is_identity and len(terms) == 1 and not terms[0].compared
     measured: dict[int, list[tuple[int, int]]] = {}
     for j, codes in sets.items():
         try:
@@ -60,7 +92,7 @@ def drawn(
         else:
             codes, weights = balance.sample(distribution, size, int(of_part)), np.ones(size)
         codes = schema.released_codes(codes, int(of_part))
-        met = np.ones(len(codes), bool) if schema.recoding.is_identity else _met(sets, schema.extended_codes(codes))
+        met = np.ones(len(codes), bool) if is_met else met_by(schema, terms, codes)
         parts.append(codes[met])
         of_parts.append(weights[met] * size)  # those of a part sum to 1
         found, work = found + int(met.sum()), work + size
@@ -72,8 +104,13 @@ def drawn(
     return codes, weights / weights.sum() if weighted else None
 
 
-def _met(sets: dict[int, Codes], codes: Int64[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
-    met = np.ones(len(codes), bool)
-    for j, allowed in sets.items():
-        met &= allowed.have(codes[:, j])
-    return met
+def met_by(schema: Schema, terms: Sequence[Term], codes: Int64[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:
+    """Which rows meet at least one term, [n].
+
+    Args:
+      schema: of the released columns.
+      terms: for the columns of ``schema.extended``.
+      codes: of the released columns.
+    """
+    extended = schema.extended_codes(codes)
+    return np.any([term.met(schema.extended.columns, extended) for term in terms], axis=0)

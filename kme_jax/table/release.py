@@ -40,8 +40,8 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
-from kme_jax.table.conditions import ranges_of
-from kme_jax.table.draw import drawn
+from kme_jax.table.conditions import terms_of
+from kme_jax.table.draw import Support, drawn, met_by
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -337,9 +337,11 @@ class TableRelease:
         Args:
           num_rows: number of rows.
           seed: of the sampling.
-          where: conditions that every row meets, such as "age>=65" or "age>=65 and sex=Female". Comparisons are =, !=,
-            <, <=, > and >=. A missing value meets "=missing", and "!=" of any other value. Values are read as cells
-            are: "true" is the category "True".
+          where: conditions that every row meets, such as "age>=65", "18<=age<65 and job in (nurse, baker)", or
+            "end>begin or (age<18 and sex=Female)". Comparisons are =, !=, <, <=, > and >=, with a value or with another
+            column. "and" binds closer than "or". A missing value meets "=missing", and "!=" of any other value; it
+            meets no comparison with a column. Values are read as cells are: "true" is the category "True". A value
+            may have quotes around it.
           weighted: whether rows have weights, with sum 1, in a last column "weight". A small weighted sample shows more
             of what is rare.
 
@@ -351,11 +353,24 @@ class TableRelease:
         if weighted and "weight" in self.schema.names:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         conditions = [where] if isinstance(where, str) else where
-        codes, weights = drawn(
-            self.rows, self.schema, ranges_of(self.schema.extended.columns, conditions), num_rows, seed, weighted
-        )
+        terms = terms_of(self.schema.extended.columns, conditions)
+        codes, weights = drawn(self.rows, self.schema, terms, num_rows, seed, weighted)
         table = self.schema.decode(codes)
         return table.append_column("weight", pa.array(weights)) if weighted else table
+
+    def support(self, where: str | Sequence[str]) -> Support:
+        """How many private rows meet conditions, about, beside the noise of a count.
+
+        Args:
+          where: conditions, as for :meth:`sample`.
+
+        Raises:
+          ValueError: a condition cannot be read.
+        """
+        terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
+        met = met_by(self.schema, terms, self.schema.encode(self.table))
+        noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
+        return Support(float(met.mean()) * self.statement["num_rows"], noises[-1])
 
     def to_pandas(self, table: pa.Table | None = None) -> Any:
         """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.

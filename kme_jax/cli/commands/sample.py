@@ -36,8 +36,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help='For a table: only rows that meet the condition, for example "age>=65" or "sex=Female". Operators: '
-        "= != < <= > >=. If you give several conditions, rows meet all of them.",
+        help='For a table: only rows that meet the condition, for example "age>=65", "18<=age<65 and sex=Female", '
+        '"job in (nurse, baker)" or "end>begin or (age<18 and paid=no)". Operators: = != < <= > >=, in, not in. If you '
+        "give several conditions, rows meet all of them.",
     )
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of the sampling. Default: 0.")
     parser.add_argument(
@@ -87,6 +88,9 @@ def _write_table(release: Any, args: argparse.Namespace, output: pathlib.Path) -
     from kme_jax.table.readers import write_table
 
     table = release.sample(args.num_rows, seed=args.seed, where=args.where, weighted=args.weighted)
+    if args.where:
+        support = release.support(args.where)
+        print(f"{'warning: ' * support.is_weak}{support.describe()}", file=sys.stderr)
     write_table(output, table)
     return table.num_rows
 
