@@ -15,8 +15,9 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators import measure_generator
 from kme_jax.privacy import calibration, gaussian_delta, zcdp_rho
 from kme_jax.privacy.composition import Composition
-from kme_jax.privacy.ledger import Entry, LedgerError, check_total, total
+from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.perturb import secure_mechanism
+from kme_jax.privacy.totals import Entry, check_total, total
 from kme_jax.privacy.verification import check_discreteness
 from kme_jax.storage import ReleaseError
 from kme_jax.table import Categorical, Numeric, measure_table

@@ -16,13 +16,8 @@ from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.generators.measure import measure_generator
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
-from kme_jax.privacy.ledger import (
-    Entry,
-    LedgerError,
-    check_total,
-    composed_epsilon,
-    total,
-)
+from kme_jax.privacy.ledger import LedgerError
+from kme_jax.privacy.totals import Entry, check_total, composed_epsilon, total
 from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.measure import measure_table, release_table

@@ -158,7 +158,7 @@ def measure_generator(
     if folder is not None:
         check_folder(folder, 2 * num_bytes + ROOM)
     if spending is not None:
-        spending.check()
+        spending.check(composition)
     sums = integer_embedding(features, rows, progress=progress)
     counts = None if labels is None else integer_embedding(labels, class_labels(features, rows))
     total = None if spending is None else spending.spend(composition)

@@ -129,7 +129,7 @@ def measure(
     if folder is not None:
         check_folder(folder, 2 * num_bytes + ROOM)
     if spending is not None:
-        spending.check()
+        spending.check(mechanism)
     embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
     total = None if spending is None else spending.spend(mechanism)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):

@@ -3,7 +3,7 @@
 The file has one JSON object per line. A line is appended under a lock and flushed to the disk before noise is drawn. So
 an interrupted release may be recorded without existing, but a release never exists without being recorded. Only the
 owner of the file can read and write it. A line has the time, the budget and the name of the database, and nothing about
-the rows.
+the rows. A line may also be a cap: the most that all releases of a database may spend together.
 
 The curator names the private rows, and the ledger knows them by this name alone. It cannot see that a copy of a file, a
 hard link to it, the file under a new name, or another file holds the same rows. So give the same rows one name, and use
@@ -20,22 +20,18 @@ import math
 import os
 import pathlib
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, Relation, steps_between
-from kme_jax.privacy.calibration import discrete_epsilon
+from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, PrivacyBudget
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
-from kme_jax.privacy.statement import describe_total
+from kme_jax.privacy.statement import describe_total, rounded_up
+from kme_jax.privacy.totals import LARGEST, OPTIONAL, Cap, Entry, total
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
-# A relation other than replace_one, and τ if there is one. Earlier versions refuse a ledger with them.
-_OPTIONAL = {"relation": str, "discreteness": float}
-
-_LARGEST = 1e100  # a limit of all numbers in a ledger
-
+_OF_CAP = {"database": str, "time": str, "cap_epsilon": float, "cap_delta": float}
 _BEGINNING = b'{"database": "'
 _UNFINISHED = b" # not finished\n"
 
@@ -46,265 +42,6 @@ REPEAT = "allow_repeat=True"
 
 class LedgerError(ValueError):
     """The ledger cannot be used, or the budget may not be spent."""
-
-
-@short_repr
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """The record of one release.
-
-    Attributes:
-      database: the name that the curator gave to the private rows.
-      time: the time of the record, in UTC, ISO 8601.
-      epsilon: ε.
-      delta: δ.
-      rho: ρ of zero-concentrated differential privacy; ε²/2 for a pure ε (Bun & Steinke 2016, proposition 1.4).
-      failure_probability: the failure probability of the sensitivity, over public randomness.
-      relation: which databases are neighbours.
-      discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for others.
-    """
-
-    database: str
-    time: str
-    epsilon: float
-    delta: float
-    rho: float
-    failure_probability: float
-    relation: Relation = REPLACE_ONE
-    discreteness: float | None = None
-
-    @property
-    def record(self) -> dict[str, str | float]:
-        """What a line of the ledger holds."""
-        record = dataclasses.asdict(self)
-        if self.relation == REPLACE_ONE:
-            del record["relation"]
-        if self.discreteness is None:
-            del record["discreteness"]
-        return record
-
-    def under(self, relation: Relation) -> Entry:
-        """The same release under a relation.
-
-        Formal guarantee: the release has the ρ of a group under its own relation, see ``steps_between``. τ is a
-        property of the noise alone. ε is that of this ρ and τ at δ. Its noise is Gaussian, and its sensitivity cannot
-        fail, see :meth:`Ledger.spend`.
-
-        Raises:
-          ValueError: if the release has no guarantee under the relation.
-        """
-        steps = steps_between(self.relation, relation)
-        if steps == 1:
-            return self
-        rho = steps**2 * self.rho
-        epsilon = discrete_epsilon(rho, self.delta, self.discreteness)
-        return dataclasses.replace(self, epsilon=epsilon, rho=rho, relation=relation)
-
-
-_TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
-_ROUNDING = 2.0**-50  # relative: above the rounding of a few sums and products in float64
-_TOLERANCE = 1e-6  # relative: a total is computed again, and another version of SciPy may round differently
-
-
-def total(spendings: list[Entry]) -> dict[str, Any]:
-    """The budget of several releases of the same rows, in the form of the privacy statement.
-
-    Formal guarantee: together the releases are (``epsilon``, ``delta``)-differentially private, and they also are for
-    the ε and δ of ``at_delta``. ρ adds up (Bun & Steinke 2016, lemma 1.7); a pure ε has ρ = ε²/2 (proposition 1.4).
-    Failure probabilities add up, too (a union bound). If no sensitivity fails, the releases are (ε, δ′)-differentially
-    private for δ′ = δ − the failure probabilities, see :func:`composed_epsilon`. All numbers are rounded up.
-
-    Args:
-      spendings: the entries of the same rows, oldest first; at least one. The total is for the last relation, in the
-        order of ``RELATIONS``, that the guarantees of all of them imply, see :meth:`Entry.under`.
-
-    Returns:
-      A dictionary of plain JSON values:
-
-      * "releases": the number of releases.
-      * "rho": their ρ.
-      * "epsilon", "delta": ε and δ of all of them. δ is the largest δ of any release. The failure probabilities are
-        added to it if they are more than half of it.
-      * "failure_probability": the sum of the failure probabilities.
-      * "pure_epsilons": ε of each release with δ = 0.
-      * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
-        there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
-      * "relation": of the total, unless it is replace_one.
-      * "discreteness": Σ τ, if all releases have a τ.
-
-    Raises:
-      ValueError: if the total δ is 1 or more, which protects nobody.
-    """
-    relation = RELATIONS[min(RELATIONS.index(s.relation) for s in spendings)]
-    spendings = [s.under(relation) for s in spendings]
-    last = spendings[-1]
-    rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
-    pure = [s.epsilon for s in spendings if s.delta == 0]
-    delta = max(s.delta for s in spendings)
-    delta = delta if delta >= 2 * failure else delta + failure
-    if not delta < 1:
-        raise ValueError(f"the total delta of all releases is {delta:g}: it must be below 1")
-    parts = [s.discreteness for s in spendings if s.discreteness is not None]
-    discreteness = math.fsum(parts) if len(parts) == len(spendings) else None
-    if len(spendings) == 1:
-        epsilon, last_epsilon = last.epsilon, last.epsilon
-    else:
-        spent = len(spendings), rho, pure, failure
-        epsilon, last_epsilon = (composed_epsilon(*spent, d, discreteness) for d in (delta, last.delta))
-    return {
-        "releases": len(spendings),
-        "rho": rho,
-        "epsilon": epsilon,
-        "delta": delta,
-        "failure_probability": failure,
-        "pure_epsilons": pure,
-        "at_delta": {"epsilon": last_epsilon, "delta": last.delta} if math.isfinite(last_epsilon) else None,
-    } | _if_known(relation=None if relation == REPLACE_ONE else relation, discreteness=discreteness)
-
-
-def _if_known(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def composed_epsilon(
-    releases: int,
-    rho: float,
-    pure_epsilons: Sequence[float],
-    failure_probability: float,
-    delta: float,
-    discreteness: float | None = None,
-) -> float:
-    """ε of several releases of the same rows at a δ, rounded up; inf if no finite ε is valid.
-
-    Formal guarantee: the result is the least ε of this list that is valid. A release with δ = 0 is *pure*.
-
-    * Σ ε of the pure releases, at any δ, if all releases are pure (Dwork & Roth 2014, theorem 3.14).
-    * ε of ρ at δ less the failure probabilities (Canonne, Kamath & Steinke 2020, proposition 12). If there is a τ, also
-      the ε of continuous noise, see ``kme_jax.privacy.calibration.discrete_epsilon``.
-    * Σ ε of the pure releases, plus ε of the ρ of the other releases at δ less the failure probabilities: basic
-      composition of (Σ ε, 0) and (ε, δ). The ρ of the other releases is the total ρ less Σ ε²/2, with the rounding of
-      the difference added.
-
-    Args:
-      releases: the number of releases.
-      rho: ρ of all releases.
-      pure_epsilons: ε of each pure release.
-      failure_probability: the sum of the failure probabilities of the sensitivities.
-      delta: δ.
-      discreteness: Σ τ; None if a release has no τ.
-    """
-    pure = math.fsum(pure_epsilons) * (1 + _ROUNDING) if len(pure_epsilons) > 1 else math.fsum(pure_epsilons)
-    remaining_delta = delta - failure_probability * (1 + _ROUNDING)
-    valid = [pure] if len(pure_epsilons) == releases else []
-    if remaining_delta > 0:
-        valid.append(discrete_epsilon(rho, remaining_delta, discreteness))
-    if remaining_delta > 0 and 0 < len(pure_epsilons) < releases:
-        other_rho = rho * (1 + _ROUNDING) - math.fsum(epsilon**2 / 2 for epsilon in pure_epsilons)
-        other_epsilon = discrete_epsilon(max(other_rho, rho * _ROUNDING), remaining_delta, None)
-        valid.append((pure + other_epsilon) * (1 + _ROUNDING))
-    return min(valid, default=math.inf)
-
-
-def check_total(
-    total: Mapping[str, Any],
-    epsilon: float,
-    delta: float,
-    rho: float | None,
-    failure_probability: float,
-    relation: Relation = REPLACE_ONE,
-    discreteness: float | None = None,
-) -> None:
-    """Checks a total that was read from a file against the statement that contains it.
-
-    Args:
-      total: a result of :func:`total`.
-      epsilon: ε of the statement, which is that of the last release.
-      delta: δ of the statement.
-      rho: ρ of the statement; None for Laplace noise. The ledger has the ρ that was reserved, which may be larger.
-      failure_probability: the sum of the failure probabilities of the statement's measurements.
-      relation: that of the statement.
-      discreteness: that of the statement.
-
-    Raises:
-      ValueError: if a number does not follow from the rest, up to a relative error of 1e-6, or is less than that of the
-        last release alone.
-    """
-    if not isinstance(total, Mapping) or set(total) - set(_OPTIONAL) != set(_TOTAL_FIELDS):
-        raise ValueError(f"total: expected {', '.join(_TOTAL_FIELDS)}")
-    of_total = total.get("relation", REPLACE_ONE)
-    known = "relation" not in total or of_total in RELATIONS[1:]
-    if not known or RELATIONS.index(of_total) > RELATIONS.index(relation):
-        raise ValueError("total: the relation does not follow from that of the statement")
-    if relation != of_total and rho is not None and delta > 0:
-        rho = steps_between(relation, of_total) ** 2 * rho
-        epsilon = discrete_epsilon(rho, delta, discreteness)
-    releases, pure, at_delta = total["releases"], total["pure_epsilons"], total["at_delta"]
-    if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
-        raise ValueError("total: releases must be a whole number, at least 1")
-    if not isinstance(pure, list) or len(pure) > releases:
-        raise ValueError("total: pure_epsilons must be a list of numbers, at most one for each release")
-    if at_delta is not None and not (isinstance(at_delta, Mapping) and set(at_delta) == {"epsilon", "delta"}):
-        raise ValueError("total: at_delta must have epsilon and delta, or be null")
-    numbers = {name: total[name] for name in ("rho", "epsilon", "delta", "failure_probability")}
-    numbers |= {name: total[name] for name in ("discreteness",) if name in total}
-    numbers |= {f"pure_epsilons {i}": value for i, value in enumerate(pure)}
-    numbers |= {} if at_delta is None else {f"at_delta {name}": value for name, value in at_delta.items()}
-    for name, value in numbers.items():
-        positive = "epsilon" in name or name in ("rho", "discreteness")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if positive else value >= 0):
-            raise ValueError(f"total: {name} must be a number{' above 0' if positive else ', at least 0'}")
-        below_one = name == "discreteness" or ("delta" in name and "epsilon" not in name)
-        if not value < (1 if below_one else _LARGEST):
-            raise ValueError(f"total: {name} is too large")
-
-    def follows(name: str, value: float, expected: float) -> None:
-        if not math.isclose(value, expected, rel_tol=_TOLERANCE, abs_tol=0.0):
-            raise ValueError(f"total: {name} is {value:.9g}, but {expected:.9g} follows from the other numbers")
-
-    def at_least(name: str, least: float) -> None:
-        if not numbers[name] >= least * (1 - _TOLERANCE):
-            raise ValueError(f"total: {name} is {numbers[name]:.9g}, less than the {least:.9g} of the last release")
-
-    tau = total.get("discreteness")
-    if tau is not None:
-        if discreteness is None or pure:
-            raise ValueError("total: discreteness must be absent, as a release has none")
-        at_least("discreteness", discreteness)
-    last_rho, all_pure = epsilon**2 / 2 if rho is None else rho, len(pure) == releases
-    pure_rho = math.fsum(value**2 / 2 for value in pure)
-    if delta == 0:
-        if not pure:
-            raise ValueError("total: pure_epsilons is empty, but the last release has δ = 0")
-        follows("the last of pure_epsilons", pure[-1], epsilon)
-    elif all_pure:
-        raise ValueError("total: all releases have δ = 0, but the last one has δ > 0")
-    at_least("rho", pure_rho + (last_rho if delta else 0.0))
-    at_least("delta", delta)
-    at_least("failure_probability", failure_probability)
-    if all_pure:
-        for name, expected in {"rho": pure_rho, "delta": 0.0, "failure_probability": 0.0}.items():
-            follows(name, numbers[name], expected)
-    elif numbers["delta"] == 0 or numbers["delta"] < numbers["failure_probability"]:
-        raise ValueError("total: delta must be positive, and at least failure_probability")
-    if releases == 1:
-        if relation != of_total:
-            raise ValueError("total: the relation of a single release is that of the statement")
-        follows("epsilon", numbers["epsilon"], epsilon)
-        follows("delta", numbers["delta"], delta)
-        spent = 1, numbers["rho"], pure, numbers["failure_probability"]
-        expected, least = epsilon, composed_epsilon(*spent, delta, tau)
-        if not least <= epsilon * (1 + _TOLERANCE):
-            raise ValueError(f"total: rho is {numbers['rho']:.9g}, which is more than epsilon and delta allow")
-    else:
-        spent = releases, numbers["rho"], pure, numbers["failure_probability"]
-        follows("epsilon", numbers["epsilon"], composed_epsilon(*spent, numbers["delta"], tau))
-        expected = composed_epsilon(*spent, delta, tau)
-    if (at_delta is None) != math.isinf(expected):
-        raise ValueError("total: at_delta must be null if and only if no ε is finite at the δ of the last release")
-    if at_delta is not None:
-        follows("epsilon of at_delta", at_delta["epsilon"], expected)
-        follows("delta of at_delta", at_delta["delta"], delta)
-        at_least("at_delta epsilon", epsilon)
 
 
 @short_repr
@@ -334,11 +71,30 @@ class Ledger:
         Raises:
           LedgerError: if the file is not a ledger, or cannot be read.
         """
+        return [s for s in self._records() if isinstance(s, Entry) and s.database == database]
+
+    def cap(self, database: str) -> Cap | None:
+        """The cap that was set last for a database; None if there is none.
+
+        Raises:
+          LedgerError: as :meth:`spent`.
+        """
+        return _cap_of(self._records(), database)
+
+    def databases(self) -> list[str]:
+        """The names of all databases of which there are entries or caps, oldest first.
+
+        Raises:
+          LedgerError: as :meth:`spent`.
+        """
+        return list(dict.fromkeys(record.database for record in self._records()))
+
+    def _records(self) -> list[Entry | Cap]:
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is opened without waiting for its writer
             with os.fdopen(file, "rb") as opened:
                 self._check_kind(file)
-                return [s for s in self._parse(opened.read())[0] if s.database == database]
+                return self._parse(opened.read())[0]
         except FileNotFoundError:
             return []
         except IsADirectoryError as error:
@@ -351,20 +107,34 @@ class Ledger:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise LedgerError(f"{self.path}: is not a file")
 
-    def check(self, database: str, *, allow_repeat: bool = False) -> None:
+    def check(
+        self, database: str, mechanism: Mechanism | Composition | None = None, *, allow_repeat: bool = False
+    ) -> None:
         """Checks that :meth:`spend` would succeed, without writing anything. Call it before long work.
+
+        Args:
+          database: the name of the private rows.
+          mechanism: of the release, for the cap; None if it is not known yet.
+          allow_repeat: whether there may be an earlier release of the same rows.
 
         Raises:
           LedgerError: if the name is empty or not text, or there is an earlier release and ``allow_repeat`` is false,
-            or the ledger cannot be read or written.
+            or the release would pass the cap, or the ledger cannot be read or written.
         """
+        self._check_place(database)
+        records = self._records()
+        earlier = [s for s in records if isinstance(s, Entry) and s.database == database]
+        self._refuse_repeat(earlier, database, allow_repeat)
+        if mechanism is not None:
+            self._refuse_beyond(_cap_of(records, database), [*earlier, Entry.of(database, "", mechanism)])
+
+    def _check_place(self, database: str) -> None:
         if not isinstance(database, str):
             raise LedgerError(f"database: expected text, got {type(database).__name__}")
         if not database:
             raise LedgerError("database: a ledger needs a name for the private rows")
         if "\0" in str(self.path):
             raise LedgerError(f"{self.path}: cannot be opened for writing (null byte in its name)")
-        self._refuse_repeat(self.spent(database), database, allow_repeat)
         try:
             exists = self.path.exists()
         except OSError as error:
@@ -378,6 +148,44 @@ class Ledger:
                 f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in total; '
                 f"to release it again, which adds to the total, use {REPEAT}"
             )
+
+    def _refuse_beyond(self, cap: Cap | None, spendings: list[Entry]) -> None:
+        """Raises LedgerError if releases together pass the cap."""
+        if cap is not None and not cap.allows(spendings):
+            spent = cap.spent(spendings)
+            what = f"ε = {rounded_up(spent)}" if math.isfinite(spent) else "no finite ε"
+            raise LedgerError(
+                f'{self.path}: with this release "{cap.database}" would have {what} at δ = {cap.delta:g}, more than '
+                f"the cap of ε = {cap.epsilon:g}; kme-jax ledger shows what is left"
+            )
+
+    def set_cap(self, database: str, epsilon: float, delta: float) -> Cap:
+        """Sets the most that all releases of a database may spend together. A later cap replaces an earlier one.
+
+        Args:
+          database: the name of the private rows, chosen by the curator.
+          epsilon: the largest ε of the total.
+          delta: δ of the total.
+
+        Raises:
+          LedgerError: if more than the cap is spent already, or the ledger cannot be read or written.
+          ValueError: if ε or δ is out of range.
+        """
+        budget = PrivacyBudget(epsilon, delta)
+        self._check_place(database)
+        cap = Cap(database, _now(), budget.epsilon, budget.delta)
+        with self._locked() as file:
+            records, unfinished = self._read(file)
+            spendings = [s for s in records if isinstance(s, Entry) and s.database == database]
+            if not cap.allows(spendings):
+                raise LedgerError(
+                    f'{self.path}: "{database}" has spent ε = {rounded_up(cap.spent(spendings))} at δ = {cap.delta:g} '
+                    "already, more than this cap"
+                    if math.isfinite(cap.spent(spendings))
+                    else f'{self.path}: "{database}" has no finite ε at δ = {cap.delta:g}; set a cap with a larger δ'
+                )
+            self._add(file, cap.record, unfinished)
+        return cap
 
     @contextlib.contextmanager
     def recorded(self, folder: str | os.PathLike | None = None) -> Iterator[None]:
@@ -416,26 +224,32 @@ class Ledger:
             raise LedgerError("a ledger adds up ρ, but this mechanism has δ > 0 and states no ρ")
         if mechanism.relation != REPLACE_ONE and (mechanism.rho is None or mechanism.failure_probability):
             raise LedgerError(f"a ledger needs ρ and a certain sensitivity under {mechanism.relation}")
-        self.check(database, allow_repeat=allow_repeat)
-        rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
-        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        epsilon, delta, failure = mechanism.epsilon, mechanism.delta, mechanism.failure_probability
-        numbers = float(epsilon), float(delta), float(rho), float(failure)
-        entry = Entry(database, time, *numbers, mechanism.relation, mechanism.discreteness)
+        self.check(database, mechanism, allow_repeat=allow_repeat)
+        entry = Entry.of(database, _now(), mechanism)
         with self._locked() as file:
-            content = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
-            entries, unfinished = self._parse(content)
-            earlier = [s for s in entries if s.database == database]
+            records, unfinished = self._read(file)
+            earlier = [s for s in records if isinstance(s, Entry) and s.database == database]
             self._refuse_repeat(earlier, database, allow_repeat)
+            self._refuse_beyond(_cap_of(records, database), [*earlier, entry])
             try:
                 new_total = total([*earlier, entry])
             except ValueError as error:
                 raise LedgerError(f"{self.path}: {error}") from error
-            line = json.dumps(entry.record, allow_nan=False).encode() + b"\n"
-            # An interrupted run may have left an unfinished line. A mark ends it. Its noise was never drawn.
-            self._append(file, (_UNFINISHED if unfinished else b"") + line)
-            self._flush_folder()
+            self._add(file, entry.record, unfinished)
         return new_total
+
+    def _read(self, file: int) -> tuple[list[Entry | Cap], bytes]:
+        """:meth:`_parse` of an open file."""
+        return self._parse(b"".join(iter(lambda: os.read(file, 1 << 20), b"")))
+
+    def _add(self, file: int, record: dict[str, Any], unfinished: bytes) -> None:
+        """Appends a line, and flushes it to the disk.
+
+        An interrupted run may have left an unfinished line. A mark ends it. Its noise was never drawn.
+        """
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        self._append(file, (_UNFINISHED if unfinished else b"") + line)
+        self._flush_folder()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
@@ -476,8 +290,8 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def _parse(self, content: bytes) -> tuple[list[Entry], bytes]:
-        """The entries, and the last line if it is unfinished (else b"").
+    def _parse(self, content: bytes) -> tuple[list[Entry | Cap], bytes]:
+        """The entries and caps, and the last line if it is unfinished (else b"").
 
         A line may be incomplete only if it is the last of the file, or ends with the mark of unfinished lines, which
         was written before the next line. A complete record counts, with or without a line break after it.
@@ -485,11 +299,11 @@ class Ledger:
         Raises:
           LedgerError: if another line is not a record.
         """
-        lines, entries, unfinished = content.split(b"\n"), [], b""
+        lines, records, unfinished = content.split(b"\n"), [], b""
         for number, line in enumerate(lines, 1):
-            entry, is_last = _entry(line), number == len(lines)
-            if entry is not None:
-                entries.append(entry)
+            record, is_last = _record_of(line), number == len(lines)
+            if record is not None:
+                records.append(record)
                 unfinished = line if is_last else unfinished
             elif is_last and (_BEGINNING.startswith(line[: len(_BEGINNING)])):
                 unfinished = line
@@ -497,7 +311,18 @@ class Ledger:
                 raise LedgerError(
                     f"{self.path}: line {number} is not a line of a ledger; repair it or use another file"
                 )
-        return entries, unfinished
+        return records, unfinished
+
+
+def _now() -> str:
+    """The time, in UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _cap_of(records: Sequence[Entry | Cap], database: str) -> Cap | None:
+    """The last cap of a database; None if there is none."""
+    caps = [record for record in records if isinstance(record, Cap) and record.database == database]
+    return caps[-1] if caps else None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -508,19 +333,23 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _entry(line: bytes) -> Entry | None:
-    """The entry of a line, or None if the line is not a record. The mark of unfinished lines may follow, or a prefix
-    of it."""
+def _record_of(line: bytes) -> Entry | Cap | None:
+    """The entry or the cap of a line, or None if the line is no record. The mark of unfinished lines may follow, or a
+    prefix of it."""
     with contextlib.suppress(ValueError, RecursionError):
         text = line.decode()
         record, end = json.JSONDecoder(object_pairs_hook=_unique_keys).raw_decode(text)
         only_mark_follows = _UNFINISHED.decode().startswith(text[end:])
-        if only_mark_follows and isinstance(record, dict) and set(record) - set(_OPTIONAL) == set(_FIELDS):
+        if only_mark_follows and isinstance(record, dict) and set(record) == set(_OF_CAP):
+            if all(isinstance(record[name], kind) for name, kind in _OF_CAP.items()):
+                budget = PrivacyBudget(record["cap_epsilon"], record["cap_delta"])
+                return Cap(record["database"], record["time"], budget.epsilon, budget.delta)
+        elif only_mark_follows and isinstance(record, dict) and set(record) - set(OPTIONAL) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
             types_match &= "relation" not in record or record["relation"] in RELATIONS[1:]
             types_match &= isinstance(record.get("discreteness", 1.0), float)
-            if types_match and all(0 <= number < _LARGEST for number in numbers):
+            if types_match and all(0 <= number < LARGEST for number in numbers):
                 entry = Entry(**record)
                 tau = 0.5 if entry.discreteness is None else entry.discreteness
                 valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < tau < 1
@@ -558,9 +387,9 @@ class Spending:
     database: str
     allow_repeat: bool = False
 
-    def check(self) -> None:
+    def check(self, mechanism: Mechanism | Composition | None = None) -> None:
         """See ``Ledger.check``."""
-        self.ledger.check(self.database, allow_repeat=self.allow_repeat)
+        self.ledger.check(self.database, mechanism, allow_repeat=self.allow_repeat)
 
     def spend(self, mechanism: Mechanism | Composition) -> dict[str, Any]:
         """See ``Ledger.spend``."""

@@ -30,7 +30,6 @@ from kme_jax.privacy.calibration import (
     zcdp_rho,
 )
 from kme_jax.privacy.composition import Composition
-from kme_jax.privacy.ledger import check_total
 from kme_jax.privacy.mechanisms import (
     Mechanism,
     NoisyEmbedding,
@@ -39,6 +38,7 @@ from kme_jax.privacy.mechanisms import (
     proved_distance,
     proved_sensitivity,
 )
+from kme_jax.privacy.totals import check_total
 
 _ROOM = 1e-3  # relative, of an ε
 _MAX_NOISE = 100  # the largest noise of a coordinate, in scales of the noise

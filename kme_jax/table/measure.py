@@ -211,7 +211,7 @@ def measure_table(
         if folder is not None:
             _check_save(draft, folder)
     if spending is not None:
-        spending.check()
+        spending.check(planned)
     # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
     if session.rows_are_public:
         first = session.sum(0, plans.singles_map(_layout(schema, target, source.num_rows, planned)))

@@ -23,5 +23,6 @@ COMMANDS = (
     "test",
     "plan",
     "evaluate",
+    "ledger",
 )
 """Names of the commands, in the order of ``kme-jax --help``."""
