@@ -129,6 +129,9 @@ def test_alternatives_of_one_column_are_ranges():
         ("18<=age and", "there is no column"),
         ("job=nobody or age>5", "there is no category|nobody"),
         ("", "expected a column"),
+        ("(" * 2000 + "age=1" + ")" * 2000, "too many brackets"),
+        ("age=1 or " * 2000 + "age=2", "letters, and at most"),
+        ("age=" + '"' * 5000, "is not one of its values"),
         (5, "expected text"),
     ],
 )

@@ -57,7 +57,13 @@ def test_releases_are_within_what_is_expected(rng):
     for seed in range(2):
         rows = _rows(rng, 20_000)
         errors = evaluate_table(release_table(rows, SCHEMA, budget=budget, secure=False, seed=seed), rows)
-        assert all(c["total_variation"] < 1.5 * expected[c["name"]].total_variation for c in errors["columns"])
+        for column in errors["columns"]:
+            bound = expected[column["name"]]
+            assert bound.total_variation < bound.total_variation_bound
+            assert column["total_variation"] < bound.total_variation_bound
+            if bound.mean_bound is not None:
+                assert bound.mean_bound == 2 * bound.mean_error
+                assert abs(column["mean"]["synthetic"] - column["mean"]["private"]) < bound.mean_bound
 
 
 def test_what_is_expected_of_a_single_column_and_of_a_private_number_of_rows():

@@ -1,7 +1,10 @@
 """Releases that protect all rows of a person together."""
 
+import datetime
 import json
 import math
+import uuid
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +20,13 @@ from kme_jax.privacy.statement import describe
 from kme_jax.storage.files import FileError
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
-from kme_jax.table.persons import find_persons
+from kme_jax.table.persons import find_persons, is_of_ids
 from kme_jax.table.readers import open_table
 from kme_jax.table.release import COUNT, NAMES, binnings_and_target
 from tests import artifacts
 
 SCHEMA = Schema((Numeric("cost", 0, 1000, integer=True), Categorical("ward", ("a", "b", "c"))), dropped=("visitor",))
-BUDGET = PrivacyBudget(1.0, 1e-5, "add_remove_person", 4)
+BUDGET = PrivacyBudget(1.0, 1e-5, "add_remove_person", 4, "visitor")
 
 
 def _visits(num_persons=150, seed=0, most=12):
@@ -147,10 +150,7 @@ def test_a_person_moves_sums_by_at_most_k_rows():
 
 def test_noise_is_k_times_that_of_a_row():
     rows, persons = (
-        measure_table(_visits(), SCHEMA, budget=budget, person=person)
-        if person
-        else measure_table(_visits().drop_columns(["visitor"]), SCHEMA, budget=budget)
-        for budget, person in ((PrivacyBudget(1.0, 1e-5, "add_remove"), None), (BUDGET, "visitor"))
+        measure_table(_visits(), SCHEMA, budget=budget) for budget in (PrivacyBudget(1.0, 1e-5, "add_remove"), BUDGET)
     )
     assert persons.statement["epsilon"] == rows.statement["epsilon"]
     for name in (COUNT, NAMES[0]):
@@ -163,7 +163,7 @@ def test_noise_is_k_times_that_of_a_row():
 
 
 def test_a_release_for_persons_says_so_and_is_reloaded(tmp_path):
-    released = release_table(_visits(400), SCHEMA, budget=BUDGET, target="ward", person="visitor")
+    released = release_table(_visits(400), SCHEMA, budget=BUDGET, target="ward")
     said = released.statement
     assert said["unit"] == "one person, of whom at most 4 rows are used"
     assert said["relation"] == "add or remove all rows of one person; the number of rows is noisy"
@@ -180,10 +180,17 @@ def test_a_release_for_persons_says_so_and_is_reloaded(tmp_path):
     assert again.statement == said
     assert again.table.equals(released.table)
     page = (tmp_path / "out" / "report.html").read_text()
-    for words in ("Persons and their rows", "Rows without an id are", "all rows of one person are added or removed"):
+    for words in ("Persons and their rows", "are not used", "all rows of one person are added or removed"):
         assert words in page
-    assert "visitor" not in page
-    for change in ({"max_rows": 5}, {"max_rows": None}, {"unit": "one row"}, {"statement_version": 5}):
+    assert "the same visitor" in page
+    for change in (
+        {"max_rows": 5},
+        {"max_rows": None},
+        {"person": "ward"},
+        {"person": None},
+        {"unit": "one row"},
+        {"statement_version": 5},
+    ):
         (tmp_path / "out" / "privacy.json").write_text(json.dumps(said | change))
         artifacts.seal(tmp_path / "out")
         with pytest.raises(ReleaseError, match=r"privacy\.json"):
@@ -192,10 +199,10 @@ def test_a_release_for_persons_says_so_and_is_reloaded(tmp_path):
 
 def test_a_mechanism_with_other_rows_of_a_person_is_refused(tmp_path):
     folder = tmp_path / "out"
-    measure_table(_visits(), SCHEMA, budget=BUDGET, person="visitor", folder=folder)
+    measure_table(_visits(), SCHEMA, budget=BUDGET, folder=folder)
     tried = 0
     for file, label, content in artifacts.mutants(folder):
-        if file == "measurements.npz" and "max_rows" in label:
+        if file == "measurements.npz" and ("max_rows" in label or "person" in label):
             before = (folder / file).read_bytes()
             (folder / file).write_bytes(content())
             artifacts.seal(folder)
@@ -217,9 +224,8 @@ def test_ledgers_add_up_rows_and_persons(tmp_path):
     rhos = []
     for i, (budget, factors) in enumerate(zip(budgets, expected_factors, strict=True)):
         spending = Spending(ledger, "visits", allow_repeat=i > 0)
-        person = "visitor" if budget is BUDGET else None
         folder = tmp_path / str(i)
-        measured = measure_table(_visits(), rows, budget=budget, person=person, spending=spending, folder=folder)
+        measured = measure_table(_visits(), rows, budget=budget, spending=spending, folder=folder)
         rhos.append(ledger.spent("visits")[-1].rho)
         total = measured.statement["total"]
         assert total["rho"] == pytest.approx(np.dot(factors, rhos))
@@ -231,6 +237,108 @@ def test_ledgers_add_up_rows_and_persons(tmp_path):
         ledger.spent("visits")[-1].under("add_remove_person")
 
 
+def test_persons_of_different_columns_are_different_units(tmp_path):
+    """A household has many members: a guarantee for members is none for households. The total is then for rows."""
+    visits = _visits()
+    table = visits.append_column("household", pa.array(visits["visitor"].to_numpy() // 10))
+    schema = Schema(SCHEMA.columns, dropped=("visitor", "household"))
+    rhos, ledger = [], Ledger(tmp_path / "ledger")
+    for i, person in enumerate(["household", "visitor"]):
+        budget = PrivacyBudget(1.0, 1e-5, "add_remove_person", 4, person)
+        spending = Spending(ledger, "visits", allow_repeat=i > 0)
+        folder = tmp_path / str(i)
+        measured = measure_table(table, schema, budget=budget, spending=spending, folder=folder)
+        rhos.append(ledger.spent("visits")[-1].rho)
+        assert load(folder).statement == measured.statement
+    total = measured.statement["total"]
+    assert total["relation"] == "add_remove"
+    assert "person" not in total
+    assert total["rho"] == pytest.approx(4 * sum(rhos))
+    alone = json.loads((tmp_path / "0" / "privacy.json").read_text())
+    assert alone["total"]["person"] == "household"
+    (tmp_path / "0" / "privacy.json").write_text(json.dumps(alone | {"total": alone["total"] | {"person": "visitor"}}))
+    artifacts.seal(tmp_path / "0")
+    with pytest.raises(ReleaseError):
+        load(tmp_path / "0")
+
+
+def _moved(table, more, max_rows=2):
+    """How far rows of another person move the sums, in units of the bound."""
+    import pandas
+
+    layout = plans.Layout.create(*binnings_and_target(SCHEMA, None), 500, 0.02, BUDGET.relation)
+    feature_map = plans.singles_map(layout)
+    both = pandas.concat([table, more], ignore_index=True)
+    sums = [_sums(rows, feature_map, max_rows=max_rows) for rows in (table, both)]
+    return np.linalg.norm((sums[1] - sums[0]).astype(float)) / (max_rows * feature_map.integers(100).norm_bound)
+
+
+@pytest.mark.parametrize(
+    "added", ["x", 2**70, 2.0, None, 1.5, b"\xff", True, datetime.date(2026, 1, 1), ("a", 1), {"a"}, 10**15]
+)
+def test_an_id_in_a_frame_changes_no_other_id(added):
+    """One text or float turns a column of whole numbers into objects or floats. All ids stay what they are."""
+    import pandas
+
+    rng = np.random.default_rng(0)
+    ids = [10**15 + p for p in range(60) for _ in range(8)]
+    table = pandas.DataFrame({"visitor": ids, "cost": rng.integers(0, 1000, 480), "ward": rng.choice(["a", "b"], 480)})
+    more = pandas.DataFrame({"visitor": pandas.Series([added] * 5, dtype=object), "cost": 7, "ward": "c"})
+    assert _moved(table, more) <= 1
+    assert _moved(table.assign(visitor=table.visitor.astype(str)), more) <= 1
+    assert _moved(table.assign(visitor=table.visitor.astype("category")), more) <= 1
+
+
+class _Object:
+    def __eq__(self, other):
+        return isinstance(other, _Object)
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "num_persons", "num_without"),
+    [
+        ([7, "7", 7.0, " 7", np.int64(7), np.float32(7), Decimal("7.00")], 1, 0),
+        ([2**60, 2**60 + 1, "z"], 3, 0),
+        ([Decimal(2**60), Decimal(2**60 + 1), "z"], 3, 0),
+        ([("A", 1), ("B", 2), [1], frozenset("a"), 1j, datetime.timedelta(1), _Object(), _Object(), "z"], 1, 8),
+        ([None, float("nan"), float("inf"), "", " ", "z"], 1, 5),
+        ([datetime.datetime(2026, 1, 1, 0, 0, 0, 1), datetime.datetime(2026, 1, 1, 0, 0, 0, 2)], 2, 0),
+        ([uuid.UUID(int=1), str(uuid.UUID(int=1)), uuid.UUID(int=2)], 2, 0),
+        (["\ud800", "\ud801"], 2, 0),
+        ([True, False, True], 2, 0),
+    ],
+)
+def test_ids_of_frames_are_exact(ids, num_persons, num_without):
+    import pandas
+
+    frame = pandas.DataFrame({"visitor": pandas.Series(ids, dtype=object), "cost": 1, "ward": "a"})
+    persons = open_table(frame, SCHEMA, person="visitor", max_rows=2).persons
+    assert (persons.num_persons, persons.num_without) == (num_persons, num_without)
+
+
+def test_no_cell_decides_whether_ids_are_accepted():
+    """Types do: UUIDs, views, and dictionaries with very long ids are read, whatever their bytes are."""
+    long = pa.DictionaryArray.from_arrays(np.zeros(70_000, np.int32), pa.array(["x" * 40_000]))
+    for ids in (
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"\xff" * 16] * 3, pa.binary(16))),
+        pa.array([b"\xff"] * 3, pa.binary_view()),
+        pa.array(["a"] * 3, pa.string_view()),
+        pa.array([0.0, -0.0, 0.0]),
+        pa.array([1, 1, 1], pa.duration("s")),
+        pa.array([1, 1, 1], pa.timestamp("s", tz="Nowhere/Zone")),
+        long,
+    ):
+        persons = find_persons([ids], 2)
+        assert persons.num_persons == 1
+        assert persons.used.sum() == 2
+        assert is_of_ids(ids.type)
+    for kind in (pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.month_day_nano_interval()):
+        assert not is_of_ids(kind)
+
+
 def test_files_without_persons_or_with_one_row_are_released():
     """No number of persons is an error: it is private."""
     for table in (
@@ -238,7 +346,7 @@ def test_files_without_persons_or_with_one_row_are_released():
         _visits(1, most=1),
         pa.table({"visitor": [None] * 5, "cost": [1] * 5, "ward": ["a"] * 5}),
     ):
-        released = release_table(table, SCHEMA, budget=BUDGET, person="visitor", num_rows=20)
+        released = release_table(table, SCHEMA, budget=BUDGET, num_rows=20)
         assert released.table.num_rows == 20
 
 
@@ -265,24 +373,31 @@ def test_bad_budgets_of_persons(relation, max_rows, message):
         PrivacyBudget(1.0, 1e-5, relation, max_rows)
 
 
+@pytest.mark.parametrize(
+    ("relation", "person"), [("add_remove", "id"), ("add_remove_person", ""), ("add_remove_person", 1)]
+)
+def test_bad_columns_of_persons(relation, person):
+    with pytest.raises(ValueError, match="person: "):
+        PrivacyBudget(1.0, 1e-5, relation, 1, person)
+
+
 def test_bad_persons_are_refused():
     table, rows = _visits(), PrivacyBudget(1.0, 1e-5)
     nested = table.set_column(0, "visitor", pa.array([[1]] * table.num_rows))
     released = Schema((*SCHEMA.columns, Numeric("visitor", 0, 9)))
+    named = {name: PrivacyBudget(1.0, 1e-5, "add_remove_person", 4, name) for name in ("who", None)}
     for call, message in [
-        (lambda: measure_table(table, SCHEMA, budget=BUDGET), "person: name the column"),
-        (lambda: measure_table(table, SCHEMA, budget=rows, person="visitor"), "person: the budget is for rows"),
-        (lambda: measure_table(table, SCHEMA, budget=BUDGET, person=1), "person: expected the name of a column"),
-        (lambda: measure_table(table, SCHEMA, budget=BUDGET, person="who"), "there is no column who"),
-        (lambda: measure_table(table, released, budget=BUDGET, person="visitor"), "give it the kind drop"),
-        (lambda: measure_table(nested, SCHEMA, budget=BUDGET, person="visitor"), "has no ids"),
+        (lambda: measure_table(table, SCHEMA, budget=named[None]), "budget: name the column with the ids"),
+        (lambda: measure_table(table, SCHEMA, budget=named["who"]), "there is no column who"),
+        (lambda: measure_table(table, released, budget=BUDGET), "give it the kind drop"),
+        (lambda: measure_table(nested, SCHEMA, budget=BUDGET), "has no ids"),
+        (lambda: measure_table(nested.slice(0, 0), SCHEMA, budget=BUDGET), "has no ids"),
         (lambda: open_table(table, SCHEMA, max_rows=3), "person: name the column"),
+        (lambda: open_table(table, SCHEMA, person=1, max_rows=3), "person: expected the name of a column"),
         (lambda: open_table(table, SCHEMA, person="visitor", max_rows=0), "max_rows must be at least 1"),
         (lambda: measure_table(open_table(table, SCHEMA), SCHEMA, budget=BUDGET), "opened for other persons"),
         (
-            lambda: measure_table(
-                open_table(table, SCHEMA, person="visitor", max_rows=3), SCHEMA, budget=BUDGET, person="visitor"
-            ),
+            lambda: measure_table(open_table(table, SCHEMA, person="visitor", max_rows=3), SCHEMA, budget=BUDGET),
             "opened for other persons, or another max_rows",
         ),
         (

@@ -199,7 +199,7 @@ class _Planned:
     """As much of a mechanism as a ledger asks for."""
 
     secure, epsilon, delta, rho, failure_probability, relation = True, 1.0, 1e-6, 0.02, 0.0, "replace_one"
-    discreteness = None
+    discreteness = person = None
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"rho": 0.0}, {"delta": 1.0}, {"rho": 1e300}, {"epsilon": 1e300}])

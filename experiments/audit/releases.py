@@ -145,9 +145,7 @@ def release_of_persons(budget: PrivacyBudget, runs: int, progress: Progress, *, 
     rows = {"person": ids, "x": [0] * number + [100] * _MOST_VISITS, "y": ["a"] * number + ["b"] * _MOST_VISITS}
     more = pa.table(rows)
     claim = math.sqrt(2 * cast(float, Composition.planned(budget).rho))
-    return _attack_release(
-        [more.slice(0, number), more], _VISITS, budget, runs, progress, claim=claim, person="person", broken=broken
-    )
+    return _attack_release([more.slice(0, number), more], _VISITS, budget, runs, progress, claim=claim, broken=broken)
 
 
 def _attack_release(
@@ -158,7 +156,6 @@ def _attack_release(
     progress: Progress,
     *,
     claim: float,
-    person: str | None = None,
     broken: bool = False,
 ) -> dict[str, Any]:
     """Attacks ``measure_table`` of two databases, of which the second one has more rows, all equal.
@@ -174,7 +171,6 @@ def _attack_release(
       runs: the number of runs for each database.
       progress: is called with (work done, total work).
       claim: μ of the claim.
-      person: the column with the ids of persons.
       broken: whether the cut of the rows of persons is left out.
     """
     runs, done = max(40, runs), 0
@@ -193,7 +189,7 @@ def _attack_release(
         nonlocal done
         values = []
         for _ in range(count):
-            values.append(statistic(measure_table(databases[which], schema, budget=budget, person=person)))
+            values.append(statistic(measure_table(databases[which], schema, budget=budget)))
             done += 1
             progress(done, 2 * (runs + max(20, runs // PILOT)))
         return np.asarray(values)
@@ -202,7 +198,7 @@ def _attack_release(
     moved = sum(
         (most * np.linalg.norm(noisy.feature_map.integers(1).sum(code, np.ones(1, bool))) * noisy.mechanism.grid) ** 2
         / noisy.mechanism.scale**2
-        for noisy in measure_table(databases[1], schema, budget=budget, person=person).measured.values()
+        for noisy in measure_table(databases[1], schema, budget=budget).measured.values()
     )
     return bound | {"measure": "mu", "claim": claim, "share_of_diameter": math.sqrt(moved) / claim}
 

@@ -65,7 +65,7 @@ def attacks(config: AuditConfig) -> Iterator[tuple[str, str, float, bool, Attack
         one_more = partial(release_of_neighbours, PrivacyBudget(epsilon, config.delta, ADD_REMOVE), releases)
         yield "release, one row more", "table", epsilon, False, one_more
         yield "release, one row more, noise / 10 (broken)", "table", epsilon, True, partial(one_more, broken=True)
-        visits = PrivacyBudget(epsilon, config.delta, ADD_REMOVE_PERSON, _ROWS_OF_A_PERSON)
+        visits = PrivacyBudget(epsilon, config.delta, ADD_REMOVE_PERSON, _ROWS_OF_A_PERSON, "person")
         person = partial(release_of_persons, visits, releases)
         yield "release, one person more", "table", epsilon, False, person
         yield "release, one person more, no cut (broken)", "table", epsilon, True, partial(person, broken=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import uuid
 import warnings
 from collections.abc import Iterable
 from decimal import Decimal
@@ -237,3 +238,26 @@ def points_of(array: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # objects may warn when they are converted to a number
         return np.array([point_of(cell) for cell in array.astype(object).flat], np.float64).reshape(array.shape)
+
+
+def id_of(value: Any) -> bytes | None:
+    """The id that a cell of any type is, as text without blanks around it; None if it is none.
+
+    The same number has the same id as text, as a whole number, and as a float without a fraction: 7. What is no text,
+    number, time or UUID is no id.
+    """
+    if isinstance(value, str):
+        return value.strip().encode("utf-8", "surrogatepass") or None
+    if isinstance(value, bytes):
+        return value.strip() or None
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).encode()
+    if isinstance(value, int | np.integer) and not isinstance(value, np.timedelta64):
+        return str(int(value)).encode()
+    if isinstance(value, float | np.floating | Decimal):
+        if not math.isfinite(value):
+            return None
+        return str(int(value)).encode() if value == int(value) else str(value).encode()
+    if isinstance(value, datetime.date) and value == value:  # also datetimes and those of pandas; NaT is not itself
+        return value.isoformat().encode()
+    return str(value).encode() if isinstance(value, uuid.UUID) else None

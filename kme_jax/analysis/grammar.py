@@ -51,7 +51,12 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
         raise ValueError(f"query: expected text, such as {examples}, got {text!r}")
     match = _STATISTIC.match(text)
     found = None if match is None else _inside(text, match.end())
-    if match is None or found is None or match[1].lower() not in statistics or not (found[0] or match[1] == "count"):
+    if (
+        match is None
+        or found is None
+        or match[1].lower() not in statistics
+        or not (found[0] or match[1].lower() == "count")
+    ):
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
     inside, where, by = found
     if where is None and by is not None:  # conditions may come last, too

@@ -59,7 +59,11 @@ def add_max_rows(parser: argparse.ArgumentParser, condition: str) -> None:
 
 
 def budget(
-    epsilon: float, delta: float, relation: str | None = None, max_rows: int | None = None
+    epsilon: float,
+    delta: float,
+    relation: str | None = None,
+    max_rows: int | None = None,
+    person: str | None = None,
 ) -> kme_jax.PrivacyBudget:
     """(ε, δ) for Gaussian noise.
 
@@ -68,6 +72,7 @@ def budget(
       delta: δ.
       relation: one of ``RELATIONS``; None for the first.
       max_rows: the largest number of rows of one person, for a guarantee for persons; None for one for rows.
+      person: the column with the ids of persons; None if it is not known.
 
     Raises:
       ValueError: if a number is out of range.
@@ -77,7 +82,7 @@ def budget(
         raise InputError(f"--relation={relation} is about rows: leave it out, as --max_rows protects persons")
     of_persons = None if max_rows is None else "add_remove_person"
     most = 1 if max_rows is None else max_rows
-    checked = kme_jax.PrivacyBudget(epsilon, delta, cast(Any, of_persons or relation or RELATIONS[0]), most)
+    checked = kme_jax.PrivacyBudget(epsilon, delta, cast(Any, of_persons or relation or RELATIONS[0]), most, person)
     if delta == 0:
         raise InputError("--delta must be above 0, because the noise is Gaussian. For example: 1e-9")
     return checked

@@ -46,10 +46,12 @@ class PrivacyBudget:
       relation: "replace_one", "add_remove" or "add_remove_person".
       max_rows: k, the largest number of rows of one person; 1 unless the relation is add_remove_person. Noise is k
         times as large as for k = 1.
+      person: the name of the column with the ids of persons, for add_remove_person. It is public. None for rows, or as
+        long as it is not known.
 
     Raises:
       ValueError: if ε or δ is out of range, or not a real number, such as a bool or text; or there is no such relation;
-        or ``max_rows`` does not fit it.
+        or ``max_rows`` or ``person`` does not fit it.
 
     Examples:
       >>> from kme_jax import PrivacyBudget
@@ -61,10 +63,12 @@ class PrivacyBudget:
     delta: float
     relation: Relation = REPLACE_ONE
     max_rows: int = 1
+    person: str | None = None
 
     def _in_short(self) -> str:
         relation = "" if self.relation == REPLACE_ONE else f", relation={in_short(self.relation)}"
-        relation += f", max_rows={self.max_rows}" if self.relation == ADD_REMOVE_PERSON else ""
+        if self.relation == ADD_REMOVE_PERSON:
+            relation += f", max_rows={self.max_rows}, person={in_short(self.person)}"
         return f"epsilon={in_short(self.epsilon)}, delta={in_short(self.delta)}{relation}"
 
     def __post_init__(self):
@@ -89,6 +93,10 @@ class PrivacyBudget:
                 f"max_rows is for the relation {ADD_REMOVE_PERSON!r}: the rows of each person are cut to it"
             )
         object.__setattr__(self, "max_rows", most)
+        if self.person is not None and not isinstance(self.person, str):
+            raise ValueError(f"person: expected the name of a column, got a {type(self.person).__name__}")
+        if self.person is not None and (not self.person or self.relation != ADD_REMOVE_PERSON):
+            raise ValueError(f"person: a column of persons is for the relation {ADD_REMOVE_PERSON!r}")
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta + 0.0)  # −0 becomes 0
 

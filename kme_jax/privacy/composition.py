@@ -22,7 +22,7 @@ from kme_jax.privacy.mechanisms import Mechanism
 _SUM_ROUNDING = 1e-12  # relative: above the rounding of a sum of a few shares, and far below that of ``zcdp_rho``
 
 
-@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness", "max_rows"))
+@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness", "max_rows", "person"))
 @dataclasses.dataclass(frozen=True)
 class Composition:
     """Several measurements of the same rows with Gaussian noise, as one mechanism.
@@ -42,6 +42,7 @@ class Composition:
       discreteness: τ of fine discrete noise, the sum of those of the measurements or what is reserved for them; None
         for other noise.
       max_rows: the largest number of rows of one person, see ``PrivacyBudget``.
+      person: the name of the column with the ids of persons, or None.
     """
 
     epsilon: float
@@ -53,6 +54,7 @@ class Composition:
     relation: Relation = REPLACE_ONE
     discreteness: float | None = None
     max_rows: int = 1
+    person: str | None = None
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -82,6 +84,7 @@ class Composition:
             relation=budget.relation,
             discreteness=tau,
             max_rows=budget.max_rows,
+            person=budget.person,
         )
 
     @classmethod
@@ -103,7 +106,8 @@ class Composition:
           ValueError: if the measurements spend more than the budget, or their noise is not Gaussian, or is of both
             kinds, continuous and discrete, or their relation is not that of the budget.
         """
-        if any((m.relation, m.max_rows) != (budget.relation, budget.max_rows) for m in mechanisms):
+        unit = budget.relation, budget.max_rows, budget.person
+        if any((m.relation, m.max_rows, m.person) != unit for m in mechanisms):
             raise ValueError("the measurements are for another relation than the budget")
         rho = mu = tau = None
         allowed = dataclasses.replace(budget, epsilon=min(budget.epsilon * (1 + tolerance), MAX_EPSILON))
@@ -130,7 +134,9 @@ class Composition:
         if delta + failure > budget.delta:
             raise ValueError(f"the measurements spend more than (ε, δ) = ({budget.epsilon:g}, {budget.delta:g})")
         secure = all(m.secure for m in mechanisms)
-        return cls(budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation, tau, budget.max_rows)
+        return cls(
+            budget.epsilon, budget.delta, rho, failure, secure, mu, budget.relation, tau, budget.max_rows, budget.person
+        )
 
 
 def _within(budget: PrivacyBudget, failure_probability: float) -> PrivacyBudget:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.privacy.budget import RELATIONS, REPLACE_ONE, PrivacyBudget
+from kme_jax.privacy.budget import ADD_REMOVE_PERSON, RELATIONS, REPLACE_ONE, PrivacyBudget
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total, rounded_up
@@ -349,11 +349,13 @@ def _record_of(line: bytes) -> Entry | Cap | None:
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
             types_match &= "relation" not in record or record["relation"] in RELATIONS[1:]
             types_match &= isinstance(record.get("discreteness", 1.0), float)
+            types_match &= isinstance(record.get("person", ""), str)
             if types_match and all(0 <= number < LARGEST for number in numbers):
                 entry = Entry(**record)
                 tau = 0.5 if entry.discreteness is None else entry.discreteness
                 valid = entry.epsilon > 0 and entry.rho > 0 and entry.delta < 1 and 0 < tau < 1
-                valid = valid and (entry.delta > 0 or entry.discreteness is None)
+                valid = valid and (entry.delta > 0 or (entry.discreteness is None and entry.relation == REPLACE_ONE))
+                valid = valid and (entry.relation == ADD_REMOVE_PERSON) == bool(entry.person)
                 return entry if valid else None
     return None
 

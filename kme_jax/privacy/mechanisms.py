@@ -176,7 +176,7 @@ def noise_of(name: str) -> Noise:
     return _KINDS[name]
 
 
-@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness", "max_rows"))
+@storable(former_fields={"private": "secure"}, added_fields=("relation", "discreteness", "max_rows", "person"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -200,6 +200,7 @@ class Mechanism:
       discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for other
         noise.
       max_rows: k, the largest number of rows of one person, see ``PrivacyBudget``. The sensitivity is for k rows.
+      person: the name of the column with the ids of persons, or None.
     """
 
     noise: str = dataclasses.field(metadata={"static": True})
@@ -217,6 +218,7 @@ class Mechanism:
     relation: Relation = dataclasses.field(default=REPLACE_ONE, metadata={"static": True})
     discreteness: float | None = None
     max_rows: int = dataclasses.field(default=1, metadata={"static": True})
+    person: str | None = dataclasses.field(default=None, metadata={"static": True})
 
     def _in_short(self) -> str:
         noise = "secure" if self.secure else "NOT PRIVATE, simulated"
@@ -243,6 +245,8 @@ class Mechanism:
             raise ValueError("there is no such relation")
         if not 1 <= self.max_rows <= (MOST_ROWS_OF_A_PERSON if self.relation == ADD_REMOVE_PERSON else 1):
             raise ValueError("the number of rows of one person does not fit the relation")
+        if (self.relation == ADD_REMOVE_PERSON) != bool(self.person):
+            raise ValueError("the column of persons does not fit the relation")
 
     @property
     def variance(self) -> float:

@@ -225,6 +225,7 @@ def secure_mechanism(
         relation=budget.relation,
         discreteness=calibrated.discreteness,
         max_rows=budget.max_rows,
+        person=budget.person,
     )
 
 

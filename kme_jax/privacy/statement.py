@@ -245,6 +245,7 @@ def statement_of(
         "relation": _RELATIONS[mechanisms[-1].relation],
         "unit": unit_of(mechanisms[-1].relation, mechanisms[-1].max_rows),
         "max_rows": mechanisms[-1].max_rows if mechanisms[-1].relation == ADD_REMOVE_PERSON else None,
+        "person": mechanisms[-1].person,
         "num_rows": mechanisms[-1].num_rows,
         "groups": [{group_of(mechanisms[-1].relation): k, "epsilon": group_epsilon(combined, k)} for k in GROUPS],
         "rho": combined.rho,
@@ -345,6 +346,8 @@ def describe(statement: dict[str, Any]) -> str:
         f"({statement['epsilon']:g}, {statement['delta']:g})-differential privacy for "
         f"{printable(statement['unit'])}{of_all} ({printable(statement['relation'])})."
     )
+    if is_for_persons(statement):
+        lines.append(f"A person is all rows with the same {printable(statement['person'])}.")
     for measurement in statement["measurements"]:
         cells = measurement["cell_noise"]
         lines.append(

@@ -9,6 +9,8 @@ from typing import Any
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.privacy.budget import (
+    ADD_REMOVE,
+    ADD_REMOVE_PERSON,
     MIN_EPSILON,
     RELATIONS,
     REPLACE_ONE,
@@ -20,8 +22,9 @@ from kme_jax.privacy.calibration import discrete_epsilon
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 
-# A relation other than replace_one, and τ if there is one. Earlier versions refuse a ledger with them.
-OPTIONAL = {"relation": str, "discreteness": float}
+# A relation other than replace_one, τ if there is one, and the column of persons. Earlier versions refuse a ledger with
+# what they do not know.
+OPTIONAL = {"relation": str, "discreteness": float, "person": str}
 
 LARGEST = 1e100  # a limit of all numbers in a ledger
 _BISECTIONS = 60
@@ -41,6 +44,7 @@ class Entry:
       failure_probability: the failure probability of the sensitivity, over public randomness.
       relation: which databases are neighbours.
       discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for others.
+      person: the column with the ids of persons, under add_remove_person.
     """
 
     database: str
@@ -51,6 +55,7 @@ class Entry:
     failure_probability: float
     relation: Relation = REPLACE_ONE
     discreteness: float | None = None
+    person: str | None = None
 
     @classmethod
     def of(cls, database: str, time: str, mechanism: Mechanism | Composition) -> Entry:
@@ -58,7 +63,7 @@ class Entry:
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         epsilon, delta, failure = mechanism.epsilon, mechanism.delta, mechanism.failure_probability
         numbers = float(epsilon), float(delta), float(rho), float(failure)
-        return cls(database, time, *numbers, mechanism.relation, mechanism.discreteness)
+        return cls(database, time, *numbers, mechanism.relation, mechanism.discreteness, mechanism.person)
 
     @property
     def record(self) -> dict[str, str | float]:
@@ -68,6 +73,8 @@ class Entry:
             del record["relation"]
         if self.discreteness is None:
             del record["discreteness"]
+        if self.person is None:
+            del record["person"]
         return record
 
     def under(self, relation: Relation) -> Entry:
@@ -85,7 +92,7 @@ class Entry:
             return self
         rho = steps**2 * self.rho
         epsilon = discrete_epsilon(rho, self.delta, self.discreteness)
-        return dataclasses.replace(self, epsilon=epsilon, rho=rho, relation=relation)
+        return dataclasses.replace(self, epsilon=epsilon, rho=rho, relation=relation, person=None)
 
 
 _TOTAL_FIELDS = ("releases", "rho", "epsilon", "delta", "failure_probability", "pure_epsilons", "at_delta")
@@ -103,7 +110,8 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
 
     Args:
       spendings: the entries of the same rows, oldest first; at least one. The total is for the last relation, in the
-        order of ``RELATIONS``, that the guarantees of all of them imply, see :meth:`Entry.under`.
+        order of ``RELATIONS``, that the guarantees of all of them imply, see :meth:`Entry.under`. Persons of different
+        columns are different units, such as households and their members. The total is then for rows.
 
     Returns:
       A dictionary of plain JSON values:
@@ -117,12 +125,13 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
       * "at_delta": the "epsilon" of all releases at the "delta" of the last one. It is None if that ε is not finite:
         there are releases with δ > 0, and the last one has δ = 0, or a δ that is not above the failure probabilities.
       * "relation": of the total, unless it is replace_one.
+      * "person": the column of persons, if the relation is add_remove_person.
       * "discreteness": Σ τ, if all releases have a τ.
 
     Raises:
       ValueError: if the total δ is 1 or more, which protects nobody.
     """
-    relation = RELATIONS[min(RELATIONS.index(s.relation) for s in spendings)]
+    relation, person = unit_of_all(spendings)
     spendings = [s.under(relation) for s in spendings]
     last = spendings[-1]
     rho, failure = math.fsum(s.rho for s in spendings), math.fsum(s.failure_probability for s in spendings)
@@ -146,7 +155,16 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
         "failure_probability": failure,
         "pure_epsilons": pure,
         "at_delta": {"epsilon": last_epsilon, "delta": last.delta} if math.isfinite(last_epsilon) else None,
-    } | _if_known(relation=None if relation == REPLACE_ONE else relation, discreteness=discreteness)
+    } | _if_known(relation=None if relation == REPLACE_ONE else relation, discreteness=discreteness, person=person)
+
+
+def unit_of_all(spendings: Sequence[Entry]) -> tuple[Relation, str | None]:
+    """The relation of the total of releases, and the column of persons, see :func:`total`."""
+    relation = RELATIONS[min((RELATIONS.index(s.relation) for s in spendings), default=0)]
+    persons = {s.person for s in spendings}
+    if relation == ADD_REMOVE_PERSON and len(persons) > 1:
+        return ADD_REMOVE, None
+    return relation, persons.pop() if relation == ADD_REMOVE_PERSON else None
 
 
 def _if_known(**fields: Any) -> dict[str, Any]:
@@ -200,6 +218,7 @@ def check_total(
     failure_probability: float,
     relation: Relation = REPLACE_ONE,
     discreteness: float | None = None,
+    person: str | None = None,
 ) -> None:
     """Checks a total that was read from a file against the statement that contains it.
 
@@ -211,6 +230,7 @@ def check_total(
       failure_probability: the sum of the failure probabilities of the statement's measurements.
       relation: that of the statement.
       discreteness: that of the statement.
+      person: that of the statement.
 
     Raises:
       ValueError: if a number does not follow from the rest, up to a relative error of 1e-6, or is less than that of the
@@ -222,6 +242,8 @@ def check_total(
     known = "relation" not in total or of_total in RELATIONS[1:]
     if not known or RELATIONS.index(of_total) > RELATIONS.index(relation):
         raise ValueError("total: the relation does not follow from that of the statement")
+    if total.get("person") != (person if of_total == ADD_REMOVE_PERSON else None):
+        raise ValueError("total: the column of persons does not follow from that of the statement")
     if relation != of_total and rho is not None and delta > 0:
         rho = steps_between(relation, of_total) ** 2 * rho
         epsilon = discrete_epsilon(rho, delta, discreteness)
@@ -338,10 +360,10 @@ class Cap:
         """
         if self.delta == 0:
             return max(0.0, self.epsilon - self.spent(spendings)) or None
-        relation = RELATIONS[min((RELATIONS.index(s.relation) for s in spendings), default=0)]
+        relation, person = unit_of_all(spendings)
 
         def fits(epsilon: float) -> bool:
-            planned = Composition.planned(PrivacyBudget(epsilon, self.delta, relation))
+            planned = Composition.planned(PrivacyBudget(epsilon, self.delta, relation, person=person))
             return self.allows([*spendings, Entry.of(self.database, "", planned)])
 
         low, high = MIN_EPSILON, self.epsilon

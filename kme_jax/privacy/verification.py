@@ -62,7 +62,7 @@ def check_noise(mechanism: Mechanism, budget: PrivacyBudget, share: float = 1.0)
     require(all(0 < number < math.inf for number in numbers), "a number of the mechanism is not positive")
     require(0 <= m.failure_probability <= m.delta < 1 and m.num_rows >= 1, "δ or N of the mechanism is out of range")
     require(m.delta == budget.delta, "δ does not follow from the budget")
-    same = (m.relation, m.max_rows) == (budget.relation, budget.max_rows)
+    same = (m.relation, m.max_rows, m.person) == (budget.relation, budget.max_rows, budget.person)
     require(same, "the relation does not follow from the budget")
     discrete = m.grid is not None
     least = 2 if m.relation == REPLACE_ONE else 1
@@ -196,7 +196,7 @@ def check_parts(mechanisms: Sequence[Mechanism], composition: Composition) -> No
     expected = Composition.of(mechanisms, PrivacyBudget(c.epsilon, c.delta), tolerance=TOLERANCE)
     for name in ("rho", "mu", "discreteness"):
         check_follows(name, getattr(c, name), getattr(expected, name))
-    for name in ("relation", "max_rows", "secure", "failure_probability"):
+    for name in ("relation", "max_rows", "person", "secure", "failure_probability"):
         equal = getattr(c, name) == getattr(expected, name)
         require(equal, "the composition does not follow from the mechanisms")
     delta = c.delta - c.failure_probability
@@ -265,7 +265,7 @@ def check_statement(statement: Any, total: Any, follows: Callable[[dict[str, Any
         failure = math.fsum(measurement["failure_probability"] for measurement in statement["measurements"])
         epsilon, delta, rho = (statement[name] for name in ("epsilon", "delta", "rho"))
         relation, tau = statements.relation_of(statement), statement.get("discreteness")
-        check_total(statement["total"], epsilon, delta, rho, failure, relation, tau)
+        check_total(statement["total"], epsilon, delta, rho, failure, relation, tau, statement.get("person"))
 
 
 # Proofs were in other modules in earlier versions.

@@ -6,6 +6,7 @@ columns, and may compare columns with each other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import operator
@@ -34,8 +35,8 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _COMPARED = re.compile(r"\s*(.+?)\s*(?:>=|<=|!=|==|=|>|<)")
 _CONDITION = re.compile(r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 _IN = re.compile(r"\s+(not\s+)?in\s*\((.*)\)\s*$", re.DOTALL | re.IGNORECASE)
-_MIRROR = re.compile(r"\s*([^<>=!()]+?)\s*(<=|<|>=|>)\s*(?=\S)(?!=)")
-_MOST_TERMS = 64
+_MIRROR = re.compile(r"\s*((?:(?!\s(?:and|or)\s)[^<>=!()])+?)\s*(<=|<|>=|>)\s*(?=\S)(?!=)", re.IGNORECASE)
+_MOST_TERMS, _MOST_LETTERS, _MOST_SHOWN = 64, 10_000, 200
 
 Ranges = list[tuple[int, int]]
 
@@ -96,7 +97,12 @@ def terms_of(columns: Sequence[Column], conditions: Sequence[str]) -> list[Term]
     for text in conditions:
         if not isinstance(text, str):
             raise ValueError(f"condition: expected text such as age>=65, got a {type(text).__name__}")
-        terms = _all_of(text, [terms, _terms(columns, text.strip())])
+        if len(text) > _MOST_LETTERS:
+            raise ValueError(f"condition: it has {len(text)} letters, and at most {_MOST_LETTERS} are read")
+        try:
+            terms = _all_of(text, [terms, _terms(columns, text.strip())])
+        except RecursionError:
+            raise ValueError("condition: it has too many brackets within brackets") from None
     return terms
 
 
@@ -122,8 +128,15 @@ def ranges_of(columns: Sequence[Column], conditions: Sequence[str]) -> dict[int,
 def _all_of(text: str, parts: Sequence[list[Term]]) -> list[Term]:
     terms = [Term({})]
     for part in parts:
+        if len(terms) * len(part) > _MOST_TERMS**2 // 8:
+            raise ValueError(f"condition {_shown(text)}: it has too many alternatives")
         terms = _simplified(text, [one.both(other) for one in terms for other in part])
     return terms
+
+
+def _shown(text: str) -> str:
+    """A text for an error, cut if it is long."""
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
 def _simplified(text: str, terms: list[Term]) -> list[Term]:
@@ -132,8 +145,9 @@ def _simplified(text: str, terms: list[Term]) -> list[Term]:
     Raises:
       ValueError: there are too many.
     """
-    kept = [term for term in terms if not term.is_empty] or terms[:1]
-    merged = True
+    kept, merged = [term for term in terms if not term.is_empty] or terms[:1], True
+    if len(kept) > _MOST_TERMS**2 // 8:
+        raise ValueError(f"condition {_shown(text)}: it has too many alternatives")
     while merged:
         merged = False
         for first, second in itertools.combinations(range(len(kept)), 2):
@@ -143,7 +157,7 @@ def _simplified(text: str, terms: list[Term]) -> list[Term]:
                 merged = True
                 break
     if len(kept) > _MOST_TERMS:
-        raise ValueError(f"condition {text!r}: it has more than {_MOST_TERMS} alternatives")
+        raise ValueError(f"condition {_shown(text)}: it has more than {_MOST_TERMS} alternatives")
     return kept
 
 
@@ -195,7 +209,7 @@ def _terms(columns: Sequence[Column], text: str) -> list[Term]:
 
 
 def _split(columns: Sequence[Column], text: str, word: str) -> Iterator[str]:
-    """The parts of a text between a word, outside of brackets and quotes."""
+    """The parts of a text between a word, outside of brackets."""
     start = 0
     for match in re.finditer(rf"\s+{word}\s+", text, re.IGNORECASE):
         if _is_outside(text, match.start()) and _begins(columns, text[match.end() :]):
@@ -305,7 +319,8 @@ def _ranges(column: Column, comparison: str, value: str, text: str) -> Ranges:
         return _ranges_of_comparison(column, comparison, value)
     except ValueError as error:
         if is_quoted:
-            return _ranges(column, comparison, value[1:-1], text)
+            with contextlib.suppress(ValueError):
+                return _ranges_of_comparison(column, comparison, value[1:-1])
         if comparison == "=" and value[:1] in ("<", ">") and column.ordered:
             raise ValueError(f"condition {text!r}: write {column.name}{value[0]}={value[1:].strip()}") from None
         hint = f"; {column.name}={MISSING} asks for missing cells" if column.nullable else ""

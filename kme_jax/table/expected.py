@@ -22,6 +22,7 @@ from kme_jax.table.release import binnings_and_target, check_columns
 from kme_jax.table.schema import Schema
 
 _MEAN_SIZE = math.sqrt(2 / math.pi)  # E|g| of a standard normal g
+_RARELY = 2.0  # standard deviations, which errors exceed rarely
 _STANDS_OUT = 4.0  # σ, from which on a count is clearly more than noise
 
 
@@ -36,10 +37,13 @@ class ExpectedColumn:
       num_cells: the number of cells in which its rows are counted.
       noise: standard deviation of the noise of the count of a cell, all classes of the target together, in rows.
       smallest_share: of the rows that a single cell needs to stand out clearly.
-      total_variation: at most this distance between the marginals is expected, in the cells of ``evaluate_table``.
-        It is that of the noisy counts themselves. Denoising makes it smaller where a column is smooth, often by far.
+      total_variation: the expected distance between the marginals of the private rows and of the noisy counts
+        themselves, in the cells of ``evaluate_table``. Denoising makes it smaller where a column is smooth, often by
+        far.
+      total_variation_bound: what this distance exceeds rarely: two standard deviations above its mean.
       mean_error: for a number, the standard deviation of the noise of its mean in the first measurement, in its units;
         otherwise None. The third one measures it again, within the range of most rows.
+      mean_bound: two standard deviations.
     """
 
     name: str
@@ -48,7 +52,9 @@ class ExpectedColumn:
     noise: float
     smallest_share: float
     total_variation: float
+    total_variation_bound: float
     mean_error: float | None
+    mean_bound: float | None
 
 
 @short_repr
@@ -161,6 +167,7 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
     codes[:, j] = edges[:-1]
     _, together = np.unique(compared_cells(schema, codes)[0][j], return_counts=True)  # cells in each compared cell
     distance = _MEAN_SIZE * noise * float(np.sqrt(together).sum()) / (2 * num_rows)
+    deviation = math.sqrt(1 - _MEAN_SIZE**2) * noise * math.sqrt(together.sum()) / (2 * num_rows)
     mean_error = None
     if column.kind == "numeric":
         moments = singles.moments[a]
@@ -171,4 +178,14 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
             ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))
             mean_error = float(np.ptp(ends)) / 2 * moments.sigma / num_rows
     smallest = min(1.0, _STANDS_OUT * noise / num_rows)
-    return ExpectedColumn(column.name, column.kind, binning.num_cells, noise, smallest, min(1.0, distance), mean_error)
+    return ExpectedColumn(
+        column.name,
+        column.kind,
+        binning.num_cells,
+        noise,
+        smallest,
+        min(1.0, distance),
+        min(1.0, distance + _RARELY * deviation),
+        mean_error,
+        None if mean_error is None else _RARELY * mean_error,
+    )

@@ -123,7 +123,6 @@ def measure_table(
     *,
     budget: PrivacyBudget,
     target: str | None = None,
-    person: str | None = None,
     spending: Spending | None = None,
     folder: str | os.PathLike | None = None,
     secure: bool = True,
@@ -155,13 +154,12 @@ def measure_table(
       source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times, or four times if
         the number of its rows is private.
       schema: of its columns, from public knowledge.
-      budget: (ε, δ) and the relation. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1 over
+      budget: (ε, δ) and the relation. Under add_remove_person it names the column with the ids of persons, which the
+        schema drops. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1 over
         what is known of N.
       target: the name of the column that the other columns are meant to predict, if there is one. If it has few values
         (three, or as many as the noise allows), all marginals are split by it. Otherwise all pairs with it are
         measured in the third measurement.
-      person: the name of the column with the ids of persons, for a budget under add_remove_person, and only for that.
-        The schema drops this column.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
@@ -192,7 +190,7 @@ def measure_table(
         )
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
-    source = _opened(source, schema, budget, person)
+    source = _opened(source, schema, budget)
     session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
     if session.rows_are_public:
         source.check_size()
@@ -222,24 +220,22 @@ def measure_table(
         return _measure_table(session, first, planned, target, total, folder)
 
 
-def _opened(source: Any, schema: Schema, budget: PrivacyBudget, person: str | None) -> TableSource:
+def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
     """The source, opened for a budget.
 
     Raises:
-      ValueError: as :func:`measure_table`, or persons are named and the budget is for rows, or the other way round.
+      ValueError: as :func:`measure_table`, or the budget names no column of persons, or the source has others.
     """
     check_budget(budget)
-    for_persons = budget.relation == ADD_REMOVE_PERSON
+    if budget.relation == ADD_REMOVE_PERSON and budget.person is None:
+        raise ValueError(
+            f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
+        )
     if not isinstance(source, TableSource):
-        if for_persons and person is None:
-            raise ValueError(f"person: name the column with the ids of persons, as the relation is {budget.relation}")
-        if person is not None and not for_persons:
-            raise ValueError(f"person: the budget is for rows; its relation must be {ADD_REMOVE_PERSON!r}")
-        return open_table(source, schema, person=person, max_rows=budget.max_rows)
+        return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
     if source.schema != schema:
         raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
-    same_person = source.person == person or (person is None and for_persons)
-    if not same_person or (source.person is not None) != for_persons or source.max_rows != budget.max_rows:
+    if (source.person, source.max_rows) != (budget.person, budget.max_rows):
         raise ValueError("source: it was opened for other persons, or another max_rows, than those of the budget")
     return source
 
@@ -350,7 +346,6 @@ def release_table(
     *,
     budget: PrivacyBudget,
     target: str | None = None,
-    person: str | None = None,
     spending: Spending | None = None,
     num_rows: int | None = None,
     secure: bool = True,
@@ -364,7 +359,6 @@ def release_table(
       schema: of its columns.
       budget: (ε, δ) and the relation, as for :func:`measure_table`.
       target: the name of the column that the other columns are meant to predict, as for :func:`measure_table`.
-      person: the name of the column with the ids of persons, as for :func:`measure_table`.
       spending: the curator's ledger, and the name of the rows in it; None if nothing is to be recorded.
       num_rows: number of rows of the synthetic table; None for N, or its noisy count.
       secure: whether noise is secure.
@@ -387,7 +381,7 @@ def release_table(
       >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
       True
     """
-    source = _opened(source, schema, budget, person)
+    source = _opened(source, schema, budget)
     if budget.relation == REPLACE_ONE:
         source.check_size()
     if num_rows is not None or budget.relation == REPLACE_ONE:
@@ -397,7 +391,6 @@ def release_table(
         schema,
         budget=budget,
         target=target,
-        person=person,
         spending=spending,
         secure=secure,
         seed=seed,

@@ -5,7 +5,7 @@ are used. The rule may look at everything of this one person, and at nothing of 
 which rows of other people are used.
 
 * A person is all rows with the same id. Blanks around an id do not count. Text is compared as it is: 7 and 007 are two
-  persons.
+  persons. What an id is depends on its cell alone, and in files and Arrow tables on the type of the column.
 * Rows without an id are not used: they may be of anybody, so no cut could bound what one person contributes.
 * Each row of a person has a rank, in the order of the file. A hash of the id and the rank gives it a number. Rows with
   the k smallest numbers are used. It is like a random choice, and the same in each pass and in each release.
@@ -93,12 +93,16 @@ def _numbered(ids: Iterable[pa.Array]) -> tuple[Int64[np.ndarray, "N"], UInt64[n
     numbers: dict[bytes, int] = {}
     pieces = [np.zeros(0, np.int64)]
     for piece in ids:
-        texts = _texts(piece).dictionary_encode()
+        if pa.types.is_dictionary(piece.type):  # a long text may be in many rows, and takes its memory once
+            texts, indices = _texts(piece.dictionary), piece.indices
+        else:
+            encoded = _texts(piece).dictionary_encode()
+            texts, indices = encoded.dictionary, encoded.indices
         places = [_NO_PERSON]
-        for text in texts.dictionary.to_pylist():
-            text = text.strip()
+        for text in texts.to_pylist():
+            text = b"" if text is None else text.strip()
             places.append(numbers.setdefault(text, len(numbers)) if text else _NO_PERSON)
-        codes = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         pieces.append(np.asarray(places, np.int64)[codes + 1])
     hashes = np.fromiter(map(_hash, numbers), np.uint64, len(numbers))
     return np.concatenate(pieces), hashes
@@ -108,13 +112,32 @@ def _hash(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
+def is_of_ids(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds ids. It depends on the type alone, and not on cells."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    try:
+        _texts(pa.array([], kind))
+    except (pa.ArrowException, NotImplementedError):
+        return False
+    return True
+
+
 def _texts(ids: pa.Array) -> pa.Array:
-    """Ids as bytes; null for a missing one. No id raises an error."""
-    if pa.types.is_dictionary(ids.type):
-        ids = ids.dictionary_decode()  # pyright: ignore[reportAttributeAccessIssue]
+    """Ids as bytes; null for a missing one. No id raises an error, and different ids have different bytes."""
+    if isinstance(ids, pa.ExtensionArray):
+        ids = ids.storage
     kind = ids.type
     if pa.types.is_floating(kind):
-        ids = pc.if_else(pc.is_nan(ids), pa.scalar(None, kind), ids)  # pyright: ignore[reportAttributeAccessIssue]
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)):
+        finite = pc.is_finite(ids)  # pyright: ignore[reportAttributeAccessIssue]
+        ids = pc.add(pc.if_else(finite, ids, pa.scalar(None, kind)), pa.scalar(0, kind))  # pyright: ignore[reportAttributeAccessIssue]
+    elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        ids = ids.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if not _is_binary(ids.type):
         ids = ids.cast(pa.large_string())
     return ids.cast(pa.large_binary())
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    names = ("binary", "large_binary", "fixed_size_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)

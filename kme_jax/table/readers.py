@@ -26,8 +26,8 @@ from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS
 from kme_jax.table.formats.base import Reader
-from kme_jax.table.formats.memory import MemoryReader, table_of_frame
-from kme_jax.table.persons import Persons, find_persons
+from kme_jax.table.formats.memory import FrameReader, MemoryReader
+from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
 
 
@@ -41,7 +41,7 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
         return MemoryReader(data)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        return MemoryReader(table_of_frame(data, pandas))
+        return FrameReader(data, pandas)
     path = pathlib.Path(data)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
@@ -92,11 +92,10 @@ class TableSource:
         self.num_read = self.num_rows = reader.count()
         self.persons = None
         if person is not None:
-            try:
-                self.persons = find_persons(reader.column(person) if self.num_read else (), max_rows)
-            except pa.ArrowException:  # the type of the column, which is public; its message may show cells
-                what = f"the column {shown([person])} has no ids, which are text or numbers"
-                raise FileError(f"{reader.label}: {what}") from None
+            if not is_of_ids(reader.fields.field(person).type):
+                what = f"the column {shown([person])} has no ids, which are text, numbers or times"
+                raise FileError(f"{reader.label}: {what}")
+            self.persons = find_persons(reader.column(person) if self.num_read else (), max_rows)
             self.num_rows = int(self.persons.used.sum())
 
     def __repr__(self) -> str:

@@ -254,7 +254,11 @@ def _checked_statement(
     """
     max_rows = statement.get("max_rows")  # statements of earlier versions do not have it
     budget = PrivacyBudget(
-        statement["epsilon"], statement["delta"], relation_of(statement), 1 if max_rows is None else max_rows
+        statement["epsilon"],
+        statement["delta"],
+        relation_of(statement),
+        1 if max_rows is None else max_rows,
+        statement.get("person"),
     )
     binnings, index = binnings_and_target(schema, target)
     counted = set() if budget.relation == REPLACE_ONE else {COUNT}

@@ -137,18 +137,16 @@ def _plan_table(args: argparse.Namespace) -> None:
         return
     for expected in tables:
         print_line(f"{args.num_rows} rows, ε = {expected.budget.epsilon:g}, δ = {args.delta:g}")
-        print_line(f"{'column':<30} {'cells':>6} {'noise':>8} {'stands out':>11} {'distance ≤':>11} {'mean ±':>10}")
+        print_line(f"{'column':<30} {'cells':>6} {'noise':>8} {'stands out':>11} {'distance ≤':>11} {'mean ≤':>10}")
         for column in expected.columns:
             line = f"{printable(column.name):<30.30} {column.num_cells:6} {column.noise:8.3g}"
-            mean = "" if column.mean_error is None else f"{column.mean_error:.2g}"
-            print_line(f"{line} {column.smallest_share:11.2%} {column.total_variation:11.2g} {mean:>10}")
+            mean = "" if column.mean_bound is None else f"{column.mean_bound:.2g}"
+            print_line(f"{line} {column.smallest_share:11.2%} {column.total_variation_bound:11.2g} {mean:>10}")
         if expected.coarse_noise is not None:
             about = f"about {expected.coarse_noise:.3g} rows"
             fine = "" if expected.fine_noise is None else f", then about {expected.fine_noise:.3g} for half of them"
             print_line(f"counts of {expected.num_pairs} pairs of columns: noise of {about}{fine}")
     print_line("noise: of the count of a cell, in rows")
     print_line("stands out: the share of the rows that a cell needs to be clearly more than noise")
-    print_line("distance ≤: the total variation of noisy counts; smooth columns come much closer")
-    print_line(
-        "mean ±: the noise of the mean in the first measurement, in the column's units; later ones make it smaller"
-    )
+    print_line("distance ≤: the total variation, which noisy counts rarely exceed; smooth columns come much closer")
+    print_line("mean ≤: the error of the mean, which the first measurement rarely exceeds; later ones make it smaller")

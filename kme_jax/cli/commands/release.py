@@ -248,7 +248,7 @@ def _release_table(args: argparse.Namespace) -> None:
     from kme_jax.table.schema import Schema
 
     sizes.check_persons(args)
-    budget = sizes.budget(args.epsilon, args.delta, args.relation, args.max_rows)
+    budget = sizes.budget(args.epsilon, args.delta, args.relation, args.max_rows, args.person)
     sizes.check_num_rows(args.num_rows)
     if os.path.exists(args.schema) and not os.path.isfile(args.schema):  # a pipe would block
         raise InputError(f"{args.schema}: is not a file")
@@ -268,7 +268,6 @@ def _release_table(args: argparse.Namespace) -> None:
                 schema,
                 budget=budget,
                 target=args.target,
-                person=args.person,
                 spending=places.spending,
                 folder=places.measured,
                 progress=progress,

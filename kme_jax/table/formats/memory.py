@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax._numerics import cells
-from kme_jax.table.formats.base import Reader
+from kme_jax.table.formats.base import BATCH_ROWS, Reader
 
 
 class MemoryReader(Reader):
@@ -27,6 +27,20 @@ class MemoryReader(Reader):
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         yield from self._table.to_batches()
+
+
+class FrameReader(MemoryReader):
+    """A DataFrame of pandas. The type of a column depends on all of its cells, so ids are read one by one."""
+
+    def __init__(self, frame: Any, pandas: Any):
+        super().__init__(table_of_frame(frame, pandas))
+        self._frame = frame
+
+    def column(self, name: str) -> Iterator[pa.Array]:
+        series = self._frame.iloc[:, self.fields.names.index(name)]
+        for start in range(0, len(series), BATCH_ROWS):
+            values = series.iloc[start : start + BATCH_ROWS].astype(object)
+            yield pa.array(map(cells.id_of, values), pa.large_binary())
 
 
 _NULLABLE = {

@@ -33,6 +33,7 @@ def section(data: ReportData) -> Section:
         "relation": statement["relation"],
         "is_add_remove": has_noisy_count(statement),
         "max_rows": statement["max_rows"] if is_for_persons(statement) else None,
+        "person": statement.get("person"),
         "not_covered": statement["not_covered"],
         "groups": [
             {
