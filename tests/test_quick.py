@@ -28,6 +28,7 @@ from experiments.tables.config import TablesConfig
 from experiments.tables.constrained import ConstrainedConfig
 from experiments.tables.coverage import CoverageConfig
 from experiments.tables.hard import HardConfig
+from experiments.tables.planned import PlannedConfig
 from experiments.tables.scale import ScaleConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -43,6 +44,7 @@ CONFIGS = [
     ImagesConfig,
     MechanismsConfig,
     MixtureConfig,
+    PlannedConfig,
     PointsCoverageConfig,
     RatesConfig,
     ScaleConfig,

@@ -271,3 +271,20 @@ def test_correlations_that_contradict_each_other_become_possible(rng):
     assert np.linalg.norm(nearest - correlations) < 0.9 * np.linalg.norm(smaller - correlations)
     possible = np.asarray([[1, 0.5, 0], [0.5, 1, 0.5], [0, 0.5, 1]])
     np.testing.assert_allclose(without_negative_eigenvalues(possible), possible, atol=1e-12)
+
+
+def test_cells_of_a_bin_have_their_shares_in_every_class():
+    """Relaxed rows have few rows each, and a bin many cells. All relaxed rows together have the shares of the cells."""
+    rng = np.random.default_rng(0)
+    cells, bins, rows = 60, np.repeat([0, 1, 2], 20), 400
+    shares = np.stack([np.concatenate([rng.dirichlet(np.full(20, 0.5)) for _ in range(3)]) for _ in range(2)])
+    first = np.arange(cells)
+    probabilities = rng.dirichlet(np.ones(3), size=(2, rows)).astype(np.float32)
+    weights = rng.dirichlet(np.ones(2 * rows)).reshape(2, rows)
+    relaxed = RelaxedRows(weights, probabilities, (0, 3), (Leaves(first, first + 1, bins, shares),), 0)
+    codes = relaxed.sample(5000, seed=1)
+    for t in range(2):
+        values = codes[codes[:, 0] == t, 1]
+        of_bins = np.bincount(bins[values], minlength=3)
+        expected = of_bins[bins] * shares[t]
+        assert np.abs(np.bincount(values, minlength=cells) - expected).max() < 2

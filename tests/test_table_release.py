@@ -835,7 +835,7 @@ def test_a_weak_correlation_beside_strong_ones_is_kept():
     release = release_table(pa.table(rows), schema, budget=PrivacyBudget(1.0, 1e-6), secure=False)
     private, released = (np.corrcoef(table["price"], table["year"])[0, 1] for table in (rows, release.table))
     assert private > 0.12
-    assert released == pytest.approx(private, abs=0.04)  # by the fit alone it was 0.06 too small
+    assert released == pytest.approx(private, abs=0.05)  # by the fit alone it was 0.06 too small
     moments = release.measurement.measured[NAMES[2]].feature_map.moments
     assert (0, 2) not in [moment.columns for moment in moments]  # no product of the two was measured
 

@@ -26,6 +26,7 @@ from experiments.tables import (
     live_peers,
     numbers,
     peers,
+    planned,
     plot,
     releases,
     scale,
@@ -632,3 +633,19 @@ def test_coverage_is_counted(tmp_path):
     assert coverage.coverage(result, 1.0, text, "naive") is None
     assert f"| {text} | 100 %\\* (9) | 50 % (3) | – |" in coverage.markdown(result)
     assert coverage.draw(result, tmp_path / "coverage.png").stat().st_size > 1000
+
+
+def test_plans_are_compared_with_releases(tmp_path):
+    config = planned.PlannedConfig(
+        datasets=("firms",), num_rows=2000, num_seeds=2, epsilons=(1.0,), secure=False, output_dir=str(tmp_path)
+    )
+    result = planned.run(config)
+    (row,) = planned.summary(result)
+    assert row["columns"] == sum(len(cell["columns"]) for cell in result["cells"])
+    assert row["noise_ratio"] == pytest.approx(1, abs=0.2)
+    assert row["within"] > 0.8
+    assert row["means_within"] > 0.8
+    assert "| firms | 1 | × " in planned.markdown(result)
+    assert planned.run(config)["cells"] == result["cells"]  # nothing is run again
+    with pytest.raises(InputError, match="--data_dir is missing"):
+        planned.PlannedConfig(datasets=("adult_pgm",)).validate()

@@ -192,8 +192,9 @@ class RelaxedRows:
         """Category codes of rows, int64 [num_rows, d], in random order.
 
         The number of rows of each relaxed row is in proportion to its weight. Within a relaxed row the number of rows
-        of each value of a column is in proportion to its probability. Numbers are rounded at random. The values of
-        different columns are combined at random, or by ranks of correlated normal variables.
+        of each bin of a column is in proportion to its probability. Within a class and a bin, the number of rows of
+        each cell is in proportion to its share. Numbers are rounded at random. The values of different columns are
+        combined at random, or by ranks of correlated normal variables.
         """
         return self.sample_with_source(num_rows, seed)[0]
 
@@ -254,6 +255,8 @@ class RelaxedRows:
                 quantiles = given.place
             probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
             leaf, place = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
+            if given is None or given.first is None:
+                leaf, place = _spread(random, leaf, place, source // self.weights.shape[1], self.leaves[a])
             first, last = self.leaves[a].first[leaf], self.leaves[a].last[leaf]
             if given is None:
                 codes[:, j] = random.integers(first, last)
@@ -370,3 +373,49 @@ def _choose(
         chosen[inside] = leaf
         places[inside] = ((quantiles[inside] - low) / np.maximum(high - low, np.finfo(float).tiny)).clip(0, 1)
     return chosen, places
+
+
+def _spread(
+    random: np.random.Generator,
+    leaf: Int64[np.ndarray, "n"],
+    place: Float[np.ndarray, "n"],
+    classes: Int64[np.ndarray, "n"],
+    leaves: Leaves,
+) -> tuple[Int64[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """Leaves and places of rows, of which those of a class and a bin are spread evenly over the cells of the bin.
+
+    Rows keep their classes and bins, and their order within these. A relaxed row has few rows, and a column may have
+    many cells. So if each relaxed row drew its cells by itself, their counts would have nearly the error of drawing all
+    rows independently. All relaxed rows of a class have the same shares of cells within a bin.
+
+    Args:
+      random: the source of randomness.
+      leaf, place: see ``_choose``, [n].
+      classes: the class of each row, [n].
+      leaves: of the column.
+    """
+    num_bins = int(leaves.bins.max()) + 1
+    order = np.argsort(leaves.bins, kind="stable")  # the leaves of each bin, one after the other
+    firsts = np.searchsorted(leaves.bins[order], np.arange(num_bins + 1))
+    rank_of_leaf = np.empty(len(order), np.int64)
+    rank_of_leaf[order] = np.arange(len(order))
+    edges = np.concatenate([np.zeros((len(leaves.shares), 1)), np.cumsum(leaves.shares[:, order], axis=1)], axis=1)
+    bins, ranks = leaves.bins[leaf], rank_of_leaf[leaf]
+    within = edges[classes, ranks] + place * (edges[classes, ranks + 1] - edges[classes, ranks])
+    groups = classes * num_bins + bins
+    by_place = np.lexsort((within, groups))
+    counts = np.bincount(groups, minlength=len(leaves.shares) * num_bins)
+    starts = np.cumsum(counts) - counts
+    quantiles = np.empty(len(leaf))
+    quantiles[by_place] = np.arange(len(leaf)) - starts[groups[by_place]]
+    quantiles = (quantiles + random.random(len(leaf))) / counts[groups]
+    low, high = edges[classes, firsts[bins]], edges[classes, firsts[bins + 1]]
+    targets = low + quantiles * (high - low)
+    for t in np.unique(classes):
+        of_class = classes == t
+        ranks[of_class] = np.searchsorted(edges[t, 1:], targets[of_class], "right")
+    ranks = np.clip(ranks, firsts[bins], firsts[bins + 1] - 1)
+    start, end = edges[classes, ranks], edges[classes, ranks + 1]
+    empty = end <= start  # no row lies there, up to rounding
+    places = ((targets - start) / np.where(empty, 1.0, end - start)).clip(0, 1)
+    return np.where(empty, leaf, order[ranks]), np.where(empty, place, places)
