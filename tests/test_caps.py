@@ -174,3 +174,23 @@ def test_bad_input(place, capsys, words, message):
     assert message in said
     assert len(said.strip().splitlines()) == 1
     assert (sorted(place.iterdir()), (place / "full.ledger").read_bytes()) == before
+
+
+def test_a_dry_run_spends_nothing(place, capsys):
+    """It finds what a release would find: the columns, the folder, the ledger and its cap."""
+    assert cli.main([*RELEASE, "--epsilon=1", "--output=one", "--dry_run"]) == 0
+    assert "nothing was spent" in capsys.readouterr().out
+    assert not (place / "one").exists()
+    assert not (place / "people.parquet.ledger").exists()
+    Ledger(place / "people.parquet.ledger").set_cap("people.parquet", 0.5, 1e-6)
+    (place / "there").mkdir()
+    Schema((SCHEMA.columns[0],)).write("other.json")
+    for words, message in (
+        (["--epsilon=1", "--output=one"], "more than the cap of ε = 0.5"),
+        (["--epsilon=0.1", "--output=there"], "there"),
+        (["--epsilon=0.1", "--output=one", "--schema=other.json"], "the schema lacks rich"),
+        (["--epsilon=0.1", "--output=one", "--target=poor"], "no column 'poor'"),
+    ):
+        assert cli.main([*RELEASE, *words, "--dry_run"]) == 2
+        assert message in capsys.readouterr().err
+    assert Ledger(place / "people.parquet.ledger").spent("people.parquet") == []

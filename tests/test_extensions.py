@@ -343,7 +343,7 @@ def test_a_sample_that_no_release_can_have_is_not_saved(tmp_path, points, weight
 
 
 class ArrowReader(Reader):
-    """Reader of .arrow files."""
+    """Reader of .rows files, which are of Arrow."""
 
     def __init__(self, path: pathlib.Path):
         self._path = path
@@ -363,7 +363,7 @@ class ArrowReader(Reader):
     def count(self):
         return self._num_rows
 
-    def _read(self):
+    def _read(self, names=None):
         with self._open() as file:
             for i in range(file.num_record_batches):
                 yield file.get_batch(i)
@@ -375,8 +375,8 @@ def write_arrow(table, file):
 
 
 def test_a_file_format(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(FORMATS, ".arrow", Format(".arrow", ArrowReader, write_arrow))
-    path, schema = tmp_path / "rows.arrow", Schema((Numeric("age", 0, 9, integer=True),))
+    monkeypatch.setitem(FORMATS, ".rows", Format(".rows", ArrowReader, write_arrow))
+    path, schema = tmp_path / "table.rows", Schema((Numeric("age", 0, 9, integer=True),))
     write_table(path, pa.table({"age": [3, 9, 20, None]}))
     source = open_table(path, schema)
     assert source.num_rows == 4
@@ -384,7 +384,7 @@ def test_a_file_format(tmp_path, monkeypatch, capsys):
     in_memory = pa.table({"age": [3, 9, 20, None]})
     np.testing.assert_array_equal(codes, next(open_table(in_memory, schema).codes()))
     assert cli.main(["schema", str(path), f"--output={tmp_path / 'schema.json'}"]) == 0
-    folder, output = ROOT / "tests" / "data" / "folders_of_0.1" / "table_release", tmp_path / "synthetic.arrow"
+    folder, output = ROOT / "tests" / "data" / "folders_of_0.1" / "table_release", tmp_path / "synthetic.rows"
     assert cli.main(["sample", str(folder), f"--output={output}", "--num_rows=30"]) == 0
     assert ArrowReader(output).count() == 30
     path.write_bytes(path.read_bytes()[:-9])

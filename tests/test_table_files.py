@@ -2,6 +2,7 @@ import csv
 import datetime
 import decimal
 import gzip
+import io
 import os
 import traceback
 import warnings
@@ -9,6 +10,8 @@ import warnings
 import numpy as np
 import pandas
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -187,9 +190,15 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.csv", "", "is empty"),
         ("a.parquet", "", "is empty"),
         ("a.csv", "\nage,job,day\n", "its first line is empty"),
-        ("a.txt", LINES, "expected a .csv or .parquet"),
-        ("a.csv.gz", gzip.compress(LINES.encode(), mtime=0), "expected a .csv or .parquet"),
-        ("a.csv", gzip.compress(LINES.encode(), mtime=0), "is a gzip file, not a .csv file: unpack"),
+        ("a.txt", LINES, "expected a .csv, .csv.gz, .parquet, .arrow or .feather file"),
+        ("a.csv.gz", gzip.compress(LINES.encode() * 99, mtime=0)[:-9], "is damaged, or cut off: it cannot be unpacked"),
+        ("a.csv.gz", LINES, "is no gzip file: rename it"),
+        ("a.txt.gz", gzip.compress(LINES.encode(), mtime=0), "expected a .csv, .csv.gz"),
+        ("a.arrow", LINES, "is no Arrow file"),
+        ("a.feather", "ARROW1secret", "is damaged, or no Arrow file"),
+        ("a.csv", "age;job,day\n40;secret,1\n", "it lacks the schema's age, job"),
+        ("a.csv", "age;job;day\n40,secret,1\n", "row 2 .* has 1 cells, expected 3: cells are separated by semicolons"),
+        ("a.csv", gzip.compress(LINES.encode(), mtime=0), "is a gzip file: rename it to .csv.gz"),
         ("a.csv", TABLE, "is a Parquet file, not a .csv file"),
         ("a.csv", b"PK\x03\x04secret", "is a zip file"),
         ("a.parquet", LINES, "is no Parquet file"),
@@ -208,7 +217,7 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ),
         ("a.parquet", TABLE.rename_columns(["age", "JOB", "day"]), "from the schema; the schema lacks JOB: "),
         ("a.csv", "40,secret,1\n41,y,2\n", r"none of the schema's columns \(age, job, day\), or no header line"),
-        ("a.csv", "age;job;day\n40;secret;1\n", "or no header line; are there commas between its cells"),
+        ("a.csv", "age/job/day\n40/secret/1\n", "or no header line; are there commas between the cells"),
         ("a.csv", LINES.encode() + b"3,secret \xff\xe9\n", "row 4 .* has 2 cells, expected 3"),
         ("a.csv", LINES.encode() * 9999 + b"3,secret \xff\n", "row 29998 .* has 2 cells, expected 3"),
         ("a.csv", LINES + "3,secret\n", r"row 4 \(the header line is row 1\) has 2 cells, expected 3"),
@@ -253,7 +262,8 @@ def test_files_that_are_not_there(tmp_path):
         with pytest.raises(FileError, match="no such file"):
             open_table(tmp_path / name, SCHEMA)
         (tmp_path / name).mkdir()
-        with pytest.raises(FileError, match="no such file"):
+        (tmp_path / name / "_SUCCESS").write_text("")
+        with pytest.raises(FileError, match="is a folder without files"):
             open_table(tmp_path / name, SCHEMA)
     with pytest.raises(FileError, match="the table: it lacks the schema's day"):
         open_table(TABLE.drop_columns(["day"]), SCHEMA)
@@ -388,3 +398,63 @@ def test_all_or_nothing(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             write_table(tmp_path / f"a{suffix}", TABLE)
     assert not os.listdir(tmp_path)
+
+
+def _same_rows(data, **options):
+    source = open_table(data, SCHEMA, **options)
+    return np.concatenate(list(source.codes()))
+
+
+def test_files_of_all_kinds_have_the_same_rows(tmp_path):
+    """Plain, compressed, with semicolons, tabs or bars, of Arrow, and in a folder of several files."""
+    expected = _same_rows(TABLE)
+    text = io.BytesIO()
+    pa.csv.write_csv(TABLE, text)
+    text = text.getvalue().decode()
+    for separator in ";\t|":
+        (tmp_path / "other.csv").write_text(text.replace(",", separator))
+        np.testing.assert_array_equal(_same_rows(tmp_path / "other.csv"), expected)
+    half = len(text) // 2
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text[:half].encode()) + gzip.compress(text[half:].encode()))
+    np.testing.assert_array_equal(_same_rows(tmp_path / "a.csv.gz"), expected)
+    for name in ("a.arrow", "a.feather", "A.PARQUET"):
+        if name != "A.PARQUET":
+            write_table(tmp_path / name, TABLE)
+        else:
+            pq.write_table(TABLE, tmp_path / name)
+        np.testing.assert_array_equal(_same_rows(tmp_path / name), expected)
+    pa.feather.write_feather(TABLE, tmp_path / "b.feather", compression="zstd")
+    np.testing.assert_array_equal(_same_rows(tmp_path / "b.feather"), expected)
+
+
+def test_a_folder_is_one_table(tmp_path):
+    """Files are read by their names. Their columns have any order, and notes of other programs are left out."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "_SUCCESS").write_text("")
+    (folder / ".part.crc").write_text("x")
+    pq.write_table(TABLE.slice(0, 1), folder / "part-0.parquet")
+    pq.write_table(TABLE.slice(1).select(["day", "age", "job"]), folder / "part-1.parquet")
+    source = open_table(folder, SCHEMA)
+    assert source.num_rows == TABLE.num_rows
+    np.testing.assert_array_equal(np.concatenate(list(source.codes())), _same_rows(TABLE))
+    pa.csv.write_csv(TABLE, folder / "part-2.csv")
+    assert open_table(folder, SCHEMA).num_rows == 2 * TABLE.num_rows
+    pq.write_table(TABLE.drop_columns(["day"]), folder / "part-3.parquet")
+    with pytest.raises(FileError, match=r"part-3.parquet: it has other columns than part-0.parquet"):
+        open_table(folder, SCHEMA)
+    (folder / "part-3.parquet").unlink()
+    (folder / "notes.txt").write_text("secret")
+    with pytest.raises(FileError, match=r"notes.txt: expected a .csv"):
+        open_table(folder, SCHEMA)
+
+
+def test_persons_of_a_folder(tmp_path):
+    """A person has rows in several files."""
+    table = TABLE.append_column("who", pa.array([1] * TABLE.num_rows))
+    schema = Schema(SCHEMA.columns, dropped=("who",))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for i in range(3):
+        pq.write_table(table, folder / f"{i}.parquet")
+    assert open_table(folder, schema, person="who", max_rows=4).num_rows == 4

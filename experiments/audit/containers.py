@@ -18,11 +18,12 @@ Losses of the containers themselves are left out:
 from __future__ import annotations
 
 import datetime
+import gzip
 import io
 import pathlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pandas
@@ -32,7 +33,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.cells import is_number_type
 from kme_jax.table import Schema
-from kme_jax.table.formats import FORMATS
+from kme_jax.table.formats import FORMATS, written
 
 Container = Callable[[list[list[Any]], Schema, pathlib.Path], Any]
 """(rows, schema, folder for files) -> table."""
@@ -172,8 +173,8 @@ def _read_again(container: Container, **options: Any) -> Container:
 
 def _format_writer(suffix: str) -> Callable[[pa.Table, pathlib.Path], None]:
     def write(table: pa.Table, path: pathlib.Path) -> None:
-        with open(path, "wb") as file:
-            FORMATS[suffix].write(table, file)
+        with gzip.open(path, "wb") if suffix.endswith(".gz") else open(path, "wb") as file:
+            written()[suffix.removesuffix(".gz")](table, cast(IO[bytes], file))
 
     return write
 

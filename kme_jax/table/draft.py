@@ -51,10 +51,6 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
     if any(parse_float(name.encode()) is not None for name in reader.fields.names):
         # Otherwise a row of private numbers would become the published names of columns.
         raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")
-    names = reader.fields.names
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        # The name is not shown: without a header line it would be a private row.
-        raise FileError(f"{reader.label}: its header line has no commas, which a .csv file needs between cells")
     if public and not reader.count():
         raise FileError(f"{reader.label}: it has no rows")
     table = pa.Table.from_batches(reader.batches()) if public else None

@@ -1,4 +1,4 @@
-"""Reading of tables in batches, from .csv and .parquet files or from memory, and writing of tables to files.
+"""Reading of tables in batches, from files, folders or memory, and writing of tables to files.
 
 The content of a cell never raises an error. Errors depend on the structure of a file alone, and show no cell. The
 structure of a .csv file is its commas, line breaks and quotes; the cells of a row have at most 64 MiB together.
@@ -24,8 +24,9 @@ from jaxtyping import Int64
 from kme_jax._numerics.text import shown
 from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.formats import FORMATS
+from kme_jax.table.formats import FORMATS, suffix_of, written
 from kme_jax.table.formats.base import Reader
+from kme_jax.table.formats.folder import FolderReader
 from kme_jax.table.formats.memory import FrameReader, MemoryReader
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
@@ -43,15 +44,22 @@ def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return FrameReader(data, pandas)
     path = pathlib.Path(data)
-    suffix = path.suffix.lower()
+    return FolderReader(path, _of_file) if path.is_dir() else _of_file(path)
+
+
+def _of_file(path: pathlib.Path) -> Reader:
+    suffix = suffix_of(path.name)
     if suffix not in FORMATS:
-        raise FileError(f"{path}: expected a {' or '.join(FORMATS)} file")
+        *others, last = FORMATS
+        raise FileError(f"{path}: expected a {', '.join(others)} or {last} file")
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     if not path.stat().st_size:
         raise FileError(f"{path}: is empty")
     try:
         return FORMATS[suffix].read(path)
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -161,8 +169,9 @@ def open_table(
     with the number of persons.
 
     Args:
-      data: the path of a .csv file (cells separated by commas) or of a .parquet file, a pyarrow table, or a pandas
-        DataFrame.
+      data: the path of a .csv, .csv.gz, .parquet, .arrow or .feather file, or of a folder of such files with the same
+        columns; a pyarrow table; or a pandas DataFrame. Cells of a .csv file are separated by commas, semicolons, tabs
+        or bars: by what is most frequent in its header line.
       schema: of its columns.
       person: the name of the column with the ids of persons, for a guarantee under add_remove_person. The schema drops
         this column. If None, every row is used.
@@ -192,10 +201,12 @@ def open_table(
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:
-    """Writes a table to a new .csv or .parquet file: all of it, or nothing. Missing cells are empty in a .csv file.
+    """Writes a table to a new .csv, .parquet, .arrow or .feather file: all of it, or nothing.
+
+    Missing cells are empty in a .csv file.
 
     Raises:
       FileError: see ``kme_jax.storage.files.new_file``.
     """
-    with new_file(path, tuple(FORMATS)) as file:
-        FORMATS[pathlib.Path(path).suffix].write(table, file)
+    with new_file(path, tuple(written())) as file:
+        written()[pathlib.Path(path).suffix](table, file)

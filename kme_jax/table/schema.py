@@ -166,7 +166,11 @@ class Schema:
         extra = [name for name in fields.names if name not in self.names and name not in self.dropped]
         if len(missing) == len(self.names):
             # The names of the table are not shown: without a header line they would be private cells.
-            hint = "; are there commas between its cells?" if len(fields.names) == 1 < len(self.names) else ""
+            hint = (
+                "; are there commas between the cells of its first line?"
+                if len(fields.names) == 1 < len(self.names)
+                else ""
+            )
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line{hint}")
         if missing or extra:
             texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)

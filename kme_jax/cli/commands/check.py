@@ -18,7 +18,7 @@ command shows that a column has the wrong kind or unit: a release accepts cells 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("file", help="The private table, .csv or .parquet.")
+    parser.add_argument("file", help="The private table: a file, or a folder of files.")
     parser.add_argument("--schema", required=True, metavar="FILE", help="The schema. See kme-jax schema --help.")
     sizes.add_person_flags(parser)
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 SUMMARY = "Read a private file and write a folder that may be published."
 DESCRIPTION = """Read a private file and write a folder that may be published.
 
-A table with columns of any kind needs --schema. The file is .csv or .parquet. The folder has
+A table with columns of any kind needs --schema. The file is .csv, .csv.gz, .parquet, .arrow or .feather, or a folder of
+such files with the same columns. The folder of the release has
   synthetic.parquet  synthetic rows, as many as there are private rows, or as their noisy count says
   report.html        pictures, and the privacy statement in words
   schema.json        the schema
@@ -54,13 +55,14 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows")
+_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
-        "file", help="The private rows: .csv or .parquet with --schema; .csv, .npy or .npz with --lower and --upper."
+        "file",
+        help="The private rows: a file or a folder with --schema; .csv, .npy or .npz with --lower and --upper.",
     )
     parser.add_argument(
         "--schema", metavar="FILE", help="The schema: a description of the columns. See kme-jax schema --help."
@@ -124,6 +126,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--database", metavar="NAME", help="The name of the rows in the ledger. Default: the file's name."
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        default=None,
+        help="With --schema: check the flags, the columns of the file, the folder, the ledger and its cap. Release "
+        "nothing, and spend nothing.",
     )
     parser.add_argument(
         "--again", action="store_true", help="Release rows that were released before. The budgets add up."
@@ -242,6 +251,7 @@ def _release_table(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} does not apply with --schema")
     if not args.header:
         raise InputError("--no_header does not apply with --schema: the file needs the names of its columns")
+    from kme_jax.privacy.composition import Composition
     from kme_jax.table.measure import measure_table
     from kme_jax.table.readers import open_table
     from kme_jax.table.release import check_columns
@@ -260,6 +270,10 @@ def _release_table(args: argparse.Namespace) -> None:
     if budget.relation == sizes.RELATIONS[0]:
         source.check_size()
         sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
+    if args.dry_run:
+        places.spending.check(Composition.planned(budget))
+        print_line(f"{args.file} has the columns of {args.schema}, and {args.output} can be made; nothing was spent")
+        return
     check_devices()
     with _measurement_is_kept(places, args.seed, size):
         with progress_bar("rows") as progress:

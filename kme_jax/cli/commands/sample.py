@@ -79,9 +79,9 @@ def _suffixes(product: str) -> tuple[str, ...]:
     """Of the files that synthetic rows of a product are written to."""
     if product != "table":
         return _SUFFIXES_OF_NUMBERS
-    from kme_jax.table.formats import FORMATS
+    from kme_jax.table.formats import written
 
-    return tuple(FORMATS)
+    return tuple(written())
 
 
 def _write_table(release: Any, args: argparse.Namespace, output: pathlib.Path) -> int:

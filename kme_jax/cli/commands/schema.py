@@ -36,7 +36,7 @@ true may stand without quotes.
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("file", nargs="?", help="A .csv or .parquet file.")
+    parser.add_argument("file", nargs="?", help="A file of a table, or a folder of files: see kme-jax release --help.")
     parser.add_argument("--output", required=True, metavar="FILE", help="A new .json file.")
     parser.add_argument(
         "--public", action="store_true", help="Fill the schema in from the rows. The file must NOT be private."

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
-from kme_jax.table.formats import comma_separated, parquet
+from collections.abc import Callable
+from typing import IO
+
+import pyarrow as pa
+
+from kme_jax.table.formats import arrow_file, comma_separated, parquet
 from kme_jax.table.formats.base import Format
 
-FORMATS: dict[str, Format] = {format.suffix: format for format in (comma_separated.FORMAT, parquet.FORMAT)}
+_ALL = (comma_separated.FORMAT, comma_separated.COMPRESSED, parquet.FORMAT, *arrow_file.FORMATS)
+FORMATS: dict[str, Format] = {format.suffix: format for format in _ALL}
 """By suffix."""
+
+
+def written() -> dict[str, Callable[[pa.Table, IO[bytes]], None]]:
+    """How tables are written, by suffix; formats that are only read are left out."""
+    return {suffix: format.write for suffix, format in FORMATS.items() if format.write is not None}
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file's name, in small letters; of a compressed file, both suffixes."""
+    words = name.lower().rsplit(".", 2)
+    if len(words) > 2 and words[-1] == "gz":
+        return f".{words[-2]}.gz"
+    return f".{words[-1]}" if len(words) > 1 else ""

@@ -76,9 +76,9 @@ class Format:
     Attributes:
       suffix: of its files, in small letters, with the dot.
       read: opens a file that exists and is not empty.
-      write: writes a table to a file that is open for writing bytes.
+      write: writes a table to a file that is open for writing bytes; None for a format that is only read.
     """
 
     suffix: str
     read: Callable[[pathlib.Path], Reader]
-    write: Callable[[pa.Table, IO[bytes]], None]
+    write: Callable[[pa.Table, IO[bytes]], None] | None

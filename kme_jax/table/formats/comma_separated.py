@@ -1,4 +1,4 @@
-"""Tables in .csv files."""
+"""Tables in .csv files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import gzip
+import io
 import pathlib
 import re
+import zlib
 from collections.abc import Iterator, Sequence
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +24,13 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import Format, Reader
 
-_NOT_CSV = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+_GZIP = b"\x1f\x8b"
+_NOT_CSV = {_GZIP: "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+_COMPRESSED = ".gz"
+_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATORS = "".join(_WORDS)  # of cells; in the first line, the most frequent one outside of quotes
 
 
 @short_repr
@@ -41,20 +51,27 @@ class CsvLimits:
 class CsvReader(Reader):
     """Reader of .csv files. Every cell is bytes.
 
-    Commas, line breaks and quotes are structure. An empty line is skipped if rows have several cells. If rows have one
-    cell, an empty line is a row with a missing cell.
+    Commas, line breaks and quotes are structure. In place of commas there may be semicolons, tabs or bars: the header
+    line says what separates cells. An empty line is skipped if rows have several cells. If rows have one cell, an empty
+    line is a row with a missing cell.
     """
 
     is_text = True
 
     def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits()):
+        self._path, self._is_compressed = path, path.suffix.lower() == _COMPRESSED
         with open(path, "rb") as file:
             start = file.read(4)
+        if self._is_compressed != start.startswith(_GZIP):
+            what = "is no gzip file: rename it" if self._is_compressed else "is a gzip file: rename it to .csv.gz"
+            raise FileError(f"{path}: {what}")
         for magic, name in _NOT_CSV.items():
-            if start.startswith(magic):
+            if start.startswith(magic) and magic != _GZIP:
                 raise FileError(f"{path}: is a {name} file, not a .csv file: unpack or rename it")
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            lines = csv.reader(file, strict=True)
+        with self._text("utf-8-sig", "surrogateescape") as file:
+            self._separator = _separator(file.readline())
+        with self._text("utf-8-sig", "surrogateescape") as file:
+            lines = csv.reader(file, strict=True, delimiter=self._separator)
             try:
                 names = next(lines, [])
             except csv.Error as error:
@@ -65,7 +82,26 @@ class CsvReader(Reader):
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
             raise FileError(f"{path}: its first line is not text in UTF-8; it must have the names of the columns")
         super().__init__(str(path), names, [pa.binary()] * len(names))
-        self._path, self._limits, self._block_bytes = path, limits, limits.block_bytes[0]
+        self._limits, self._block_bytes = limits, limits.block_bytes[0]
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        """The bytes of the file, uncompressed.
+
+        Raises:
+          FileError: the compressed file is damaged, or cut off.
+        """
+        try:
+            with gzip.open(self._path) if self._is_compressed else open(self._path, "rb") as file:
+                yield cast(IO[bytes], file)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise FileError(f"{self._path}: is damaged, or cut off: it cannot be unpacked") from None
+
+    @contextlib.contextmanager
+    def _text(self, encoding: str, errors: str = "strict") -> Iterator[IO[str]]:
+        """The text of the file."""
+        with self._open() as file, io.TextIOWrapper(file, encoding, errors, newline="") as text:
+            yield text
 
     def count(self) -> int:
         if self._empty:
@@ -92,7 +128,7 @@ class CsvReader(Reader):
         return True
 
     def _ends_in_quotes(self) -> bool:
-        with open(self._path, "rb") as file:
+        with self._open() as file:
             quotes = sum(
                 block.count(b'"') for block in iter(functools.partial(file.read, self._limits.block_bytes[0]), b"")
             )
@@ -100,8 +136,8 @@ class CsvReader(Reader):
             return False
         limit = csv.field_size_limit(2**31 - 1)
         try:
-            with open(self._path, encoding="latin-1", newline="") as file:
-                collections.deque(csv.reader(file, strict=True), maxlen=0)
+            with self._text("latin-1") as file:
+                collections.deque(csv.reader(file, strict=True, delimiter=self._separator), maxlen=0)
         except csv.Error as error:
             return "unexpected end" in str(error)
         finally:
@@ -110,22 +146,29 @@ class CsvReader(Reader):
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         try:
-            with pyarrow.csv.open_csv(
-                self._path,
-                # With several threads, errors would not have the row's number.
-                pyarrow.csv.ReadOptions(
-                    use_threads=False,
-                    block_size=self._block_bytes,
-                    skip_rows=self._skipped,
-                    column_names=self.fields.names,
-                ),
-                pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(self.fields) > 1),
-                pyarrow.csv.ConvertOptions(
-                    check_utf8=False, column_types=self.fields, include_columns=names or self.fields.names
-                ),
-            ) as batches:
+            with (
+                self._open() as file,
+                pyarrow.csv.open_csv(
+                    file if self._is_compressed else self._path,
+                    # With several threads, errors would not have the row's number.
+                    pyarrow.csv.ReadOptions(
+                        use_threads=False,
+                        block_size=self._block_bytes,
+                        skip_rows=self._skipped,
+                        column_names=self.fields.names,
+                    ),
+                    pyarrow.csv.ParseOptions(
+                        delimiter=self._separator, newlines_in_values=True, ignore_empty_lines=len(self.fields) > 1
+                    ),
+                    pyarrow.csv.ConvertOptions(
+                        check_utf8=False, column_types=self.fields, include_columns=names or self.fields.names
+                    ),
+                ) as batches,
+            ):
                 yield from batches
             return
+        except FileError:
+            raise
         except OSError as error:
             raise FileError(f"{self.label}: cannot be read ({error.strerror})") from None
         except pa.ArrowException as error:
@@ -136,8 +179,14 @@ class CsvReader(Reader):
             raise _LongRow(f"{self.label}: it has changed while it was read")
         raise FileError(
             f"{self.label}: row {numbers[1]} (the header line is row 1) has {numbers[3]} cells, expected {numbers[2]}: "
-            "cells are separated by commas, and those with commas in quotes"
+            f"cells are separated by {_WORDS[self._separator]}, and those with {_WORDS[self._separator]} in quotes"
         )
+
+
+def _separator(line: str) -> str:
+    """What separates the cells of a header line. Commas are taken if there are as many of them as of another one."""
+    outside = re.sub(r'"[^"]*"', "", line)
+    return max(_SEPARATORS, key=outside.count)
 
 
 class _LongRow(FileError):
@@ -145,3 +194,4 @@ class _LongRow(FileError):
 
 
 FORMAT = Format(".csv", CsvReader, pyarrow.csv.write_csv)
+COMPRESSED = Format(".csv.gz", CsvReader, None)

@@ -1,0 +1,46 @@
+"""A table in several files of one folder."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from kme_jax.storage.files import FileError
+from kme_jax.table.formats.base import Reader
+
+
+class FolderReader(Reader):
+    """The rows of all files of a folder, one file after the other, in the order of their names.
+
+    All of them have the same columns, in any order. Files whose names begin with a dot or an underscore are left out:
+    programs that write such folders put notes there.
+    """
+
+    def __init__(self, folder: pathlib.Path, read: Callable[[pathlib.Path], Reader]):
+        paths = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
+        if not paths:
+            raise FileError(f"{folder}: is a folder without files")
+        self._readers = [read(path) for path in paths]
+        fields = self._readers[0].fields
+        super().__init__(str(folder), fields.names, fields.types)
+        for path, reader in zip(paths, self._readers, strict=True):
+            if sorted(reader.fields.names) != sorted(fields.names):
+                raise FileError(f"{path}: it has other columns than {paths[0].name}")
+
+    @property
+    def is_text(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(reader.is_text for reader in self._readers)
+
+    def count(self) -> int:
+        return sum(reader.count() for reader in self._readers)
+
+    def column(self, name: str) -> Iterator[pa.Array]:
+        for reader in self._readers:
+            yield from reader.column(name)
+
+    def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for reader in self._readers:
+            for batch in reader.batches():
+                yield batch.select(self.fields.names)
