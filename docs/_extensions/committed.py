@@ -34,6 +34,7 @@ TABLES = {
         for kind in ("columns", "pairs")
         for name in ("adult_pgm", "adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
+    "tables_planned": (("tables_planned",), "experiments.tables.planned", "markdown"),
     "tables_bias": (("tables_bias",), "experiments.tables.bias", "markdown"),
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
     "tables_adult_pgm": (("tables_adult_pgm",), "experiments.tables.releases", "markdown"),
