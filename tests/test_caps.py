@@ -22,7 +22,7 @@ from kme_jax import (
 )
 from kme_jax.privacy import secure_mechanism
 from kme_jax.privacy.ledger import LedgerError
-from kme_jax.privacy.totals import composed_epsilon, total
+from kme_jax.privacy.totals import composed_epsilon, total, units_in_words
 
 SCHEMA = Schema((Numeric("age", 0, 99, integer=True), Categorical("rich", ("no", "yes"))))
 
@@ -125,7 +125,7 @@ def test_the_command(place, capsys):
     assert cli.main(["ledger", ledger, "--cap=1.2,1e-6", "--database=people.parquet"]) == 0
     said = capsys.readouterr().out
     assert "people.parquet: 0 releases" in said
-    assert "nothing is spent, and one more release may have ε = 1.2" in said
+    assert "for rows (replace_one): nothing is spent, and one more release may have ε = 1.2 at this δ" in said
     assert cli.main([*RELEASE, "--epsilon=1", "--output=one"]) == 0
     capsys.readouterr()
     assert cli.main([*RELEASE, "--epsilon=1", "--output=two", "--again"]) == 2
@@ -190,7 +190,21 @@ def test_a_dry_run_spends_nothing(place, capsys):
         (["--epsilon=0.1", "--output=there"], "there"),
         (["--epsilon=0.1", "--output=one", "--schema=other.json"], "the schema lacks rich"),
         (["--epsilon=0.1", "--output=one", "--target=poor"], "no column 'poor'"),
+        (["--epsilon=0.1", "--output=one", "--delta=0.02"], "delta must be below 1/N"),
     ):
         assert cli.main([*RELEASE, *words, "--dry_run"]) == 2
         assert message in capsys.readouterr().err
     assert Ledger(place / "people.parquet.ledger").spent("people.parquet") == []
+
+
+def test_what_is_left_says_for_whom(tmp_path):
+    """Releases for persons, and then for rows, add up as releases for rows, and may pass the cap at once."""
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.set_cap("people", 2.0, 1e-5)
+    schema = Schema((SCHEMA.columns[0],), dropped=("rich",))
+    persons = PrivacyBudget(1.0, 1e-6, "add_remove_person", 2, "rich")
+    measure_table(_people(), schema, budget=persons, spending=_spending(ledger))
+    assert units_in_words(ledger.spent("people")) == "persons (rich)"
+    with pytest.raises(LedgerError, match=r"for rows \(replace_one, which releases of several kinds add up to\)"):
+        measure_table(_people(), schema, budget=PrivacyBudget(0.01, 1e-6), spending=_spending(ledger))
+    measure_table(_people(), schema, budget=persons, spending=_spending(ledger))

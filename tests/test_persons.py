@@ -20,6 +20,7 @@ from kme_jax.privacy.statement import describe
 from kme_jax.storage.files import FileError
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
+from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.persons import find_persons, is_of_ids
 from kme_jax.table.readers import open_table
 from kme_jax.table.release import COUNT, NAMES, binnings_and_target
@@ -433,6 +434,14 @@ def test_the_command(place, capsys):
     assert kme_jax.cli.main(["check", "visits.csv", "--schema=schema.json", "--person=visitor", "--max_rows=4"]) == 0
     said = capsys.readouterr().out
     assert f"{_visits(300).num_rows} rows of 300 persons; " in said
+    assert kme_jax.cli.main(["evaluate", "out", "--against=visits.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "against the private rows that were used: at most 4 rows of each visitor" in said
+    used = open_table("visits.csv", SCHEMA, person="visitor", max_rows=4).num_rows
+    assert evaluate_table(load("out"), "visits.csv")["num_rows"] == used
+    assert kme_jax.cli.main(["estimate", "out", "sum(cost)"]) == 0
+    assert "about the private rows that were used: at most 4 rows of each visitor" in capsys.readouterr().out
+    assert "of those that were used (at most 4 rows" in load("out").support("cost<500").describe()
     plan = ["plan", "--schema=schema.json", "--num_rows=1000", "--epsilon=1", "--delta=1e-6"]
     noises = []
     for words in (["--relation=add_remove"], ["--max_rows=4"]):

@@ -28,7 +28,7 @@ from kme_jax.privacy.budget import ADD_REMOVE_PERSON, RELATIONS, REPLACE_ONE, Pr
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total, rounded_up
-from kme_jax.privacy.totals import LARGEST, OPTIONAL, Cap, Entry, total
+from kme_jax.privacy.totals import LARGEST, OPTIONAL, Cap, Entry, total, units_in_words
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
 _OF_CAP = {"database": str, "time": str, "cap_epsilon": float, "cap_delta": float}
@@ -155,8 +155,9 @@ class Ledger:
             spent = cap.spent(spendings)
             what = f"ε = {rounded_up(spent)}" if math.isfinite(spent) else "no finite ε"
             raise LedgerError(
-                f'{self.path}: with this release "{cap.database}" would have {what} at δ = {cap.delta:g}, more than '
-                f"the cap of ε = {cap.epsilon:g}; kme-jax ledger shows what is left"
+                f'{self.path}: with this release "{cap.database}" would have {what} at δ = {cap.delta:g} for '
+                f"{units_in_words(spendings)}, more than the cap of ε = {cap.epsilon:g}; kme-jax ledger shows what is "
+                "left"
             )
 
     def set_cap(self, database: str, epsilon: float, delta: float) -> Cap:

@@ -298,6 +298,13 @@ def is_for_persons(statement: Mapping[str, Any]) -> bool:
     return statement["relation"] == _RELATIONS[ADD_REMOVE_PERSON]
 
 
+def rows_used(statement: Mapping[str, Any]) -> str:
+    """Which private rows a release is about, in words; "" if it is about all of them."""
+    if not is_for_persons(statement):
+        return ""
+    return f"at most {statement['max_rows']} rows of each {printable(statement['person'])}"
+
+
 def count_of(statement: Mapping[str, Any]) -> str:
     """The number of private rows as text. It starts with ≈ if it is a noisy count."""
     return f"{'≈' * has_noisy_count(statement)}{statement['num_rows']}"

@@ -158,6 +158,15 @@ def total(spendings: list[Entry]) -> dict[str, Any]:
     } | _if_known(relation=None if relation == REPLACE_ONE else relation, discreteness=discreteness, person=person)
 
 
+def units_in_words(spendings: Sequence[Entry]) -> str:
+    """What the total of releases protects, in words."""
+    relation, person = unit_of_all(spendings)
+    if relation == ADD_REMOVE_PERSON:
+        return f"persons ({person})"
+    mixed = len({(s.relation, s.person) for s in spendings}) > 1
+    return f"rows ({relation}{', which releases of several kinds add up to' * mixed})"
+
+
 def unit_of_all(spendings: Sequence[Entry]) -> tuple[Relation, str | None]:
     """The relation of the total of releases, and the column of persons, see :func:`total`."""
     relation = RELATIONS[min((RELATIONS.index(s.relation) for s in spendings), default=0)]

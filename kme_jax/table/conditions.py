@@ -199,6 +199,8 @@ def _terms(columns: Sequence[Column], text: str) -> list[Term]:
         failed = error
     if text.startswith("(") and _closing(text) == len(text) - 1:
         return _terms(columns, text[1:-1].strip())
+    if text.count("(") != text.count(")"):
+        raise ValueError(f"condition {_shown(text)}: its brackets are not in pairs")
     for word in ("or", "and"):
         parts = list(_split(columns, text, word))
         if len(parts) > 1:
@@ -307,7 +309,13 @@ def _comparison(columns: Sequence[Column], j: int, comparison: str, value: str, 
     ordered = {column.kind for column in (ours, theirs)} in ({"numeric"}, {"datetime"})
     if j == k or (not ordered and (comparison not in ("=", "==", "!=") or ours.ordered or theirs.ordered)):
         raise ValueError(f"condition {text!r}: {ours.name} and {theirs.name} cannot be compared in this way")
+    if not ordered and not set(_texts_of(ours)) & set(_texts_of(theirs)):
+        raise ValueError(f"condition {text!r}: {ours.name} and {theirs.name} have no value in common")
     return Term({}, ((j, comparison, k),))
+
+
+def _texts_of(column: Column) -> list[str]:
+    return column.decode(np.arange(column.num_values)).cast(pa.string()).to_pylist()
 
 
 def _ranges(column: Column, comparison: str, value: str, text: str) -> Ranges:

@@ -30,10 +30,12 @@ class Support(NamedTuple):
     Attributes:
       rows: how many private rows meet them, estimated from the released rows.
       noise: σ of the counts of the last measurement, in rows.
+      used: which private rows the release is about, in words; "" for all of them.
     """
 
     rows: float
     noise: float
+    used: str = ""
 
     @property
     def is_weak(self) -> bool:
@@ -44,7 +46,8 @@ class Support(NamedTuple):
         """In one line."""
         noise = f"the noise of a count is up to {self.noise:,.0f}"
         weak = ": what the sample says about them may be noise" if self.is_weak else ""
-        return f"about {self.rows:,.0f} private rows meet the conditions; {noise}{weak}"
+        used = f" of those that were used ({self.used})" if self.used else ""
+        return f"about {self.rows:,.0f} private rows{used} meet the conditions; {noise}{weak}"
 
 
 def drawn(

@@ -30,7 +30,8 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     Args:
       release: the release of the table.
       source: the private table, as ``release_table`` takes it: a path, a pyarrow table, a pandas DataFrame, or what
-        ``open_table`` returns. All of its codes are held in memory.
+        ``open_table`` returns. All of its codes are held in memory. If the release is for persons, their rows are cut
+        as they were for the release.
 
     Returns:
       A dictionary of plain JSON values. Rows with a missing value do not count for numbers. Each statistic of both
@@ -53,7 +54,9 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
       ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema.
     """
     schema = release.schema
-    source = source if isinstance(source, TableSource) else open_table(source, schema)
+    if not isinstance(source, TableSource):
+        person, max_rows = release.statement.get("person"), release.statement.get("max_rows")
+        source = open_table(source, schema, person=person, max_rows=1 if max_rows is None else max_rows)
     if source.schema != schema:
         raise ValueError("the table was opened with another schema: give the release's schema to open_table")
     source.check_size()

@@ -26,7 +26,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, relation_of
+from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, relation_of, rows_used
 from kme_jax.privacy.verification import check_embedding, check_statement
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
@@ -374,7 +374,7 @@ class TableRelease:
         terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
         met = met_by(self.schema, terms, self.schema.encode(self.table))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
-        return Support(float(met.mean()) * self.statement["num_rows"], noises[-1])
+        return Support(float(met.mean()) * self.statement["num_rows"], noises[-1], rows_used(self.statement))
 
     def to_pandas(self, table: pa.Table | None = None) -> Any:
         """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.

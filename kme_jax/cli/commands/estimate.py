@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.analysis import Estimate, estimate
     from kme_jax.analysis.answers import check_method
     from kme_jax.analysis.estimates import Estimates, NoAnswerError, check_level
+    from kme_jax.privacy.statement import rows_used
     from kme_jax.storage.files import check_new_file
 
     check_level(args.level)
@@ -95,6 +96,8 @@ def run(args: argparse.Namespace) -> None:
                 print_line(f"{text}{f' = {group}' * bool(group)}: {answer}  ({answer.method})")
             for group in groups.hidden:
                 print_line(f"{text} = {group}: noise hides it")
+        if used := rows_used(release.statement):
+            print_line(f"answers are about the private rows that were used: {used}")
     if output is not None:
         _write(output, {text: _document(groups) for text, groups in answers.items()})
 

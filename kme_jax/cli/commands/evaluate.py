@@ -63,10 +63,13 @@ def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, A
     for name, is_set in {"no_header": not args.header, "array": args.array, "no_distance": not args.distance}.items():
         if is_set:
             raise InputError(f"--{name} does not apply to a table")
+    from kme_jax.privacy.statement import rows_used
     from kme_jax.table.evaluate import describe_table, evaluate_table
 
     errors = evaluate_table(release, args.against)
-    return errors, describe_table(errors)
+    used = rows_used(release.statement)
+    note = f"against the private rows that were used: {used}\n" if used else ""
+    return errors, note + describe_table(errors)
 
 
 def _evaluate_points(args: argparse.Namespace, release: kme_jax.Release) -> tuple[dict[str, Any], str]:

@@ -70,7 +70,7 @@ def _listed(names: list[str]) -> str:
 
 def _of_database(ledger: kme_jax.Ledger, name: str) -> dict[str, Any]:
     """What the ledger knows of a database, as plain values."""
-    from kme_jax.privacy.totals import total
+    from kme_jax.privacy.totals import total, units_in_words
 
     entries, cap = ledger.spent(name), ledger.cap(name)
     spent = None if cap is None else cap.spent(entries)
@@ -79,6 +79,7 @@ def _of_database(ledger: kme_jax.Ledger, name: str) -> dict[str, Any]:
         "database": name,
         "releases": [{field: getattr(entry, field) for field in fields} for entry in entries],
         "total": total(entries) if entries else None,
+        "unit": units_in_words(entries),
         "cap": None
         if cap is None
         else {
@@ -103,10 +104,9 @@ def _show(one: dict[str, Any]) -> None:
         print_line(f"  the cap is ε = {cap['epsilon']:g} at δ = {cap['delta']:g}")
         spent = "no finite ε is spent" if cap["spent"] is None else f"ε = {rounded_up(cap['spent'])} is spent"
         spent = spent if one["releases"] else "nothing is spent"
-        left = (
-            "nothing is left" if cap["left"] is None else f"one more release may have ε = {_rounded_down(cap['left'])}"
-        )
-        print_line(f"  {spent}, and {left}")
+        left = None if cap["left"] is None else _rounded_down(cap["left"])
+        more = "nothing is left" if left is None else f"one more release may have ε = {left} at this δ"
+        print_line(f"  for {printable(one['unit'])}: {spent}, and {more}")
 
 
 def _rounded_down(value: float) -> str:

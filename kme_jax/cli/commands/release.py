@@ -251,6 +251,7 @@ def _release_table(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} does not apply with --schema")
     if not args.header:
         raise InputError("--no_header does not apply with --schema: the file needs the names of its columns")
+    from kme_jax.privacy.budget import check_num_rows
     from kme_jax.privacy.composition import Composition
     from kme_jax.table.measure import measure_table
     from kme_jax.table.readers import open_table
@@ -271,6 +272,8 @@ def _release_table(args: argparse.Namespace) -> None:
         source.check_size()
         sizes.check_num_rows(source.num_rows if args.num_rows is None else args.num_rows)
     if args.dry_run:
+        if budget.relation == sizes.RELATIONS[0]:
+            check_num_rows(source.num_rows, budget)
         places.spending.check(Composition.planned(budget))
         print_line(f"{args.file} has the columns of {args.schema}, and {args.output} can be made; nothing was spent")
         return

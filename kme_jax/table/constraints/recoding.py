@@ -300,7 +300,8 @@ class Recoding:
                 values = [
                     f"{source} is {self._of_name[source].labels(rows[source][places[:1]])[0]}" for source in sources
                 ]
-                raise ValueError(f"constraints contradict each other: no value of {name} is left if {shown(values)}")
+                condition = f" if {shown(values)}" if values else ""
+                raise ValueError(f"constraints contradict each other: no value of {name} is left{condition}")
 
 
 def _labelled(constraints: Sequence[Constraint]) -> Iterator[tuple[str, Constraint]]:
