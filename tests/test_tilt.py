@@ -7,7 +7,7 @@ import pytest
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.privacy.budget import PrivacyBudget
 from kme_jax.table.columns import Categorical, Numeric
-from kme_jax.table.fit import _shares_in_bin
+from kme_jax.table.fit import shares_in_bin
 from kme_jax.table.histogram import project_to_simplex, standing_out
 from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
@@ -195,10 +195,10 @@ def test_the_noise_of_a_bin_is_not_taken_from_a_bound():
     rng = np.random.default_rng(0)
     estimate = np.append(np.maximum(0.002 + 0.01 * rng.normal(size=100), 0), 0.3)
     alone = np.arange(101) == 100
-    shares = _shares_in_bin(estimate, alone)
+    shares = shares_in_bin(estimate, alone)
     np.testing.assert_allclose(shares.sum(), 1)
     assert (shares >= 0).all()
     assert shares[-1] == pytest.approx(0.3)
-    np.testing.assert_allclose(_shares_in_bin(5 * estimate, alone), project_to_simplex(5 * estimate, 1.0))
-    np.testing.assert_allclose(_shares_in_bin(estimate, ~alone & alone), project_to_simplex(estimate, 1.0))
-    np.testing.assert_allclose(_shares_in_bin(np.array([0.2]), np.array([True])), [1.0])
+    np.testing.assert_allclose(shares_in_bin(5 * estimate, alone), project_to_simplex(5 * estimate, 1.0))
+    np.testing.assert_allclose(shares_in_bin(estimate, ~alone & alone), project_to_simplex(estimate, 1.0))
+    np.testing.assert_allclose(shares_in_bin(np.array([0.2]), np.array([True])), [1.0])

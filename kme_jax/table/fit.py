@@ -402,7 +402,7 @@ def _leaves(
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
         for t, mass in enumerate(masses[:, b]):
-            shares[t, cells] = _shares_in_bin(estimate[t, cells] / max(mass, 1e-9), alone[cells])
+            shares[t, cells] = shares_in_bin(estimate[t, cells] / max(mass, 1e-9), alone[cells])
     for cycle in cycles:
         shares = _with_phases(binning, bins, shares, sums, sums_noise, masses, cycle)
     first = binning.first_codes()
@@ -435,9 +435,7 @@ def _leaves(
     )
 
 
-def _shares_in_bin(
-    estimate: Float[np.ndarray, "cells"], alone: Bool[np.ndarray, "cells"]
-) -> Float[np.ndarray, "cells"]:
+def shares_in_bin(estimate: Float[np.ndarray, "cells"], alone: Bool[np.ndarray, "cells"]) -> Float[np.ndarray, "cells"]:
     """Shares of the cells of a bin, [cells], with sum 1.
 
     The noise of many cells makes their sum too large, and the projection then takes the same from each of them. It
