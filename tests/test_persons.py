@@ -429,6 +429,8 @@ def test_the_command(place, capsys):
     said = capsys.readouterr().out
     assert "for one person, of whom at most 4 rows are used" in said
     assert load("out").statement["max_rows"] == 4
+    assert kme_jax.cli.main(["ledger", "visits.csv.ledger"]) == 0
+    assert "add_remove_person (visitor)" in capsys.readouterr().out
     assert kme_jax.cli.main(["show", "out"]) == 0
     assert "For 2 persons" in capsys.readouterr().out
     assert kme_jax.cli.main(["check", "visits.csv", "--schema=schema.json", "--person=visitor", "--max_rows=4"]) == 0

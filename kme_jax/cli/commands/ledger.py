@@ -74,7 +74,7 @@ def _of_database(ledger: kme_jax.Ledger, name: str) -> dict[str, Any]:
 
     entries, cap = ledger.spent(name), ledger.cap(name)
     spent = None if cap is None else cap.spent(entries)
-    fields = ("time", "epsilon", "delta", "relation")
+    fields = ("time", "epsilon", "delta", "relation", "person")
     return {
         "database": name,
         "releases": [{field: getattr(entry, field) for field in fields} for entry in entries],
@@ -97,7 +97,8 @@ def _show(one: dict[str, Any]) -> None:
     number, cap = len(one["releases"]), one["cap"]
     print_line(f"{printable(one['database'])}: {number} release{'s' * (number != 1)}")
     for entry in one["releases"]:
-        print_line(f"  {entry['time']}  ε = {entry['epsilon']:g}, δ = {entry['delta']:g}, {entry['relation']}")
+        of_whom = "" if entry["person"] is None else f" ({printable(entry['person'])})"
+        print_line(f"  {entry['time']}  ε = {entry['epsilon']:g}, δ = {entry['delta']:g}, {entry['relation']}{of_whom}")
     if one["total"]:
         print_line(f"  in all {describe_total(one['total'])}")
     if cap:
