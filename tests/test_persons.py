@@ -290,6 +290,11 @@ def test_an_id_in_a_frame_changes_no_other_id(added):
     assert _moved(table.assign(visitor=table.visitor.astype("category")), more) <= 1
 
 
+class _Zone(datetime.tzinfo):
+    def utcoffset(self, dt):
+        raise RuntimeError("secret")
+
+
 class _Object:
     def __eq__(self, other):
         return isinstance(other, _Object)
@@ -310,6 +315,8 @@ class _Object:
         ([uuid.UUID(int=1), str(uuid.UUID(int=1)), uuid.UUID(int=2)], 2, 0),
         (["\ud800", "\ud801"], 2, 0),
         ([True, False, True], 2, 0),
+        ([Decimal("sNaN"), 10**5000, datetime.datetime(2026, 1, 1, tzinfo=_Zone()), "z"], 1, 3),
+        (["7.0", "7.", 7.0, "-0.0", 0, "1.50", "1.5"], 4, 0),
     ],
 )
 def test_ids_of_frames_are_exact(ids, num_persons, num_without):
@@ -478,3 +485,28 @@ def test_persons_are_for_tables(place, capsys):
     words = ["release", "visits.csv", "--lower=0", "--upper=1", "--epsilon=1", "--delta=1e-6", "--output=out"]
     assert kme_jax.cli.main([*words, "--columns=cost", "--person=visitor", "--max_rows=2"]) == 2
     assert "--person needs --schema" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [7, 10**12, 2**53])
+def test_a_person_is_one_in_files_of_any_type(tmp_path, number):
+    """A missing id turns whole numbers into floats, in one file of a folder and not in another."""
+    columns = {"cost": [1] * 5, "ward": ["a"] * 5}
+    for name, ids in (
+        ("0", pa.array([number] * 5)),
+        ("1", pa.array([float(number)] * 4 + [None])),
+        ("2", [str(number)] * 5),
+    ):
+        pyarrow.parquet.write_table(pa.table({"visitor": ids} | columns), tmp_path / f"{name}.parquet")
+    for name, text in (("3", f"{number}.0"), ("4", str(number))):
+        (tmp_path / f"{name}.csv").write_text("visitor,cost,ward\n" + f"{text},1,a\n" * 5)
+    source = open_table(tmp_path, SCHEMA, person="visitor", max_rows=2)
+    assert (source.persons.num_persons, source.persons.num_without, source.num_rows) == (1, 1, 2)
+
+
+def test_times_of_different_units_are_no_ids(tmp_path):
+    for unit in ("s", "us"):
+        ids = pa.array([0] * 5, pa.timestamp(unit))
+        table = pa.table({"visitor": ids, "cost": [1] * 5, "ward": ["a"] * 5})
+        pyarrow.parquet.write_table(table, tmp_path / f"{unit}.parquet")
+    with pytest.raises(FileError, match="a column of times has another type in one file"):
+        open_table(tmp_path, SCHEMA, person="visitor", max_rows=2)

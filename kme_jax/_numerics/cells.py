@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import uuid
 import warnings
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ import numpy as np
 UNREADABLE = b"\xff"
 """Text that is not UTF-8, so it is not a value of any column."""
 
+_WHOLE = re.compile(rb"(-?\d+)\.0*")  # a whole number with a decimal point
 _TRUTH = {b"true": 1.0, b"false": 0.0}
 # Words that pandas.read_csv and pyarrow.csv read as missing, and the word that NumPy writes for a missing time.
 _MISSING = frozenset(
@@ -243,13 +245,33 @@ def points_of(array: np.ndarray) -> np.ndarray:
 def id_of(value: Any) -> bytes | None:
     """The id that a cell of any type is, as text without blanks around it; None if it is none.
 
-    The same number has the same id as text, as a whole number, and as a float without a fraction: 7. What is no text,
-    number, time or UUID is no id.
+    What is no text, number, time or UUID is no id, also if it raises an error. See :func:`canonical_id`.
     """
+    try:
+        text = _id_of(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+    return None if text is None else canonical_id(text)
+
+
+def canonical_id(text: bytes) -> bytes | None:
+    """The id that text is; None for an empty text.
+
+    Blanks around it do not count. A whole number with a decimal point is the same id as without one: a program may
+    write 7 as 7.0 if another cell of the column is missing.
+    """
+    text = text.strip()
+    whole = _WHOLE.fullmatch(text)
+    return (b"0" if whole[1] == b"-0" else whole[1]) if whole else text or None
+
+
+def _id_of(value: Any) -> bytes | None:
     if isinstance(value, str):
-        return value.strip().encode("utf-8", "surrogatepass") or None
+        return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
-        return value.strip() or None
+        return value
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).encode()
     if isinstance(value, int | np.integer) and not isinstance(value, np.timedelta64):

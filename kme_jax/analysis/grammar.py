@@ -50,18 +50,18 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     if not isinstance(text, str):
         raise ValueError(f"query: expected text, such as {examples}, got {text!r}")
     match = _STATISTIC.match(text)
-    found = None if match is None else _inside(text, match.end())
+    rest = None if match is None else _inside(text, match.end())
     if (
         match is None
-        or found is None
+        or rest is None
         or match[1].lower() not in statistics
-        or not (found[0] or match[1].lower() == "count")
+        or not (rest[0] or match[1].lower() == "count")
     ):
         raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
-    inside, where, by = found
+    inside, where, by = rest
     if where is None and by is not None:  # conditions may come last, too
-        by, *rest = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
-        where = rest[0] if rest else None
+        by, *conditions = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
+        where = conditions[0] if conditions else None
     return Parts(match[1].lower(), inside, where, by)
 
 

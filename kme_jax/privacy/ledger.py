@@ -179,12 +179,11 @@ class Ledger:
             records, unfinished = self._read(file)
             spendings = [s for s in records if isinstance(s, Entry) and s.database == database]
             if not cap.allows(spendings):
-                raise LedgerError(
-                    f'{self.path}: "{database}" has spent ε = {rounded_up(cap.spent(spendings))} at δ = {cap.delta:g} '
-                    "already, more than this cap"
-                    if math.isfinite(cap.spent(spendings))
-                    else f'{self.path}: "{database}" has no finite ε at δ = {cap.delta:g}; set a cap with a larger δ'
-                )
+                spent, at_delta = cap.spent(spendings), f"at δ = {cap.delta:g}"
+                what = f"has spent ε = {rounded_up(spent)} {at_delta} already, more than this cap"
+                if not math.isfinite(spent):
+                    what = f"has no finite ε {at_delta}; set a cap with a larger δ"
+                raise LedgerError(f'{self.path}: "{database}" {what}')
             self._add(file, cap.record, unfinished)
         return cap
 

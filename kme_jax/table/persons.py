@@ -4,8 +4,9 @@ A guarantee for persons needs a bound of how many rows a person has. It holds by
 are used. The rule may look at everything of this one person, and at nothing of others. If it did, a person could change
 which rows of other people are used.
 
-* A person is all rows with the same id. Blanks around an id do not count. Text is compared as it is: 7 and 007 are two
-  persons. What an id is depends on its cell alone, and in files and Arrow tables on the type of the column.
+* A person is all rows with the same id. Blanks around an id do not count, and 7.0 is 7. Other text is compared as it
+  is: 7 and 007 are two persons. What an id is depends on its cell alone, and in files and Arrow tables on the type of
+  the column.
 * Rows without an id are not used: they may be of anybody, so no cut could bound what one person contributes.
 * Each row of a person has a rank, in the order of the file. A hash of the id and the rank gives it a number. Rows with
   the k smallest numbers are used. It is like a random choice, and the same in each pass and in each release.
@@ -24,9 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int64, UInt64
 
+from kme_jax._numerics.cells import canonical_id
 from kme_jax._numerics.short_repr import short_repr
 
 _NO_PERSON = -1
+_MOST_WHOLE = 2.0**63
 # splitmix64 (Steele, Lea & Flood 2014)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -100,8 +103,8 @@ def _numbered(ids: Iterable[pa.Array]) -> tuple[Int64[np.ndarray, "N"], UInt64[n
             texts, indices = encoded.dictionary, encoded.indices
         places = [_NO_PERSON]
         for text in texts.to_pylist():
-            text = b"" if text is None else text.strip()
-            places.append(numbers.setdefault(text, len(numbers)) if text else _NO_PERSON)
+            text = None if text is None else canonical_id(text)
+            places.append(_NO_PERSON if text is None else numbers.setdefault(text, len(numbers)))
         codes = indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         pieces.append(np.asarray(places, np.int64)[codes + 1])
     hashes = np.fromiter(map(_hash, numbers), np.uint64, len(numbers))
@@ -118,24 +121,36 @@ def is_of_ids(kind: pa.DataType) -> bool:
         kind = kind.value_type
     try:
         _texts(pa.array([], kind))
-    except (pa.ArrowException, NotImplementedError):
+    except pa.ArrowException:
         return False
     return True
 
 
 def _texts(ids: pa.Array) -> pa.Array:
-    """Ids as bytes; null for a missing one. No id raises an error, and different ids have different bytes."""
+    """Ids as bytes; null for a missing one. No id raises an error, and different ids have different bytes.
+
+    Floats without a fraction are written as whole numbers: one missing id turns a column of whole numbers into floats.
+    """
     if isinstance(ids, pa.ExtensionArray):
         ids = ids.storage
     kind = ids.type
     if pa.types.is_floating(kind):
-        finite = pc.is_finite(ids)  # pyright: ignore[reportAttributeAccessIssue]
-        ids = pc.add(pc.if_else(finite, ids, pa.scalar(None, kind)), pa.scalar(0, kind))  # pyright: ignore[reportAttributeAccessIssue]
+        ids = _floats(ids)
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         ids = ids.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     if not _is_binary(ids.type):
         ids = ids.cast(pa.large_string())
     return ids.cast(pa.large_binary())
+
+
+def _floats(ids: pa.Array) -> pa.Array:
+    """Floats as text; null for those that are not finite."""
+    numbers = ids.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    finite = np.isfinite(numbers)
+    whole = finite & (np.abs(numbers) < _MOST_WHOLE) & (numbers == np.floor(numbers))
+    of_whole = pa.array(np.where(whole, numbers, 0).astype(np.int64), mask=~whole).cast(pa.large_string())
+    others = pa.array(numbers, mask=whole | ~finite).cast(pa.large_string())
+    return pc.coalesce(of_whole, others)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -37,6 +37,14 @@ class FolderReader(Reader):
         return sum(reader.count() for reader in self._readers)
 
     def column(self, name: str) -> Iterator[pa.Array]:
+        """See ``Reader.column``.
+
+        Raises:
+          FileError: times have different units, so the same time would be two values.
+        """
+        types = {reader.fields.field(name).type for reader in self._readers}
+        if len(types) > 1 and any(map(pa.types.is_temporal, types)):
+            raise FileError(f"{self.label}: a column of times has another type in one file than in another")
         for reader in self._readers:
             yield from reader.column(name)
 
