@@ -74,6 +74,9 @@ if TYPE_CHECKING:
         Schema as Schema,
     )
     from kme_jax.table import (
+        Weight as Weight,
+    )
+    from kme_jax.table import (
         measure_table as measure_table,
     )
     from kme_jax.table import (
@@ -177,7 +180,7 @@ _MODULES = {
         "represent",
         "uniform",
     ),
-    "table": ("Categorical", "Datetime", "Numeric", "Ordinal", "Schema", "measure_table", "release_table"),
+    "table": ("Categorical", "Datetime", "Numeric", "Ordinal", "Schema", "Weight", "measure_table", "release_table"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _PRODUCTS = ("points", "table", "generators")

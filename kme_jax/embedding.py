@@ -313,10 +313,14 @@ def integer_embedding_of_batches(
     devices=None,
     progress: Progress | bool = False,
     rows_planned: int | None = None,
+    has_levels: bool = False,
 ) -> IntegerEmbedding:
     """:func:`integer_embedding` of N rows that arrive in batches [n_i, d].
 
     The result is bit for bit the same for all sizes of batches.
+
+    With levels, each row counts as a part of a row, see ``TableIntegers.sum_at_levels``. The guarantee is then for rows
+    that are added or removed, and not for rows that are replaced.
 
     Args:
       feature_map: ψ.
@@ -327,24 +331,34 @@ def integer_embedding_of_batches(
       progress: as in :func:`integer_embedding`.
       rows_planned: a public number, at least N, for which the integers are made if N is private. There may then be no
         rows, in one empty batch.
+      has_levels: whether the last column of each batch holds the levels of its rows. Only tables have levels, and only
+        if N is private.
 
     Raises:
       ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total, or ``rows_planned`` rows
-        are not enough.
+        are not enough, or there are levels although N is not private, or the map is not one of tables.
     """
     integers: IntegerMap | None = None
     total: Int64[np.ndarray, "sums"] | None = None
     rows_read = 0
+    if has_levels and rows_planned is None:
+        raise ValueError("has_levels: the number of rows must be private")
     for batch in batches:
-        safe, usable = _usable(feature_map, _exact_points(batch), bounds)
+        levels = np.asarray(batch[:, -1], np.int64) if has_levels else None
+        safe, usable = _usable(feature_map, _exact_points(batch[:, :-1] if has_levels else batch), bounds)
         integers = integers or feature_map.integers(num_rows if rows_planned is None else rows_planned)
         rows_before, rows_read = rows_read, rows_read + len(safe)
         if len(safe) or (rows_planned is not None and total is None):
             report = reporter(progress) if len(safe) else None
             batch_progress = report and functools.partial(_report_batch, report, rows_before, len(safe), num_rows)
-            batch_total = integers.sum(
-                safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress
-            )
+            if levels is None:
+                batch_total = integers.sum(
+                    safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress
+                )
+            else:
+                batch_total = integers.sum_at_levels(safe[usable], levels[usable])
+                if batch_progress:
+                    batch_progress(1, 1)
             total = batch_total if total is None else total + batch_total
     if integers is None or total is None:
         raise ValueError("rows: expected at least one row, got none")

@@ -185,11 +185,16 @@ def bootstrap(
 
 
 def check_population(release: TableRelease) -> None:
-    """Refuses questions about the population if persons have several rows.
+    """Refuses questions about the population if persons have several rows, or rows have weights.
 
     Raises:
-      ValueError: the release is for persons.
+      ValueError: the release is for persons, or its rows had weights.
     """
+    if release.schema.weight is not None:
+        raise ValueError(
+            "population: weighted statistics are about the population already, and how far chance moves them is not "
+            "known; leave it out"
+        )
     if is_for_persons(release.statement):
         raise ValueError(
             "population: rows of one person were not drawn independently of each other; leave it out, and ask about "
@@ -215,4 +220,5 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
     rows = synthesise(
         measurement.layout, measurement.plan, measured, cycles=schema.measured.cycles, seed=seed, part=_PART
     )
-    return schema.decode(schema.released_codes(balance.sample(rows, release.table.num_rows, seed), seed))
+    drawn = schema.released_codes(balance.sample(rows, release.table.num_rows, seed), seed)
+    return measurement.with_weights(schema.decode(drawn))

@@ -60,8 +60,8 @@ def answers(
 
     estimates = replicates.estimates(of_rows, level)
     if query.is_total:
-        num_rows = release.statement["num_rows"]
-        estimates = {name: one.times(num_rows) for name, one in estimates.items()}
+        total = release.statement["num_rows"] * release.schema.units_of_row
+        estimates = {name: one.times(total) for name, one in estimates.items()}
     return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
@@ -120,7 +120,8 @@ def direct_estimates(
         for name, one in named.items():
             if one is not None:
                 estimated = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
-                found[name] = estimated.within(*_possible(measurement, query))
+                possible = estimated.within(*_possible(measurement, query))
+                found[name] = possible.times(measurement.schema.units_of_row) if query.is_total else possible
     if not found:
         others, known = _others(measurement, query)
         reason = (

@@ -256,6 +256,14 @@ class IntegerMap(abc.ABC):
           progress: called with (work done, total work).
         """
 
+    def sum_at_levels(self, rows: Real[np.ndarray, "n d"], levels: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "sums"]:
+        """The sum of rows that count in part, see ``TableIntegers.sum_at_levels``. Only tables have such rows.
+
+        Raises:
+          ValueError: it is another map.
+        """
+        raise ValueError(f"levels: {type(self.feature_map).__name__} has no rows that count in part")
+
     @abc.abstractmethod
     def released(self, total: Int64[np.ndarray, "sums"]) -> Int64[np.ndarray, "F"]:
         """The integers [F], int64, that noise is added to. They are computed from ``sum`` over all rows, and are close

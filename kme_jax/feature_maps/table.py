@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -30,6 +31,9 @@ MAX_CELLS = 1024
 _KNOT_CELLS = 4  # With knots there are so many times fewer cells. They are where they are needed.
 COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
+LEVELS = (1 << 16) - 1
+"""The level of a row that counts in full. Rows with weights have levels from 0 to this one, see ``TableIntegers``."""
+_MOST_EXACT = 1 << 53  # sums of whole numbers up to here are exact in float64
 
 
 @storable(former_name="Grid", added_fields=("knots", "max_cells"))
@@ -452,24 +456,25 @@ class TableMap(FeatureMap):
         return numpy.where(bins < 0, -1, bins * block.zoom + codes % width * block.zoom // width)
 
     def weighted_counts(
-        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | None = None
+        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | Sequence[Real[AnyArray, "n"]] | None = None
     ) -> Real[np.ndarray, "F"]:
         """Σ_n a_n e_{c_b(x_n)} for every block b: how many rows are in each cell of each marginal.
 
         Args:
           rows: category codes, whole numbers, [n, d].
-          weights: a, [n]; None for a weight of 1 each.
+          weights: a, [n], or one [n] for each block; None for a weight of 1 each.
 
         Returns:
           Counts of all marginals, [F]: float64 if there are weights, int64 otherwise.
         """
+        of_blocks = weights if isinstance(weights, list) else [weights] * len(self.blocks)
         columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
         cells = [binning.cells(column) for binning, column in zip(self.binnings, columns, strict=True)]
         # Blocks share work: the bins of a column and the indices of shared first columns are computed once.
         binned: dict[tuple[int, int], np.ndarray] = {}
         products: dict[tuple, np.ndarray] = {}
         counts = []
-        for block in self.blocks:
+        for block, weights_of_block in zip(self.blocks, of_blocks, strict=True):
             index, key = columns[0], ()
             for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
                 if (j, id(bins)) not in binned:
@@ -485,9 +490,9 @@ class TableMap(FeatureMap):
             if block.zoom:
                 index = self._zoomed(block, index, columns[block.columns[0]], np)
             if block.may_miss:
-                counts.append(np.bincount(index + 1, weights, block.size + 1)[1:])
+                counts.append(np.bincount(index + 1, weights_of_block, block.size + 1)[1:])
             else:
-                counts.append(np.bincount(index, weights, block.size))
+                counts.append(np.bincount(index, weights_of_block, block.size))
         return np.concatenate(counts)
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
@@ -501,7 +506,9 @@ class TableMap(FeatureMap):
             sums.append(moment.weight / self.norm * np.sum(values * weights, axis=1))
         return np.concatenate(sums)
 
-    def integer_moments(self, rows: Real[np.ndarray, "n d"]) -> Int64[np.ndarray, "_"]:
+    def integer_moments(
+        self, rows: Real[np.ndarray, "n d"], levels: Int64[np.ndarray, "n"] | None = None
+    ) -> Int64[np.ndarray, "_"]:
         """Σ_n of the features of all moments, where every term is rounded to an integer.
 
         Let v = ω u rounded. The features of one column are v, and v² / ω rounded. The feature of two columns is ω u u′
@@ -509,6 +516,7 @@ class TableMap(FeatureMap):
 
         Args:
           rows: category codes, whole numbers, [n, d].
+          levels: of the rows, [n], see ``TableIntegers``; None for rows that count in full.
 
         Returns:
           One integer for each feature of each moment, in their order.
@@ -517,9 +525,10 @@ class TableMap(FeatureMap):
         sums = []
         for moment in self.moments:
             values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
-            sums.append(values.sum())
+            of_rows = [values]
             if len(moment.columns) == 1:
-                sums.append(((values * values + moment.weight // 2) // moment.weight).sum())
+                of_rows.append((values * values + moment.weight // 2) // moment.weight)
+            sums += [(one if levels is None else _at_levels(one, levels)).sum() for one in of_rows]
         return np.asarray(sums, np.int64)
 
     def moment_sums(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "_"]]:
@@ -553,11 +562,19 @@ class TableMap(FeatureMap):
 # -- in integers
 
 
+def _at_levels(integers: Int64[np.ndarray, "n"], levels: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+    """Integers of rows, of a size below 2⁴⁷, times the levels of the rows over ``LEVELS``, rounded toward zero: [n]."""
+    return np.sign(integers) * (np.abs(integers) * levels // LEVELS)
+
+
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableIntegers(IntegerMap):
     """q(x) ≈ s ψ(x), s = √(Σ_b ω_b² + 2 Σ_m ω_m²). Counts are exact, because the weights ω are integers. Features of
     moments are rounded, see ``TableMap.integer_moments``.
+
+    Rows may have *levels* l, whole numbers from 0 to ``LEVELS``. A row then counts as the part l / ``LEVELS`` of a row:
+    each integer of q(x) is multiplied by it, and rounded toward zero (:meth:`sum_at_levels`).
 
     Attributes:
       feature_map: a TableMap.
@@ -606,7 +623,8 @@ class TableIntegers(IntegerMap):
 
         Formal guarantee: a block has at most one entry that is not zero, and it is ω. A moment of two columns is an
         integer from −ω to ω. A moment of one column has entries v and v² / ω, with v from −ω to ω, so their norm is at
-        most √2 ω. Rounding v² / ω moves the point by at most 1/2.
+        most √2 ω. Rounding v² / ω moves the point by at most 1/2. At a level, no integer is larger in size than in
+        full, so the norm is not larger either.
         """
         squares = float(sum(block.weight**2 for block in self.feature_map.blocks))
         for moment in self.feature_map.moments:
@@ -622,6 +640,28 @@ class TableIntegers(IntegerMap):
         if progress:
             progress(len(rows), len(rows))
         return np.concatenate([counts, self.feature_map.integer_moments(np.asarray(rows))])
+
+    def sum_at_levels(self, rows: Real[np.ndarray, "n d"], levels: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "sums"]:
+        """Σ_n of q(x_n) · l_n / ``LEVELS``, each term rounded toward zero: int64. SENSITIVE.
+
+        Formal guarantee: a term depends on its own row and level alone, and its norm is at most :attr:`norm_bound`. So
+        the sum has this sensitivity if a row is added or removed. It says nothing of rows that are replaced.
+
+        Args:
+          rows: category codes that the map covers, [n, d].
+          levels: l, from 0 to ``LEVELS``, [n].
+        """
+        blocks = self.feature_map.blocks
+        largest = max((block.weight for block in blocks), default=1)
+        total, size = np.zeros(self.num_features, np.int64), max(1, _MOST_EXACT // largest)
+        for start in range(0, len(rows), size):
+            some, of_some = rows[start : start + size], levels[start : start + size]
+            weights = {block.weight for block in blocks}
+            by_weight = {weight: _at_levels(np.full(len(some), weight), of_some) for weight in weights}
+            counts = self.feature_map.weighted_counts(some, [by_weight[block.weight] for block in blocks])
+            moments = self.feature_map.integer_moments(np.asarray(some), of_some)
+            total += np.concatenate([np.rint(counts).astype(np.int64), moments])
+        return total
 
     def released(self, total):
         return total

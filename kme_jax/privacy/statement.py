@@ -43,6 +43,8 @@ _NOT_COVERED = (
     "other releases about the same people",
     "the choice of kernel, bounds, schema or proposal, if it was made by looking at the rows",
 )
+COUNTED_BY = "rows count by "
+"""The first words of the public input that names the weights of rows."""
 _PUBLIC_ROWS = "rows that were used as public points: they are published as they are"
 
 
@@ -355,6 +357,8 @@ def describe(statement: dict[str, Any]) -> str:
     )
     if is_for_persons(statement):
         lines.append(f"A person is all rows with the same {printable(statement['person'])}.")
+    for text in (one for one in statement["public_inputs"] if one.startswith(COUNTED_BY)):
+        lines.append(f"{printable(text[:1].upper() + text[1:])}.")
     for measurement in statement["measurements"]:
         cells = measurement["cell_noise"]
         lines.append(

@@ -14,6 +14,7 @@ from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
+from kme_jax.table.weights import Weight
 
 __all__ = [
     "Categorical",
@@ -26,6 +27,7 @@ __all__ = [
     "TableMeasurement",
     "TableRelease",
     "TableSource",
+    "Weight",
     "check_table",
     "measure_table",
     "open_table",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from kme_jax._numerics.short_repr import in_short, short_repr
+from kme_jax._numerics.text import printable
+from kme_jax.feature_maps.table import LEVELS
 from kme_jax.table.readers import TableSource
 
 _MANY_MOVED = 0.02  # share of all rows
@@ -106,6 +108,27 @@ def describe_persons(source: TableSource) -> str:
     lines = [f"{source.num_read} rows of {persons.num_persons} persons; {source.num_rows} are used"]
     if persons.num_without:
         lines.append(f"{persons.num_without} rows have no id, and are not used")
+    return "\n".join(lines)
+
+
+def describe_weights(source: TableSource) -> str:
+    """What the weights of rows are, as text; "" if there are none. SENSITIVE.
+
+    Args:
+      source: the private table.
+    """
+    weight = source.schema.weight
+    if weight is None:
+        return ""
+    levels = np.concatenate([codes[:, -1] for codes in source.codes(levels=True)])
+    shares, name = levels / LEVELS, printable(weight.name)
+    lines = [f"rows count by {name}, whose sum is {shares.sum() * weight.upper:,.6g}"]
+    at_most = int((levels == LEVELS).sum())
+    lines.append(f"{int((levels == 0).sum())} rows do not count, and {at_most} have the largest weight, or more")
+    lines.append(
+        f"the noise is as large as for {shares.sum():,.0f} rows without weights, because the largest weight is "
+        f"{1 / max(shares.mean(), 1 / LEVELS):.3g} times the mean"
+    )
     return "\n".join(lines)
 
 

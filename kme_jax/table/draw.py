@@ -31,11 +31,13 @@ class Support(NamedTuple):
       rows: how many private rows meet them, estimated from the released rows.
       noise: σ of the counts of the last measurement, in rows.
       used: which private rows the release is about, in words; "" for all of them.
+      weighted: whether rows have weights. ``rows`` and ``noise`` are then sums of weights.
     """
 
     rows: float
     noise: float
     used: str = ""
+    weighted: bool = False
 
     @property
     def is_weak(self) -> bool:
@@ -47,7 +49,10 @@ class Support(NamedTuple):
         noise = f"the noise of a count is up to {self.noise:,.0f}"
         weak = ": what the sample says about them may be noise" if self.is_weak else ""
         used = f" of those that were used ({self.used})" if self.used else ""
-        return f"about {self.rows:,.0f} private rows{used} meet the conditions; {noise}{weak}"
+        rows = f"private rows{used}"
+        if self.weighted:
+            return f"{rows} that meet the conditions have weights of about {self.rows:,.0f} in all; {noise}{weak}"
+        return f"about {self.rows:,.0f} {rows} meet the conditions; {noise}{weak}"
 
 
 def drawn(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Int64
 
 from kme_jax._numerics.text import printable
 from kme_jax.nonprivate import WARNING
@@ -31,7 +31,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
       release: the release of the table.
       source: the private table, as ``release_table`` takes it: a path, a pyarrow table, a pandas DataFrame, or what
         ``open_table`` returns. All of its codes are held in memory. If the release is for persons, their rows are cut
-        as they were for the release.
+        as they were for the release. If rows have weights, statistics are weighted.
 
     Returns:
       A dictionary of plain JSON values. Rows with a missing value do not count for numbers. Each statistic of both
@@ -51,7 +51,8 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         "slopes", of the regression of the second number on the first, and of the first on the second.
 
     Raises:
-      ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema.
+      ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema; or no
+        row has a weight.
     """
     schema = release.schema
     if not isinstance(source, TableSource):
@@ -60,7 +61,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     if source.schema != schema:
         raise ValueError("the table was opened with another schema: give the release's schema to open_table")
     source.check_size()
-    ours, theirs = np.concatenate(list(source.codes())), schema.encode(release.table)
+    ours, theirs = population_codes(source), schema.encode(release.table)
     distances = total_variation(schema, ours, theirs)
     drawn = np.random.default_rng(0).integers(0, len(ours), len(ours))
     yardstick = total_variation(schema, ours, ours[drawn])
@@ -87,6 +88,19 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         "explained": _explained(schema, ours, theirs),
         "correlations": _correlations(schema, ours, theirs),
     }
+
+
+def population_codes(source: TableSource) -> Int64[np.ndarray, "n d"]:
+    """Codes of all rows of a table, [N, C]. If rows have weights, each row is there about as often as its weight says.
+    SENSITIVE.
+
+    Raises:
+      ValueError: no row has a weight, or the file has changed (``FileError``).
+    """
+    codes = np.concatenate(list(source.codes(levels=True)))
+    if source.schema.weight is None:
+        return codes
+    return codes[source.schema.weight.repeated(codes[:, -1], len(codes)), :-1]
 
 
 def numeric_values(column: Column, codes: _Codes) -> _Numbers:

@@ -18,7 +18,7 @@ from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.table import plan as plans
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.marginals import compared_cells
-from kme_jax.table.release import binnings_and_target, check_columns
+from kme_jax.table.release import binnings_and_target, check_columns, check_relation
 from kme_jax.table.schema import Schema
 
 _MEAN_SIZE = math.sqrt(2 / math.pi)  # E|g| of a standard normal g
@@ -90,7 +90,7 @@ def expected_errors(
 
     Args:
       schema: of the columns.
-      num_rows: N, or about N if it is private.
+      num_rows: N, or about N if it is private. If rows have weights: their sum, divided by the largest weight.
       budget: (ε, δ) and the relation.
       target: the name of the column that others are meant to predict.
 
@@ -110,6 +110,7 @@ def expected_errors(
     if num_rows < 2:
         raise ValueError(f"num_rows: expected at least 2 rows, got {num_rows}")
     check_budget(budget)
+    check_relation(schema, budget.relation)
     if budget.relation == REPLACE_ONE:
         check_num_rows(num_rows, budget)
     rho = plans.comparable_rho(Composition.planned(budget))

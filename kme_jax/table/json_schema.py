@@ -9,7 +9,8 @@ from typing import Any
 
 from kme_jax.table.columns import DROP, KINDS, SECONDS
 from kme_jax.table.constraints import KINDS as CONSTRAINTS
-from kme_jax.table.schema import SCHEMA_VERSION, WITH_CONSTRAINTS
+from kme_jax.table.schema import SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS
+from kme_jax.table.weights import WEIGHT, Weight
 
 _VALUE: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 _TYPES: dict[str, dict[str, Any]] = {
@@ -53,16 +54,28 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             "$schema": {"type": "string"},
             "comment": {"type": "string"},
-            "schema_version": {"enum": [SCHEMA_VERSION, WITH_CONSTRAINTS]},
+            "schema_version": {"enum": [SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS]},
             "filled_from_data": {"type": "boolean"},
-            "columns": {"type": "array", "minItems": 1, "items": _one_of([*map(_entry, KINDS.values()), dropped])},
+            "columns": {
+                "type": "array",
+                "minItems": 1,
+                "items": _one_of([*map(_entry, (*KINDS.values(), Weight)), dropped]),
+            },
             "constraints": {"type": "array", "items": _one_of([*map(_entry, CONSTRAINTS.values())])},
         },
         "required": ["schema_version", "columns"],
         "additionalProperties": False,
-        # Constraints need the second version.
-        "if": {"properties": {"constraints": {"minItems": 1}}, "required": ["constraints"]},
-        "then": {"properties": {"schema_version": {"const": WITH_CONSTRAINTS}}},
+        # Constraints need the second version, and weights the third.
+        "allOf": [
+            {
+                "if": {"properties": {"constraints": {"minItems": 1}}, "required": ["constraints"]},
+                "then": {"properties": {"schema_version": {"minimum": WITH_CONSTRAINTS}}},
+            },
+            {
+                "if": {"properties": {"columns": {"contains": {"properties": {"kind": {"const": WEIGHT}}}}}},
+                "then": {"properties": {"schema_version": {"minimum": WITH_WEIGHTS}}},
+            },
+        ],
     }
 
 

@@ -48,6 +48,7 @@ from kme_jax.table.release import (
     TableRelease,
     binnings_and_target,
     check_columns,
+    check_relation,
     public_inputs,
     table_statement,
 )
@@ -89,19 +90,23 @@ class _Session:
         """
         passes = len(NAMES) if self.rows_are_public else len(NAMES) + 1
         total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
+        has_levels = self.source.schema.weight is not None
 
         def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
             done = passes_before * self.source.num_rows
-            for codes in self.source.codes():
-                yield self.source.schema.measured_codes(codes).astype(np.float64)
+            for codes in self.source.codes(levels=True):
+                rows, levels = np.split(codes, [len(self.source.schema.columns)], axis=1)
+                yield np.column_stack([self.source.schema.measured_codes(rows), levels]).astype(np.float64)
                 done += len(codes)
                 if self.progress:
                     self.progress(done, total)
             if not self.rows_are_public:  # there may be none
-                yield np.zeros((0, feature_map.dim))
+                yield np.zeros((0, feature_map.dim + has_levels))
 
         planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
-        embedding = integer_embedding_of_batches(feature_map, batches(), self.source.num_rows, rows_planned=planned)
+        embedding = integer_embedding_of_batches(
+            feature_map, batches(), self.source.num_rows, rows_planned=planned, has_levels=has_levels
+        )
         return embedding if self.rows_are_public else embedding.with_public_count(count)
 
     def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
@@ -149,6 +154,10 @@ def measure_table(
     (``kme_jax.table.persons``). Which rows of a person are used depends on this person alone. So all sums of neighbours
     differ by those of at most k rows, and every sensitivity, also that of the count, is k times as large
     (``proved_sensitivity``). All else is as for add_remove.
+
+    If the schema has weights, N has to be private. A row counts as the part w / U of a row, which depends on its own
+    cell alone and is at most 1 (``kme_jax.table.weights``). So each row adds no more to a sum than it does without
+    weights (``TableIntegers.sum_at_levels``), and all sensitivities hold. The noisy count is of the sum of these parts.
 
     Args:
       source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times, or four times if
@@ -231,6 +240,7 @@ def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
         raise ValueError(
             f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
         )
+    check_relation(schema, budget.relation)
     if not isinstance(source, TableSource):
         return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
     if source.schema != schema:

@@ -84,7 +84,7 @@ class TableSource:
     persons: Persons | None
 
     def __init__(self, reader: Reader, schema: Schema, person: str | None = None, max_rows: int = 1):
-        if person is not None and person in schema.names:
+        if person is not None and person in schema.released_names:
             raise FileError(
                 f"{reader.label}: {shown([person])} is released; give it the kind drop, to use it as person"
             )
@@ -131,20 +131,26 @@ class TableSource:
         if num_rows != self.num_read:
             raise FileError(f"{self._reader.label}: it has changed while it was read")
 
-    def codes(self) -> Generator[Int64[np.ndarray, "_ d"]]:
+    def codes(self, *, levels: bool = False) -> Generator[Int64[np.ndarray, "_ d"]]:
         """Batches of category codes of all rows, int64 [n, C] each, see ``Schema.encode``. SENSITIVE.
 
         The next batch is read while the current one is in use.
 
+        Args:
+          levels: whether the levels of rows with weights follow as another column: [n, C + 1], see ``Weight.levels``.
+
         Raises:
           FileError: the file has changed since it was opened, or pyarrow cannot convert a column.
         """
-        return read_ahead(self._codes())
+        return read_ahead(self._codes(levels))
 
-    def _codes(self) -> Generator[Int64[np.ndarray, "_ d"]]:
+    def _codes(self, levels: bool) -> Generator[Int64[np.ndarray, "_ d"]]:
         for batch in self.batches():
             try:
                 codes = self.schema.encode(batch)
+                if levels and self.schema.weight is not None:
+                    of_rows = self.schema.weight.levels(batch.column(self.schema.weight.name))
+                    codes = np.column_stack([codes, of_rows])
             except pa.ArrowException:  # its message may show cells
                 raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes

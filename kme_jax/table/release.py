@@ -23,10 +23,10 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 from kme_jax._numerics.validation import TOLERANCE, are_close, require
 from kme_jax.feature_maps.table import Binning
-from kme_jax.privacy.budget import REPLACE_ONE, PrivacyBudget, check_integer
+from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, PrivacyBudget, Relation, check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.privacy.statement import budget_in_short, card_of, privacy_statement, relation_of, rows_used
+from kme_jax.privacy.statement import COUNTED_BY, budget_in_short, card_of, privacy_statement, relation_of, rows_used
 from kme_jax.privacy.verification import check_embedding, check_statement
 from kme_jax.storage.codec import decode, decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import (
@@ -49,6 +49,7 @@ from kme_jax.table.report import MeasuredCells, report
 from kme_jax.table.schema import Schema, check_schema
 
 MAX_COLUMNS = 200
+_ROWS_OF_COUNT, _ENOUGH_ROWS = 10, 50_000  # of released rows with weights, which count in part
 MAX_ROWS = 10**9
 COUNT = "number of rows"
 """The name of the measurement of a private number of rows. It comes before the others."""
@@ -68,6 +69,23 @@ def check_columns(schema: Schema, target: str | None) -> None:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
     if target is not None and target not in schema.measured.names:
         raise ValueError(f"target: {target!r} is not measured itself; choose one of {shown(schema.measured.names)}")
+
+
+def check_relation(schema: Schema, relation: Relation) -> None:
+    """Raises ValueError if rows have weights, and the relation makes the number of rows public."""
+    if schema.weight is not None and relation == REPLACE_ONE:
+        raise ValueError(
+            f"relation: rows with weights, in {shown([schema.weight.name])}, need {ADD_REMOVE!r}, because the sum of "
+            "the weights is private"
+        )
+
+
+def weights_of(schema: Schema) -> str:
+    """The weights of rows in words, as the statement says them; "" if there are none."""
+    if schema.weight is None:
+        return ""
+    named = f"{schema.weight.name}, at most {schema.weight.upper:g}"
+    return f"{named}: the number of rows is the sum of the weights, divided by this largest one"
 
 
 def binnings_and_target(schema: Schema, target: str | None) -> tuple[list[Binning], int]:
@@ -118,14 +136,15 @@ class TableMeasurement:
         """A synthetic table for the measurements. This is post-processing: each call spends nothing.
 
         Args:
-          num_rows: number of synthetic rows; None for N, or its noisy count.
+          num_rows: number of synthetic rows; None for N, or its noisy count. If rows have weights, the count is of rows
+            of the largest weight, so None stands for up to ten times as many rows.
           seed: of the synthesis.
           progress: True for a bar, or a function that is called with (work done, total work).
 
         Raises:
           ValueError: num_rows is not from 1 to a billion, or the seed is not from 0 to 2³² − 1.
         """
-        num_rows = self.statement["num_rows"] if num_rows is None else num_rows
+        num_rows = self._usual_num_rows if num_rows is None else num_rows
         num_rows = check_integer("num_rows", num_rows, 1, MAX_ROWS)
         seed = check_integer("seed", seed, 0, MAX_SEED)
         measured = [self.measured.get(name) for name in NAMES]
@@ -133,7 +152,23 @@ class TableMeasurement:
             self.layout, self.plan, measured, cycles=self.schema.measured.cycles, seed=seed, progress=progress
         )
         codes = self.schema.released_codes(balance.sample(rows, num_rows, seed), seed)
-        return TableRelease(self, rows, self.schema.decode(codes), seed)
+        return TableRelease(self, rows, self.with_weights(self.schema.decode(codes)), seed)
+
+    @property
+    def _usual_num_rows(self) -> int:
+        count = self.statement["num_rows"]
+        return count if self.schema.weight is None else max(count, min(_ROWS_OF_COUNT * count, _ENOUGH_ROWS))
+
+    def with_weights(self, rows: pa.Table) -> pa.Table:
+        """Synthetic rows with their weights as a last column, if private rows have some. Otherwise rows as they are.
+
+        All weights are equal. Their sum is the noisy sum of the private ones.
+        """
+        weight = self.schema.weight
+        if weight is None:
+            return rows
+        of_row = self.statement["num_rows"] * weight.upper / max(1, rows.num_rows)
+        return rows.append_column(weight.name, pa.array(np.full(rows.num_rows, of_row)))
 
     @property
     def layout(self) -> plans.Layout:
@@ -296,7 +331,7 @@ class TableRelease:
     Attributes:
       measurement: the noisy embeddings and their privacy statement.
       rows: the distribution of measured columns that synthetic rows are drawn from.
-      table: synthetic rows, without weights.
+      table: synthetic rows. They have weights, which are equal, if the private rows have some.
       seed: of the synthesis.
     """
 
@@ -306,11 +341,11 @@ class TableRelease:
     seed: int
 
     def _in_short(self) -> str:
-        size = f"{self.table.num_rows} synthetic rows, {len(self.schema.columns)} columns"
+        size = f"{self.table.num_rows} synthetic rows, {len(self.columns)} columns"
         return f"{budget_in_short(self.statement)}, {size}"
 
     def _repr_html_(self) -> str:
-        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.schema.columns)} columns")]
+        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.columns)} columns")]
         facts += [] if self.target is None else [("target", self.target)]
         few = [list(row.values()) for row in self.table.slice(0, html.MAX_ROWS).to_pylist()]
         return card_of("TableRelease", self.statement, facts, html.first_rows(self.columns, few, self.table.num_rows))
@@ -333,7 +368,7 @@ class TableRelease:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return self.schema.names
+        return self.schema.released_names
 
     def sample(self, num_rows: int, *, seed: int = 0, where: Sequence[str] = (), weighted: bool = False) -> pa.Table:
         """New synthetic rows, drawn from the release alone. Nothing is spent.
@@ -354,13 +389,15 @@ class TableRelease:
             to a billion.
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
+        if weighted and self.schema.weight is not None:
+            raise ValueError("weighted: rows have the weights of the schema already; sample without weighted")
         if weighted and "weight" in self.schema.names:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         conditions = [where] if isinstance(where, str) else where
         terms = terms_of(self.schema.extended.columns, conditions)
         codes, weights = drawn(self.rows, self.schema, terms, num_rows, seed, weighted)
         table = self.schema.decode(codes)
-        return table.append_column("weight", pa.array(weights)) if weighted else table
+        return table.append_column("weight", pa.array(weights)) if weighted else self.measurement.with_weights(table)
 
     def support(self, where: str | Sequence[str]) -> Support:
         """How many private rows meet conditions, about, beside the noise of a count.
@@ -374,7 +411,9 @@ class TableRelease:
         terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
         met = met_by(self.schema, terms, self.schema.encode(self.table))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
-        return Support(float(met.mean()) * self.statement["num_rows"], noises[-1], rows_used(self.statement))
+        units, used = self.schema.units_of_row, rows_used(self.statement)
+        rows = float(met.mean()) * self.statement["num_rows"]
+        return Support(rows * units, noises[-1] * units, used, self.schema.weight is not None)
 
     def to_pandas(self, table: pa.Table | None = None) -> Any:
         """Synthetic rows as a DataFrame, with the types that the schema says, see ``Schema.to_pandas``.
@@ -438,6 +477,7 @@ class TableRelease:
                 require(file.metadata.num_rows == num_rows, "it has another number of rows")
                 table = file.read()
             measurement.schema.check(table)
+            require(table.equals(measurement.with_weights(table.select(measurement.schema.names))), "weights differ")
         return cls(measurement, rows, table, seed)
 
 
@@ -446,6 +486,8 @@ def public_inputs(schema: Schema, target: str | None) -> list[str]:
     filled = ", filled in from rows that were said to be public" * schema.filled_from_data
     constraints = [f"constraints: {'; '.join(one.text for one in schema.constraints)}"] if schema.constraints else []
     columns = f"schema of {len(schema.columns)} columns{filled}"
+    if schema.weight is not None:
+        constraints.append(f"{COUNTED_BY}{weights_of(schema)}")
     return [columns, *constraints, *([] if target is None else [f"target {target}"])]
 
 

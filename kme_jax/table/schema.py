@@ -18,8 +18,10 @@ from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
+from kme_jax.table.weights import WEIGHT, Weight
 
-SCHEMA_VERSION, WITH_CONSTRAINTS = 1, 2  # the second one only if there are constraints
+# The second version only if there are constraints, and the third one only if rows have weights.
+SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS = 1, 2, 3
 _MOST_ERRORS = 5  # columns that an error speaks of
 _FIELDS = ("$schema", "schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
 
@@ -35,6 +37,8 @@ class Schema:
       dropped: names of columns that a table may have, and that are never looked at, such as identifiers and free text.
       constraints: what every released row meets, such as that a trip begins before it ends, see
         ``kme_jax.table.constraints``.
+      weight: the column with the weights of the rows, if they have any. It may also be given among the columns.
+        Released rows have it as their last column.
 
     Examples:
       >>> import pyarrow as pa
@@ -51,9 +55,18 @@ class Schema:
     filled_from_data: bool = False
     dropped: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    weight: Weight | None = None
 
     def __post_init__(self):
         columns = self.columns
+        if isinstance(columns, list | tuple):
+            weights = [one for one in (*columns, self.weight) if isinstance(one, Weight)]
+            if len(weights) > 1:
+                raise ValueError(f"more than one column has weights: {shown([one.name for one in weights])}")
+            columns = [one for one in columns if not isinstance(one, Weight)]
+            object.__setattr__(self, "weight", weights[0] if weights else self.weight)
+        if self.weight is not None and not isinstance(self.weight, Weight):
+            raise ValueError('weight: expected a column of weights: Weight("households", 2500)')
         if isinstance(columns, Column) or not all(isinstance(column, Column) for column in columns):
             raise ValueError("columns: expected a list of columns: Schema([Numeric(...), Categorical(...)])")
         object.__setattr__(self, "columns", tuple(columns))
@@ -63,7 +76,7 @@ class Schema:
         if isinstance(dropped, str) or not all(map(is_label, dropped)):
             raise ValueError('dropped: expected a list of names of columns: Schema([...], dropped=["id"])')
         object.__setattr__(self, "dropped", tuple(dropped))
-        names = (*self.names, *self.dropped)
+        names = (*self.released_names, *self.dropped)
         twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
             raise ValueError(f"more than one column is named {shown(twice)}; rename or drop one")
@@ -79,12 +92,23 @@ class Schema:
     def _in_short(self) -> str:
         dropped = f", and {shown(self.dropped)} dropped" if self.dropped else ""
         constraints = f", {len(self.constraints)} constraints" if self.constraints else ""
-        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}{constraints}"
+        weight = f", weights in {shown([self.weight.name])}" if self.weight is not None else ""
+        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}{constraints}{weight}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def released_names(self) -> tuple[str, ...]:
+        """Names of the columns of released rows: also that of the weights."""
+        return self.names if self.weight is None else (*self.names, self.weight.name)
+
+    @property
+    def units_of_row(self) -> float:
+        """How many units of the population count as one row: the largest weight, or 1 without weights."""
+        return 1.0 if self.weight is None else self.weight.upper
 
     @functools.cached_property
     def recoding(self) -> Recoding:
@@ -97,7 +121,7 @@ class Schema:
         if self.recoding.is_identity:
             return self
         try:
-            return Schema(self.recoding.measured, self.filled_from_data)
+            return Schema(self.recoding.measured, self.filled_from_data, weight=self.weight)
         except ValueError as error:
             raise ValueError(f"constraints: {error}") from None
 
@@ -108,7 +132,7 @@ class Schema:
         if not extra:
             return self
         plain = [dataclasses.replace(c, parts=False) if isinstance(c, Datetime) else c for c in self.columns]
-        return Schema((*plain, *extra), self.filled_from_data)
+        return Schema((*plain, *extra), self.filled_from_data, weight=self.weight)
 
     def extended_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n e"]:
         """Codes of the columns of :attr:`extended`, for codes of rows. SENSITIVE if the rows are."""
@@ -156,20 +180,23 @@ class Schema:
             raise ValueError(f"no column {said(name)} in the schema, which has {shown(self.names)}")
         return self.names.index(name)
 
-    def check_fields(self, fields: pa.Schema) -> None:
+    def check_fields(self, fields: pa.Schema, *, weighted: bool = True) -> None:
         """Refuses a table with other column names. Types are not checked, because one row can change them.
+
+        Args:
+          fields: of the table.
+          weighted: whether the column of weights has to be there, if the schema has one.
 
         Raises:
           ValueError: columns are missing or extra.
         """
-        missing = [name for name in self.names if name not in fields.names]
-        extra = [name for name in fields.names if name not in self.names and name not in self.dropped]
-        if len(missing) == len(self.names):
+        names = self.released_names if weighted else self.names
+        missing = [name for name in names if name not in fields.names]
+        extra = [name for name in fields.names if name not in (*self.released_names, *self.dropped)]
+        if len(missing) == len(names):
             # The names of the table are not shown: without a header line they would be private cells.
             hint = (
-                "; are there commas between the cells of its first line?"
-                if len(fields.names) == 1 < len(self.names)
-                else ""
+                "; are there commas between the cells of its first line?" if len(fields.names) == 1 < len(names) else ""
             )
             raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line{hint}")
         if missing or extra:
@@ -211,7 +238,7 @@ class Schema:
         Raises:
           ValueError: as for ``check_fields``.
         """
-        self.check_fields(batch.schema)
+        self.check_fields(batch.schema, weighted=False)
         codes = np.empty((batch.num_rows, len(self.columns)), np.int64, order="F")
         for place, column in enumerate(self.columns):
             codes[:, place] = column.encode(batch.column(column.name))
@@ -252,15 +279,16 @@ class Schema:
         influence either: all categories are in the type, drawn or not.
 
         Args:
-          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. A column "weight" that the schema does not
-            have becomes float64.
+          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. The column of weights, or a column "weight"
+            that the schema does not have, becomes float64.
 
         Raises:
           ValueError: columns are missing or extra.
           ModuleNotFoundError: pandas is not installed.
         """
-        extra = ["weight"] if "weight" in table.column_names and "weight" not in self.names else []
-        self.check_fields(table.drop_columns(extra).schema)
+        added = ["weight"] if self.weight is None else [self.weight.name]
+        extra = [name for name in added if name in table.column_names and name not in self.names]
+        self.check_fields(table.drop_columns(extra).schema, weighted=False)
         columns = {column.name: column.to_pandas(table.column(column.name)) for column in self.columns}
         weights = {name: table.column(name).to_numpy() for name in extra}
         return pandas_module().DataFrame(columns | weights)
@@ -271,19 +299,28 @@ class Schema:
         Raises:
           ValueError: the columns or their order differ, a cell is not a value of its column, or a type differs.
         """
-        if tuple(table.column_names) != self.names:
-            raise ValueError(f"columns must be {shown(self.names)}, got {shown(table.column_names)}")
+        if tuple(table.column_names) != self.released_names:
+            raise ValueError(f"columns must be {shown(self.released_names)}, got {shown(table.column_names)}")
         for column in self.columns:
             column.check(table.column(column.name))
+        if self.weight is not None:
+            self.weight.check(table.column(self.weight.name))
+
+    @property
+    def _version(self) -> int:
+        if self.weight is not None:
+            return WITH_WEIGHTS
+        return WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values."""
         constraints = {"constraints": [one.to_json() for one in self.constraints]} if self.constraints else {}
         return {
-            "schema_version": WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION,
+            "schema_version": self._version,
             "filled_from_data": self.filled_from_data,
             "columns": [
                 *(column.to_json() for column in self.columns),
+                *([] if self.weight is None else [self.weight.to_json()]),
                 *({"name": name, "kind": DROP} for name in self.dropped),
             ],
         } | constraints
@@ -298,10 +335,10 @@ class Schema:
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
-        if type(version) is not int or not SCHEMA_VERSION <= version <= WITH_CONSTRAINTS:
+        if type(version) is not int or not SCHEMA_VERSION <= version <= WITH_WEIGHTS:
             raise ValueError(
                 f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; it is {WITH_CONSTRAINTS} if there are "
-                "constraints; kme-jax schema drafts one"
+                f"constraints, and {WITH_WEIGHTS} if there are weights; kme-jax schema drafts one"
             )
         unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
@@ -312,7 +349,8 @@ class Schema:
         for i, entry in entries:
             if (i, entry) not in dropped:
                 try:
-                    columns.append(column_of(entry, i))
+                    weights = isinstance(entry, dict) and entry.get("kind") == WEIGHT
+                    columns.append(Weight.from_json(entry, i) if weights else column_of(entry, i))
                 except ValueError as error:
                     errors.append(str(error))
         if errors:
@@ -324,6 +362,8 @@ class Schema:
         constraints = tuple(constraint_of(entry, i) for i, entry in enumerate(listed, 1))
         if constraints and version < WITH_CONSTRAINTS:
             raise ValueError(f"schema_version must be {WITH_CONSTRAINTS}, because there are constraints")
+        if version < WITH_WEIGHTS and any(isinstance(one, Weight) for one in columns):
+            raise ValueError(f"schema_version must be {WITH_WEIGHTS}, because there are weights")
         names = tuple(dropped_name(e, i) for i, e in dropped)
         return cls(tuple(columns), document.get("filled_from_data", False), names, constraints)
 

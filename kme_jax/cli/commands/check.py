@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if an argument or a file is not valid.
       OSError: if a file cannot be read.
     """
-    from kme_jax.table.check import check_constraints, check_table, describe, describe_persons
+    from kme_jax.table.check import check_constraints, check_table, describe, describe_persons, describe_weights
     from kme_jax.table.readers import open_table
     from kme_jax.table.schema import Schema
 
@@ -39,3 +39,5 @@ def run(args: argparse.Namespace) -> None:
     print_lines(describe(check_table(source), source.num_rows, check_constraints(source)))
     if args.person is not None:
         print_lines(describe_persons(source))
+    if source.schema.weight is not None:
+        print_lines(describe_weights(source))

@@ -255,7 +255,7 @@ def _release_table(args: argparse.Namespace) -> None:
     from kme_jax.privacy.composition import Composition
     from kme_jax.table.measure import measure_table
     from kme_jax.table.readers import open_table
-    from kme_jax.table.release import check_columns
+    from kme_jax.table.release import check_columns, check_relation
     from kme_jax.table.schema import Schema
 
     sizes.check_persons(args)
@@ -265,6 +265,7 @@ def _release_table(args: argparse.Namespace) -> None:
         raise InputError(f"{args.schema}: is not a file")
     schema = Schema.read(args.schema)
     check_columns(schema, args.target)
+    check_relation(schema, budget.relation)
     places = _Places.check(args, _ROOM_OF_A_TABLE)
     source = open_table(args.file, schema, person=args.person, max_rows=budget.max_rows)
     size = {"num_rows": args.num_rows}

@@ -57,6 +57,8 @@ def _show_table(release: Any) -> None:
     for column in release.schema.columns:
         missing = ", or missing" * column.nullable
         print_line(f"{printable(column.name):<30.30} {column.kind}, {column.num_values} values{missing}")
+    if release.schema.weight is not None:
+        print_line(f"{printable(release.schema.weight.name):<30.30} weight, the same in every row")
     for constraint in release.schema.constraints:
         print_line(f"every row meets: {printable(constraint.text)}")
 

@@ -44,6 +44,7 @@ def report(
         private=statement["private"],
         num_rows=table.num_rows,
         num_private_rows=statement["num_rows"],
+        weight=schema.weight and {"name": schema.weight.name, "largest": f"{schema.weight.upper:,g}"},
         count_is_noisy=has_noisy_count(statement),
         num_columns=num_columns or len(schema.columns),
         epsilon=f"{statement['epsilon']:g}",

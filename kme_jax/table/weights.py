@@ -1,0 +1,121 @@
+"""Weights of rows: how many units of a population a row stands for, as in surveys.
+
+A row with the weight w counts as w / U rows, where U is the public upper bound of the weights. So no row counts more
+than one row does without weights, and every proof of a sensitivity holds (``TableIntegers.sum_at_levels``). Sums over
+rows become weighted sums, in units of U: the noisy number of rows is the sum of all weights, divided by U. Statistics
+of released rows are then those of the population, and not those of the private rows.
+
+The noise of a count is that of one row of the largest weight. If U is ten times the mean weight, the noise is as large
+as with a tenth of the rows. So U should not be far above the weights that occur.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64, Int64
+
+from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import said, shown
+from kme_jax.feature_maps.table import LEVELS
+from kme_jax.table.columns import PUBLIC_KNOWLEDGE, Numeric
+
+WEIGHT = "weight"  # the kind in JSON
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """The column with the weights of the rows: how many units of a population each row stands for.
+
+    Cells that are missing or unreadable, and negative numbers, are a weight of 0: the row does not count. Numbers
+    beyond the bound are the bound.
+
+    Attributes:
+      name: in the file, without blanks around it.
+      upper: the largest weight, from public knowledge. The noise is in proportion to it.
+
+    Raises:
+      ValueError: the name is invalid, or the bound is not a positive number.
+
+    Examples:
+      >>> import pyarrow as pa
+      >>> from kme_jax import Weight
+      >>> Weight("households", 3).levels(pa.array([0, 1, 9999, None])).tolist()
+      [0, 21845, 65535, 0]
+    """
+
+    kind: ClassVar[str] = WEIGHT
+    name: str
+    upper: float
+
+    def __post_init__(self):
+        _ = self._numbers
+        object.__setattr__(self, "upper", float(self.upper))
+
+    @functools.cached_property
+    def _numbers(self) -> Numeric:
+        return Numeric(self.name, 0, self.upper, default=0)
+
+    def levels(self, cells: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
+        """The level of each of n rows, from 0 to ``LEVELS``: its weight over the largest one. SENSITIVE.
+
+        Formal guarantee: each level depends on its own cell alone, and no cell raises an error.
+        """
+        codes = self._numbers.encode(cells)
+        return codes * LEVELS // (self._numbers.num_values - 1)
+
+    def repeated(self, levels: Int64[np.ndarray, "n"], num_rows: int) -> Int64[np.ndarray, "m"]:
+        """Places of rows, each about as often as its weight says: for statistics of the population. SENSITIVE.
+
+        Args:
+          levels: of the rows, see :meth:`levels`.
+          num_rows: m, how many places.
+
+        Raises:
+          ValueError: no row has a weight.
+        """
+        upto = np.cumsum(levels)
+        if not len(upto) or not upto[-1]:
+            raise ValueError(f"column {self.name!r}: no row has a weight above 0")
+        at: Float64[np.ndarray, "m"] = (np.arange(num_rows) + 0.5) * (float(upto[-1]) / num_rows)
+        return np.minimum(np.searchsorted(upto, at, side="right"), len(upto) - 1)
+
+    def check(self, cells: pa.Array | pa.ChunkedArray) -> None:
+        """Refuses cells that are not the weights of released rows, which are equal. Not for private rows.
+
+        Raises:
+          ValueError: they are not equal positive numbers.
+        """
+        values = cells.to_numpy() if pa.types.is_float64(cells.type) and not cells.null_count else np.zeros(1)
+        if len(values) and not (np.isfinite(values[0]) and values[0] > 0 and np.all(values == values[0])):
+            raise ValueError(f"column {self.name!r}: the weights of released rows are not equal positive numbers")
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any], place: int) -> Weight:
+        """The column of a JSON entry.
+
+        Args:
+          entry: the JSON object of the column.
+          place: its number in the schema, from 1, for errors.
+
+        Raises:
+          ValueError: a field is unknown, missing or invalid.
+        """
+        name = entry.get("name")
+        label = f"column {shown((name,)) if isinstance(name, str) else place}"
+        for field in entry:
+            if field not in ("name", "kind", "upper"):
+                raise ValueError(f"{label}: unknown field {said(field)} (known: name, kind, upper)")
+        upper = entry.get("upper")
+        if upper is None:
+            raise ValueError(f"{label}: upper is not given: fill in the largest weight, {PUBLIC_KNOWLEDGE}")
+        return cls(name, upper)  # pyright: ignore[reportArgumentType]  # it is checked
+
+    def to_json(self) -> dict[str, Any]:
+        """The column as plain JSON values."""
+        return {"name": self.name, "kind": WEIGHT, "upper": self.upper}
