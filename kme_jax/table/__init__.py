@@ -14,18 +14,22 @@ from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
+from kme_jax.table.written import Constant, Identifier, WrittenColumn
 
 __all__ = [
     "Categorical",
     "Column",
     "ColumnCheck",
+    "Constant",
     "Datetime",
+    "Identifier",
     "Numeric",
     "Ordinal",
     "Schema",
     "TableMeasurement",
     "TableRelease",
     "TableSource",
+    "WrittenColumn",
     "check_table",
     "measure_table",
     "open_table",

@@ -40,13 +40,14 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
-from kme_jax.table.conditions import terms_of
+from kme_jax.table.conditions import Term, terms_of
 from kme_jax.table.draw import Support, drawn, met_by
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.report import MeasuredCells, report
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.written import refusals_explained
 
 MAX_COLUMNS = 200
 MAX_ROWS = 10**9
@@ -59,11 +60,14 @@ NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if it is no schema, or has too many columns, or the target is not one that is measured."""
     check_schema(schema)
-    number = max(len(schema.columns), len(schema.measured.columns))
+    number = max(len(schema.released), len(schema.measured.columns))
     if number > MAX_COLUMNS:
         raise ValueError(
             f"schema: at most {MAX_COLUMNS} columns can be released and measured, got {number}; remove some"
         )
+    refused = [column.refusal for column in schema.written_columns if column.name == target]
+    if refused:
+        raise ValueError(f"target: {refused[0]}; choose one of {shown(schema.measured.names)}")
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
     if target is not None and target not in schema.measured.names:
@@ -306,11 +310,11 @@ class TableRelease:
     seed: int
 
     def _in_short(self) -> str:
-        size = f"{self.table.num_rows} synthetic rows, {len(self.schema.columns)} columns"
+        size = f"{self.table.num_rows} synthetic rows, {len(self.columns)} columns"
         return f"{budget_in_short(self.statement)}, {size}"
 
     def _repr_html_(self) -> str:
-        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.schema.columns)} columns")]
+        facts = [("synthetic", f"{self.table.num_rows} rows of {len(self.columns)} columns")]
         facts += [] if self.target is None else [("target", self.target)]
         few = [list(row.values()) for row in self.table.slice(0, html.MAX_ROWS).to_pylist()]
         return card_of("TableRelease", self.statement, facts, html.first_rows(self.columns, few, self.table.num_rows))
@@ -332,11 +336,13 @@ class TableRelease:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return self.schema.names
+        """Names of the columns of ``table``, those that are written without being measured included."""
+        return self.schema.released_names
 
     def sample(self, num_rows: int, *, seed: int = 0, where: Sequence[str] = (), weighted: bool = False) -> pa.Table:
         """New synthetic rows, drawn from the release alone. Nothing is spent.
+
+        Ids of an ``Identifier`` count from 1 in every sample.
 
         Args:
           num_rows: number of rows.
@@ -354,10 +360,10 @@ class TableRelease:
             to a billion.
         """
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
-        if weighted and "weight" in self.schema.names:
+        if weighted and "weight" in self.columns:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         conditions = [where] if isinstance(where, str) else where
-        terms = terms_of(self.schema.extended.columns, conditions)
+        terms = _terms_of(self.schema, conditions)
         codes, weights = drawn(self.rows, self.schema, terms, num_rows, seed, weighted)
         table = self.schema.decode(codes)
         return table.append_column("weight", pa.array(weights)) if weighted else table
@@ -371,7 +377,7 @@ class TableRelease:
         Raises:
           ValueError: a condition cannot be read.
         """
-        terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
+        terms = _terms_of(self.schema, [where] if isinstance(where, str) else where)
         met = met_by(self.schema, terms, self.schema.encode(self.table))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
         return Support(float(met.mean()) * self.statement["num_rows"], noises[-1], rows_used(self.statement))
@@ -441,12 +447,24 @@ class TableRelease:
         return cls(measurement, rows, table, seed)
 
 
+def _terms_of(schema: Schema, conditions: Sequence[str]) -> list[Term]:
+    """The terms of conditions on the columns of ``schema.extended``.
+
+    Raises:
+      ValueError: a condition cannot be read, or is about a written column.
+    """
+    with refusals_explained(schema.written_columns):
+        return terms_of(schema.extended.columns, conditions)
+
+
 def public_inputs(schema: Schema, target: str | None) -> list[str]:
     """The public inputs that the privacy statement lists."""
     filled = ", filled in from rows that were said to be public" * schema.filled_from_data
     constraints = [f"constraints: {'; '.join(one.text for one in schema.constraints)}"] if schema.constraints else []
-    columns = f"schema of {len(schema.columns)} columns{filled}"
-    return [columns, *constraints, *([] if target is None else [f"target {target}"])]
+    columns = f"schema of {len(schema.released)} columns{filled}"
+    names = ", ".join(f"{column.name} ({column.kind})" for column in schema.written_columns)
+    written = [f"columns that are not measured: {names}"] if names else []
+    return [columns, *written, *constraints, *([] if target is None else [f"target {target}"])]
 
 
 _FILES = ("measurements.npz", "schema.json", "privacy.json")
