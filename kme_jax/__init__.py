@@ -62,7 +62,13 @@ if TYPE_CHECKING:
         Categorical as Categorical,
     )
     from kme_jax.table import (
+        Constant as Constant,
+    )
+    from kme_jax.table import (
         Datetime as Datetime,
+    )
+    from kme_jax.table import (
+        Identifier as Identifier,
     )
     from kme_jax.table import (
         Numeric as Numeric,
@@ -180,7 +186,18 @@ _MODULES = {
         "represent",
         "uniform",
     ),
-    "table": ("Categorical", "Datetime", "Numeric", "Ordinal", "Schema", "Weight", "measure_table", "release_table"),
+    "table": (
+        "Categorical",
+        "Constant",
+        "Datetime",
+        "Identifier",
+        "Numeric",
+        "Ordinal",
+        "Schema",
+        "Weight",
+        "measure_table",
+        "release_table",
+    ),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _PRODUCTS = ("points", "table", "generators")

@@ -15,6 +15,7 @@ from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, c
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
+from kme_jax.table.written import refusals_explained
 
 _MOST_GROUPS = 64
 EXAMPLES = (
@@ -66,8 +67,13 @@ class Query:
           schema: of the table.
 
         Raises:
-          ValueError: the text cannot be read, or its column does not fit the statistic.
+          ValueError: the text cannot be read, or its column does not fit the statistic, or is not measured.
         """
+        with refusals_explained(schema.written_columns):
+            return cls._parsed(text, schema)
+
+    @classmethod
+    def _parsed(cls, text: str, schema: Schema) -> Query:
         known = [*_STATISTICS, "sum", "quantile", "share", "count", "correlation", "slope", "regression"]
         parts = parts_of(text, known, EXAMPLES)
         quantile, column, share, terms = None, None, (), ()

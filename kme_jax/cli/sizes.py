@@ -29,7 +29,8 @@ def add_person_flags(parser: argparse.ArgumentParser) -> None:
         "--person",
         metavar="COLUMN",
         help="With --schema: the column with the ids of persons, for a guarantee that protects all rows of a person "
-        "together. The schema gives it the kind drop. Rows without an id are not used. Needs --max_rows.",
+        "together. The schema gives it the kind drop, or the kind id: every released row then has a new id. Rows "
+        "without an id are not used. Needs --max_rows.",
     )
     add_max_rows(parser, "With --person:")
 

@@ -15,12 +15,15 @@ from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
 from kme_jax.table.weights import Weight
+from kme_jax.table.written import Constant, Identifier, WrittenColumn
 
 __all__ = [
     "Categorical",
     "Column",
     "ColumnCheck",
+    "Constant",
     "Datetime",
+    "Identifier",
     "Numeric",
     "Ordinal",
     "Schema",
@@ -28,6 +31,7 @@ __all__ = [
     "TableRelease",
     "TableSource",
     "Weight",
+    "WrittenColumn",
     "check_table",
     "measure_table",
     "open_table",

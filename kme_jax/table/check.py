@@ -7,7 +7,7 @@ cells count as missing or as a bound. Only this check shows such a mistake.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kme_jax._numerics.short_repr import in_short, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax.feature_maps.table import LEVELS
 from kme_jax.table.readers import TableSource
+from kme_jax.table.written import WrittenColumn, described
 
 _MANY_MOVED = 0.02  # share of all rows
 # By kind of column: what its cells look like.
@@ -132,13 +133,19 @@ def describe_weights(source: TableSource) -> str:
     return "\n".join(lines)
 
 
-def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int] | None = None) -> str:
+def describe(
+    checks: list[ColumnCheck],
+    num_rows: int,
+    broken: Mapping[str, int] | None = None,
+    written: Sequence[WrittenColumn] = (),
+) -> str:
     """The counts as text. SENSITIVE.
 
     Args:
       checks: one for each column.
       num_rows: N.
       broken: by constraint, the number of rows that break it.
+      written: columns of the schema that are not measured, so their cells are not checked.
     """
     lines = [
         "NOT PRIVATE: what follows is exact, and for your eyes only",
@@ -156,6 +163,8 @@ def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int]
                 line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
         lines.append(line)
     lines.append("unreadable: no value of the column; beyond: beyond a bound, and moved to it")
+    if written:
+        lines.append(f"not measured, so not checked: {described(written)}")
     for text, number in (broken or {}).items():
         repaired = ", and are repaired" if number else ""
         many = ": is it right?" if number > _MANY_MOVED * num_rows else ""

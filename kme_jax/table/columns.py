@@ -101,7 +101,7 @@ PUBLIC_KNOWLEDGE = "from public knowledge, never from the rows"
 
 
 _REMEDIES = {
-    "kind": "fill in numeric, categorical, ordinal, datetime or drop",
+    "kind": "fill in numeric, categorical, ordinal, datetime, id, constant or drop",
     "lower": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "upper": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "categories": f"list them, {PUBLIC_KNOWLEDGE}",
@@ -949,7 +949,8 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical
 
 
 DROP = "drop"  # of a column that is not looked at
-_DRAFTED = ("integer",)  # fields that a draft fills in from the type of a file; other kinds have no use for them
+OTHER_KINDS = ("id", "constant", DROP)  # of columns that are not measured, see ``kme_jax.table.written``
+DRAFTED = ("integer",)  # fields that a draft fills in from the type of a file; other kinds have no use for them
 FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 
 
@@ -966,7 +967,7 @@ def dropped_name(entry: dict[str, Any], place: int) -> str:
     if not is_label(name):
         raise ValueError(f"column {place}: a name must be {_LABEL}, got {said(name)}")
     for key, value in entry.items():
-        if key not in ("name", "kind", *_DRAFTED) and value is not None:
+        if key not in ("name", "kind", *DRAFTED) and value is not None:
             raise ValueError(f"column {shown((name,))}: field {shown((key,))} does not apply to kind {DROP}: remove it")
     return name
 
@@ -989,15 +990,15 @@ def column_of(entry: Any, place: int) -> Column:
         raise ValueError(f"{label}: kind is null: {_REMEDIES['kind']}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(
-            f"{label}: unknown kind {said(kind)} (known: {', '.join((*KINDS, DROP))}); free text and identifiers "
-            f"cannot be released: give them the kind {DROP}"
+            f"{label}: unknown kind {said(kind)} (known: {', '.join((*KINDS, *OTHER_KINDS))}); free text and "
+            f"identifiers cannot be released: give them the kind {DROP}, or the kind id for new identifiers"
         )
     fields = FIELDS[kind]
     for key, value in entry.items():
         if key not in fields and key != "kind":
             if all(key not in others for others in FIELDS.values()):
                 raise ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(['kind', *fields])})")
-            if value is not None and key not in _DRAFTED:
+            if value is not None and key not in DRAFTED:
                 raise ValueError(f"{label}: field {shown((key,))} does not apply to kind {kind}: remove it")
     present = {key: entry[key] for key in fields if key in entry}
     for key, field in fields.items():

@@ -24,7 +24,8 @@ _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
     "integer, step, unit, scale: log for skewed numbers, knots), categorical (categories), ordinal (categories, in "
     "order), datetime (lower, upper, resolution: day, hour, minute or second); all with nullable, and optionally "
-    "default, the value for cells that cannot be read; drop (free text and identifiers, which are not looked at). "
+    "default, the value for cells that cannot be read; drop (free text and identifiers, which are not looked at); with "
+    "schema_version 3 also id (new ids, optionally with a prefix) and constant (value), which are released whatever the rows say. "
     "Fields that a kind does not have may stay null."
 )
 

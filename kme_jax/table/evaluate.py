@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int, Int64
 
-from kme_jax._numerics.text import printable
+from kme_jax._numerics.text import printable, shown
 from kme_jax.nonprivate import WARNING
 from kme_jax.table.columns import Column
 from kme_jax.table.marginals import means, total_variation
@@ -45,6 +45,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         the mean and the largest error of a quantile in units of the private standard deviation, or None;
       * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
         synthetic rows whose combination of values no private row has;
+      * "not_measured": names of columns that are not compared, because they are not measured: ids and constants;
       * "explained", by pairs of a number and a category: "names", and the share of the variance of the number that is
         between the categories, "private" and "synthetic", the largest first (the squared correlation ratio);
       * "correlations" of pairs of numbers, the strongest private one first: "names", "private" and "synthetic", and
@@ -70,6 +71,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         "warning": WARNING,
         "num_rows": source.num_rows,
         "mean_total_variation": means(distances),
+        "not_measured": [column.name for column in schema.written_columns],
         "yardstick": {"mean_total_variation": means(yardstick)},
         "columns": [
             {
@@ -248,6 +250,8 @@ def describe_table(errors: dict[str, Any]) -> str:
         both = {"total_variation": mean, "yardstick": errors["yardstick"]["mean_total_variation"][order]}
         lines.append(distances("mean over " + words[order], both))
     lines.append("yardstick: of as many rows, drawn from the private ones with replacement")
+    if errors["not_measured"]:
+        lines.append(f"not measured, so not compared: {printable(shown(errors['not_measured']))}")
     return "\n".join(lines)
 
 

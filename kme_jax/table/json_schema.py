@@ -9,14 +9,14 @@ from typing import Any
 
 from kme_jax.table.columns import DROP, KINDS, SECONDS
 from kme_jax.table.constraints import KINDS as CONSTRAINTS
-from kme_jax.table.schema import SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS
-from kme_jax.table.weights import WEIGHT, Weight
+from kme_jax.table.schema import SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WRITTEN, WRITTEN
 
 _VALUE: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 _TYPES: dict[str, dict[str, Any]] = {
     "str": {"type": "string"},
     "str | None": {"type": "string"},
     "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
     "float": {"type": "number"},
     "float | None": {"type": "number"},
     "tuple[float, ...]": {"type": "array", "items": {"type": "number"}},
@@ -26,6 +26,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 _FIELDS: dict[str, dict[str, Any]] = {
     "categories": {"type": "array", "items": {"type": ["string", "boolean"]}, "minItems": 1, "uniqueItems": True},
     "default": _VALUE,
+    "value": _VALUE,
     "resolution": {"enum": list(SECONDS)},
     "scale": {"enum": ["linear", "log"]},
     "step": {"type": "number", "exclusiveMinimum": 0},
@@ -43,10 +44,12 @@ def json_schema() -> dict[str, Any]:
     dropped = {
         "type": "object",
         "title": DROP,
-        "description": "A column that the file has, and that is never looked at: identifiers and free text.",
+        "description": "A column that the file has, and that is never looked at nor released, such as free text.",
         "properties": {"name": {"type": "string"}, "kind": {"const": DROP}},
         "required": ["name", "kind"],
     }
+    columns = [*map(_entry, KINDS.values()), *map(_entry, WRITTEN.values()), dropped]
+    is_written = {"properties": {"kind": {"enum": list(WRITTEN)}}, "required": ["kind"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Schema of a table for kme_jax",
@@ -54,28 +57,25 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             "$schema": {"type": "string"},
             "comment": {"type": "string"},
-            "schema_version": {"enum": [SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS]},
+            "schema_version": {"enum": [SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WRITTEN]},
             "filled_from_data": {"type": "boolean"},
-            "columns": {
-                "type": "array",
-                "minItems": 1,
-                "items": _one_of([*map(_entry, (*KINDS.values(), Weight)), dropped]),
-            },
+            "columns": {"type": "array", "minItems": 1, "items": _one_of(columns)},
             "constraints": {"type": "array", "items": _one_of([*map(_entry, CONSTRAINTS.values())])},
         },
         "required": ["schema_version", "columns"],
         "additionalProperties": False,
-        # Constraints need the second version, and weights the third.
         "allOf": [
-            {
-                "if": {"properties": {"constraints": {"minItems": 1}}, "required": ["constraints"]},
-                "then": {"properties": {"schema_version": {"minimum": WITH_CONSTRAINTS}}},
-            },
-            {
-                "if": {"properties": {"columns": {"contains": {"properties": {"kind": {"const": WEIGHT}}}}}},
-                "then": {"properties": {"schema_version": {"minimum": WITH_WEIGHTS}}},
-            },
+            _needs({"constraints": {"minItems": 1}}, WITH_CONSTRAINTS),
+            _needs({"columns": {"contains": is_written}}, WITH_WRITTEN),
         ],
+    }
+
+
+def _needs(properties: dict[str, Any], version: int) -> dict[str, Any]:
+    """The rule that a schema with certain properties has a version, or a later one."""
+    return {
+        "if": {"properties": properties, "required": list(properties)},
+        "then": {"properties": {"schema_version": {"minimum": version}}},
     }
 
 

@@ -142,7 +142,8 @@ def measure_table(
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
     functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
     ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget, before noise is
-    drawn. No error depends on the content of a cell.
+    drawn. No error depends on the content of a cell. Columns of ``Schema.written`` are no part of the codes, so their
+    cells have no influence: what a release has in their place follows from the schema and its number of rows.
 
     If the relation of the budget is replace_one, N is public. If it is add_remove, N is private. Another measurement
     comes first: the sum of a feature that is 1 for every row, so its sensitivity is 1. It has 2 % of ρ. Its noisy count
@@ -164,8 +165,8 @@ def measure_table(
         the number of its rows is private.
       schema: of its columns, from public knowledge.
       budget: (ε, δ) and the relation. Under add_remove_person it names the column with the ids of persons, which the
-        schema drops. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1 over
-        what is known of N.
+        schema drops or replaces by new ids. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1
+        over what is known of N.
       target: the name of the column that the other columns are meant to predict, if there is one. If it has few values
         (three, or as many as the noise allows), all marginals are split by it. Otherwise all pairs with it are
         measured in the third measurement.

@@ -30,6 +30,7 @@ from kme_jax.table.formats.folder import FolderReader
 from kme_jax.table.formats.memory import FrameReader, MemoryReader
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.written import Identifier
 
 
 def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
@@ -84,9 +85,9 @@ class TableSource:
     persons: Persons | None
 
     def __init__(self, reader: Reader, schema: Schema, person: str | None = None, max_rows: int = 1):
-        if person is not None and person in schema.released_names:
+        if person is not None and person in _not_of_persons(schema):
             raise FileError(
-                f"{reader.label}: {shown([person])} is released; give it the kind drop, to use it as person"
+                f"{reader.label}: {shown([person])} is released; give it the kind drop or id, to use it as person"
             )
         if person is not None and person not in reader.fields.names:
             raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
@@ -156,6 +157,11 @@ class TableSource:
             yield codes
 
 
+def _not_of_persons(schema: Schema) -> list[str]:
+    """Names of columns that cannot have the ids of persons: all of a release, except new ids."""
+    return [column.name for column in schema.released if not isinstance(column, Identifier)]
+
+
 def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np.ndarray, "_ d"]]:
     """The same items. A thread computes each one before it is asked for."""
     with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -179,8 +185,8 @@ def open_table(
         columns; a pyarrow table; or a pandas DataFrame. Cells of a .csv file are separated by commas, semicolons, tabs
         or bars: by what is most frequent in its header line.
       schema: of its columns.
-      person: the name of the column with the ids of persons, for a guarantee under add_remove_person. The schema drops
-        this column. If None, every row is used.
+      person: the name of the column with the ids of persons, for a guarantee under add_remove_person. In the schema it
+        is dropped, or an ``Identifier``: released rows then have new ids, one for each row. If None, every row is used.
       max_rows: the largest number of rows of a person that are used, see ``kme_jax.table.persons``.
 
     Raises:

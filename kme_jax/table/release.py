@@ -40,13 +40,14 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
-from kme_jax.table.conditions import terms_of
+from kme_jax.table.conditions import Term, terms_of
 from kme_jax.table.draw import Support, drawn, met_by
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.report import MeasuredCells, report
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.written import refusals_explained
 
 MAX_COLUMNS = 200
 _ROWS_OF_COUNT, _ENOUGH_ROWS = 10, 50_000  # of released rows with weights, which count in part
@@ -60,11 +61,14 @@ NAMES = ("single columns", "pairs, coarsely", "some pairs, finely")
 def check_columns(schema: Schema, target: str | None) -> None:
     """Raises ValueError if it is no schema, or has too many columns, or the target is not one that is measured."""
     check_schema(schema)
-    number = max(len(schema.columns), len(schema.measured.columns))
+    number = max(len(schema.released), len(schema.measured.columns))
     if number > MAX_COLUMNS:
         raise ValueError(
             f"schema: at most {MAX_COLUMNS} columns can be released and measured, got {number}; remove some"
         )
+    refused = [column.refusal for column in schema.written_columns if column.name == target]
+    if refused:
+        raise ValueError(f"target: {refused[0]}; choose one of {shown(schema.measured.names)}")
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
     if target is not None and target not in schema.measured.names:
@@ -160,15 +164,19 @@ class TableMeasurement:
         return count if self.schema.weight is None else max(count, min(_ROWS_OF_COUNT * count, _ENOUGH_ROWS))
 
     def with_weights(self, rows: pa.Table) -> pa.Table:
-        """Synthetic rows with their weights as a last column, if private rows have some. Otherwise rows as they are.
+        """Synthetic rows with their weights, if private rows have some. Otherwise rows as they are.
 
         All weights are equal. Their sum is the noisy sum of the private ones.
+
+        Args:
+          rows: as from ``Schema.decode``.
         """
         weight = self.schema.weight
         if weight is None:
             return rows
         of_row = self.statement["num_rows"] * weight.upper / max(1, rows.num_rows)
-        return rows.append_column(weight.name, pa.array(np.full(rows.num_rows, of_row)))
+        place = rows.column_names.index(weight.name)
+        return rows.set_column(place, weight.name, pa.array(np.full(rows.num_rows, of_row)))
 
     @property
     def layout(self) -> plans.Layout:
@@ -367,11 +375,13 @@ class TableRelease:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the columns of ``table``, those that are written without being measured included."""
         return self.schema.released_names
 
     def sample(self, num_rows: int, *, seed: int = 0, where: Sequence[str] = (), weighted: bool = False) -> pa.Table:
         """New synthetic rows, drawn from the release alone. Nothing is spent.
+
+        Ids of an ``Identifier`` count from 1 in every sample.
 
         Args:
           num_rows: number of rows.
@@ -391,10 +401,10 @@ class TableRelease:
         num_rows, seed = check_integer("num_rows", num_rows, 1, MAX_ROWS), check_integer("seed", seed, 0, MAX_SEED)
         if weighted and self.schema.weight is not None:
             raise ValueError("weighted: rows have the weights of the schema already; sample without weighted")
-        if weighted and "weight" in self.schema.names:
+        if weighted and "weight" in self.columns:
             raise ValueError("weighted: a column is named weight already; sample without weights")
         conditions = [where] if isinstance(where, str) else where
-        terms = terms_of(self.schema.extended.columns, conditions)
+        terms = _terms_of(self.schema, conditions)
         codes, weights = drawn(self.rows, self.schema, terms, num_rows, seed, weighted)
         table = self.schema.decode(codes)
         return table.append_column("weight", pa.array(weights)) if weighted else self.measurement.with_weights(table)
@@ -408,7 +418,7 @@ class TableRelease:
         Raises:
           ValueError: a condition cannot be read.
         """
-        terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
+        terms = _terms_of(self.schema, [where] if isinstance(where, str) else where)
         met = met_by(self.schema, terms, self.schema.encode(self.table))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
         units, used = self.schema.units_of_row, rows_used(self.statement)
@@ -477,18 +487,30 @@ class TableRelease:
                 require(file.metadata.num_rows == num_rows, "it has another number of rows")
                 table = file.read()
             measurement.schema.check(table)
-            require(table.equals(measurement.with_weights(table.select(measurement.schema.names))), "weights differ")
+            require(table.equals(measurement.with_weights(table)), "its weights do not follow from the number of rows")
         return cls(measurement, rows, table, seed)
+
+
+def _terms_of(schema: Schema, conditions: Sequence[str]) -> list[Term]:
+    """The terms of conditions on the columns of ``schema.extended``.
+
+    Raises:
+      ValueError: a condition cannot be read, or is about a written column.
+    """
+    with refusals_explained(schema.written_columns):
+        return terms_of(schema.extended.columns, conditions)
 
 
 def public_inputs(schema: Schema, target: str | None) -> list[str]:
     """The public inputs that the privacy statement lists."""
     filled = ", filled in from rows that were said to be public" * schema.filled_from_data
     constraints = [f"constraints: {'; '.join(one.text for one in schema.constraints)}"] if schema.constraints else []
-    columns = f"schema of {len(schema.columns)} columns{filled}"
+    columns = f"schema of {len(schema.released)} columns{filled}"
+    names = ", ".join(f"{column.name} ({column.kind})" for column in schema.unread_columns)
+    written = [f"columns that are not measured: {names}"] if names else []
     if schema.weight is not None:
-        constraints.append(f"{COUNTED_BY}{weights_of(schema)}")
-    return [columns, *constraints, *([] if target is None else [f"target {target}"])]
+        written.append(f"{COUNTED_BY}{weights_of(schema)}")
+    return [columns, *written, *constraints, *([] if target is None else [f"target {target}"])]
 
 
 _FILES = ("measurements.npz", "schema.json", "privacy.json")

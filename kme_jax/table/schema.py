@@ -18,10 +18,13 @@ from kme_jax._numerics.text import said, shown
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
-from kme_jax.table.weights import WEIGHT, Weight
+from kme_jax.table.weights import Weight
+from kme_jax.table.written import KINDS, WrittenColumn, refusals_explained, written_of
 
-# The second version only if there are constraints, and the third one only if rows have weights.
-SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WEIGHTS = 1, 2, 3
+WRITTEN: dict[str, type[WrittenColumn]] = KINDS | {Weight.kind: Weight}
+"""Kinds of columns that are not measured, by their names in JSON."""
+
+SCHEMA_VERSION, WITH_CONSTRAINTS, WITH_WRITTEN = 1, 2, 3  # the smallest one that has what the schema has
 _MOST_ERRORS = 5  # columns that an error speaks of
 _FIELDS = ("$schema", "schema_version", "filled_from_data", "columns", "constraints", "comment")  # of the JSON document
 
@@ -32,13 +35,15 @@ class Schema:
     """The schema of a table. It is public, and must not come from the private rows.
 
     Attributes:
-      columns: the C columns, in the order in which they are released.
+      columns: the C columns that are read and measured, in the order in which they are released. Columns of
+        ``kme_jax.table.written`` may be listed among them. They are then in ``written`` instead.
       filled_from_data: whether bounds and categories were read from a public file.
       dropped: names of columns that a table may have, and that are never looked at, such as identifiers and free text.
       constraints: what every released row meets, such as that a trip begins before it ends, see
         ``kme_jax.table.constraints``.
-      weight: the column with the weights of the rows, if they have any. It may also be given among the columns.
-        Released rows have it as their last column.
+      written: columns that are written into a release without being measured, each with its place among all columns of
+        the release. The private table may have them or not. They are never looked at, as ``dropped`` is not. The
+        exception is a column of weights (``kme_jax.table.weights``), which the private table has.
 
     Examples:
       >>> import pyarrow as pa
@@ -49,33 +54,37 @@ class Schema:
       >>> codes = schema.encode(pa.table({"age": [30, 200], "job": ["nurse", "pilot"]}))
       >>> schema.decode(codes).to_pylist()  # 200 is beyond the bound, and there is no pilot
       [{'age': 30, 'job': 'nurse'}, {'age': 110, 'job': None}]
+      >>> from kme_jax import Identifier
+      >>> Schema((Identifier("patient"), *schema.columns)).decode(codes).to_pylist()[1]
+      {'patient': 2, 'age': 110, 'job': None}
     """
 
     columns: tuple[Column, ...]
     filled_from_data: bool = False
     dropped: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    weight: Weight | None = None
+    written: tuple[tuple[int, WrittenColumn], ...] = ()
 
     def __post_init__(self):
-        columns = self.columns
-        if isinstance(columns, list | tuple):
-            weights = [one for one in (*columns, self.weight) if isinstance(one, Weight)]
-            if len(weights) > 1:
-                raise ValueError(f"more than one column has weights: {shown([one.name for one in weights])}")
-            columns = [one for one in columns if not isinstance(one, Weight)]
-            object.__setattr__(self, "weight", weights[0] if weights else self.weight)
-        if self.weight is not None and not isinstance(self.weight, Weight):
-            raise ValueError('weight: expected a column of weights: Weight("households", 2500)')
-        if isinstance(columns, Column) or not all(isinstance(column, Column) for column in columns):
+        columns: Any = self.columns
+        kinds = (Column, WrittenColumn)
+        if isinstance(columns, kinds) or not all(isinstance(column, kinds) for column in columns):
             raise ValueError("columns: expected a list of columns: Schema([Numeric(...), Categorical(...)])")
-        object.__setattr__(self, "columns", tuple(columns))
+        listed = tuple((j, column) for j, column in enumerate(columns) if isinstance(column, WrittenColumn))
+        if listed and self.written:
+            raise ValueError(f"written: {shown((listed[0][1].name,))} is in the list of columns: leave written out")
+        object.__setattr__(self, "columns", tuple(column for column in columns if isinstance(column, Column)))
+        object.__setattr__(self, "written", listed or _with_places(self.written, len(self.columns)))
         if not self.columns:
-            raise ValueError("the schema has no columns: list one or more")
+            only = f" that are measured, only {shown([c.name for _, c in self.written])}" * bool(self.written)
+            raise ValueError(f"the schema has no columns{only}: list one or more")
         dropped = self.dropped
         if isinstance(dropped, str) or not all(map(is_label, dropped)):
             raise ValueError('dropped: expected a list of names of columns: Schema([...], dropped=["id"])')
         object.__setattr__(self, "dropped", tuple(dropped))
+        weights = [column.name for column in self.written_columns if isinstance(column, Weight)]
+        if len(weights) > 1:
+            raise ValueError(f"more than one column has weights: {shown(weights)}")
         names = (*self.released_names, *self.dropped)
         twice = [name for i, name in enumerate(names) if name in names[:i]]
         if twice:
@@ -87,28 +96,54 @@ class Schema:
         if not is_list or not all(isinstance(one, Constraint) for one in constraints):
             raise ValueError('constraints: expected a list, such as [Order("begin", "end")]')
         object.__setattr__(self, "constraints", tuple(constraints))
-        _ = self.measured  # refuses constraints that do not fit
+        with refusals_explained(self.written_columns):
+            measured = self.measured  # refuses constraints that do not fit
+        taken = [column.name for column in self.written_columns if column.name in measured.names]
+        if taken:
+            raise ValueError(f"constraints: {shown(taken)} is the name of a column that is measured: rename yours")
 
     def _in_short(self) -> str:
         dropped = f", and {shown(self.dropped)} dropped" if self.dropped else ""
         constraints = f", {len(self.constraints)} constraints" if self.constraints else ""
-        weight = f", weights in {shown([self.weight.name])}" if self.weight is not None else ""
-        return f"{len(self.columns)} columns: {shown(self.names)}{dropped}{constraints}{weight}"
+        return f"{len(self.released)} columns: {shown(self.released_names)}{dropped}{constraints}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the columns that are read and measured."""
         return tuple(column.name for column in self.columns)
 
     @property
-    def released_names(self) -> tuple[str, ...]:
-        """Names of the columns of released rows: also that of the weights."""
-        return self.names if self.weight is None else (*self.names, self.weight.name)
+    def written_columns(self) -> tuple[WrittenColumn, ...]:
+        """The columns that are written without being measured."""
+        return tuple(column for _, column in self.written)
+
+    @property
+    def weight(self) -> Weight | None:
+        """The column with the weights of the rows, if they have some."""
+        return next((column for column in self.written_columns if isinstance(column, Weight)), None)
+
+    @property
+    def unread_columns(self) -> tuple[WrittenColumn, ...]:
+        """The columns that are written, and of which no private cell is read."""
+        return tuple(column for column in self.written_columns if not isinstance(column, Weight))
 
     @property
     def units_of_row(self) -> float:
         """How many units of the population count as one row: the largest weight, or 1 without weights."""
         return 1.0 if self.weight is None else self.weight.upper
+
+    @property
+    def released(self) -> tuple[Column | WrittenColumn, ...]:
+        """All columns of a release, in their order."""
+        columns: list[Column | WrittenColumn] = list(self.columns)
+        for place, column in self.written:
+            columns.insert(place, column)
+        return tuple(columns)
+
+    @property
+    def released_names(self) -> tuple[str, ...]:
+        """Names of all columns of a release, in their order."""
+        return tuple(column.name for column in self.released)
 
     @functools.cached_property
     def recoding(self) -> Recoding:
@@ -121,18 +156,21 @@ class Schema:
         if self.recoding.is_identity:
             return self
         try:
-            return Schema(self.recoding.measured, self.filled_from_data, weight=self.weight)
+            return Schema(self.recoding.measured, self.filled_from_data)
         except ValueError as error:
             raise ValueError(f"constraints: {error}") from None
 
     @functools.cached_property
     def extended(self) -> Schema:
-        """The released columns, and after them those that are measured instead of some. It has no constraints."""
+        """The released columns, and after them those that are measured instead of some. It has no constraints.
+
+        Written columns are in it, too, so that an error can speak of them.
+        """
         extra = [column for column in self.measured.columns if column.name not in self.names]
         if not extra:
             return self
         plain = [dataclasses.replace(c, parts=False) if isinstance(c, Datetime) else c for c in self.columns]
-        return Schema((*plain, *extra), self.filled_from_data, weight=self.weight)
+        return Schema((*plain, *extra), self.filled_from_data, written=self.written)
 
     def extended_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n e"]:
         """Codes of the columns of :attr:`extended`, for codes of rows. SENSITIVE if the rows are."""
@@ -177,7 +215,8 @@ class Schema:
           ValueError: there is no such column.
         """
         if name not in self.names:
-            raise ValueError(f"no column {said(name)} in the schema, which has {shown(self.names)}")
+            with refusals_explained(self.written_columns):
+                raise ValueError(f"no column {said(name)} in the schema, which has {shown(self.names)}")
         return self.names.index(name)
 
     def check_fields(self, fields: pa.Schema, *, weighted: bool = True) -> None:
@@ -190,9 +229,10 @@ class Schema:
         Raises:
           ValueError: columns are missing or extra.
         """
-        names = self.released_names if weighted else self.names
+        names = (*self.names, *([self.weight.name] if weighted and self.weight is not None else []))
         missing = [name for name in names if name not in fields.names]
-        extra = [name for name in fields.names if name not in (*self.released_names, *self.dropped)]
+        others = (*self.dropped, *(column.name for column in self.written_columns))
+        extra = [name for name in fields.names if name not in self.names and name not in others]
         if len(missing) == len(names):
             # The names of the table are not shown: without a header line they would be private cells.
             hint = (
@@ -233,7 +273,8 @@ class Schema:
     def encode(self, batch: pa.RecordBatch | pa.Table) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [n, C], column after column in memory.
 
-        The code of a cell depends on this cell and on the schema alone.
+        The code of a cell depends on this cell and on the schema alone. Cells of other columns, dropped and written
+        ones among them, are not looked at.
 
         Raises:
           ValueError: as for ``check_fields``.
@@ -245,7 +286,9 @@ class Schema:
         return codes
 
     def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
-        """The rows of category codes [m, C], as a table.
+        """The rows of category codes [m, C], as a table with all columns of a release.
+
+        Columns that are written have new values for these m rows: ids count from 1.
 
         Raises:
           ValueError: the shape is wrong, or a number is not a code of its column.
@@ -253,8 +296,9 @@ class Schema:
         codes = np.asarray(codes)
         if codes.ndim != 2 or codes.shape[1] != len(self.columns):
             raise ValueError(f"expected codes of shape [rows, {len(self.columns)}], got {list(codes.shape)}")
-        arrays = [column.decode(codes[:, place]) for place, column in enumerate(self.columns)]
-        return pa.table(arrays, names=list(self.names))
+        arrays = {column.name: column.decode(codes[:, place]) for place, column in enumerate(self.columns)}
+        arrays |= {column.name: column.values(len(codes)) for column in self.written_columns}
+        return pa.table({name: arrays[name] for name in self.released_names})
 
     def to_pandas(self, table: pa.Table) -> Any:
         """Synthetic rows as a DataFrame. The schema alone decides the types of its columns.
@@ -268,6 +312,9 @@ class Schema:
         other categorical                         category (category, with NaN)
         ordinal                                   ordered category (the same, with NaN)
         datetime                                  datetime64[s] (datetime64[s], with NaT)
+        id, without a prefix                      int64
+        id, with a prefix                         what pandas has for text
+        constant                                  int64, float64, bool or category, as its value
         ========================================  ==========================================
 
         A DataFrame with these types has the same types again after a release.
@@ -279,17 +326,19 @@ class Schema:
         influence either: all categories are in the type, drawn or not.
 
         Args:
-          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. The column of weights, or a column "weight"
-            that the schema does not have, becomes float64.
+          table: synthetic rows, from ``decode`` or ``TableRelease.sample``. A column "weight" that the schema does not
+            have becomes float64.
 
         Raises:
           ValueError: columns are missing or extra.
           ModuleNotFoundError: pandas is not installed.
         """
-        added = ["weight"] if self.weight is None else [self.weight.name]
-        extra = [name for name in added if name in table.column_names and name not in self.names]
-        self.check_fields(table.drop_columns(extra).schema, weighted=False)
-        columns = {column.name: column.to_pandas(table.column(column.name)) for column in self.columns}
+        extra = ["weight"] if "weight" in table.column_names and "weight" not in self.released_names else []
+        self.check_fields(table.drop_columns(extra).schema)
+        missing = [column.name for column in self.written_columns if column.name not in table.column_names]
+        if missing:
+            raise ValueError(f"it lacks the schema's {shown(missing)}, which every table of a release has")
+        columns = {column.name: column.to_pandas(table.column(column.name)) for column in self.released}
         weights = {name: table.column(name).to_numpy() for name in extra}
         return pandas_module().DataFrame(columns | weights)
 
@@ -301,26 +350,17 @@ class Schema:
         """
         if tuple(table.column_names) != self.released_names:
             raise ValueError(f"columns must be {shown(self.released_names)}, got {shown(table.column_names)}")
-        for column in self.columns:
+        for column in self.released:
             column.check(table.column(column.name))
-        if self.weight is not None:
-            self.weight.check(table.column(self.weight.name))
-
-    @property
-    def _version(self) -> int:
-        if self.weight is not None:
-            return WITH_WEIGHTS
-        return WITH_CONSTRAINTS if self.constraints else SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values."""
         constraints = {"constraints": [one.to_json() for one in self.constraints]} if self.constraints else {}
         return {
-            "schema_version": self._version,
+            "schema_version": _version(bool(self.constraints), bool(self.written)),
             "filled_from_data": self.filled_from_data,
             "columns": [
-                *(column.to_json() for column in self.columns),
-                *([] if self.weight is None else [self.weight.to_json()]),
+                *(column.to_json() for column in self.released),
                 *({"name": name, "kind": DROP} for name in self.dropped),
             ],
         } | constraints
@@ -335,22 +375,23 @@ class Schema:
         if not isinstance(document, dict) or not isinstance(document.get("columns"), list):
             raise ValueError('expected a JSON object with a list "columns"')
         version = document.get("schema_version")
-        if type(version) is not int or not SCHEMA_VERSION <= version <= WITH_WEIGHTS:
+        if type(version) is not int or not SCHEMA_VERSION <= version <= WITH_WRITTEN:
             raise ValueError(
                 f"schema_version must be {SCHEMA_VERSION}, got {said(version)}; it is {WITH_CONSTRAINTS} if there are "
-                f"constraints, and {WITH_WEIGHTS} if there are weights; kme-jax schema drafts one"
+                f"constraints, and {WITH_WRITTEN} if there are columns of kind {' or '.join(WRITTEN)}; kme-jax schema "
+                "drafts one"
             )
         unknown = sorted(document.keys() - set(_FIELDS))
         if unknown:
             raise ValueError(f"unknown field {said(unknown[0])} (known: {', '.join(_FIELDS)})")
         entries = list(enumerate(document["columns"], 1))
         dropped = [(i, entry) for i, entry in entries if isinstance(entry, dict) and entry.get("kind") == DROP]
-        columns, errors = [], []
+        columns: list[Any] = []
+        errors: list[str] = []
         for i, entry in entries:
             if (i, entry) not in dropped:
                 try:
-                    weights = isinstance(entry, dict) and entry.get("kind") == WEIGHT
-                    columns.append(Weight.from_json(entry, i) if weights else column_of(entry, i))
+                    columns.append(written_of(entry, i, WRITTEN) if _is_written(entry) else column_of(entry, i))
                 except ValueError as error:
                     errors.append(str(error))
         if errors:
@@ -362,8 +403,9 @@ class Schema:
         constraints = tuple(constraint_of(entry, i) for i, entry in enumerate(listed, 1))
         if constraints and version < WITH_CONSTRAINTS:
             raise ValueError(f"schema_version must be {WITH_CONSTRAINTS}, because there are constraints")
-        if version < WITH_WEIGHTS and any(isinstance(one, Weight) for one in columns):
-            raise ValueError(f"schema_version must be {WITH_WEIGHTS}, because there are weights")
+        kinds = [column.kind for column in columns if isinstance(column, WrittenColumn)]
+        if kinds and version < WITH_WRITTEN:
+            raise ValueError(f"schema_version must be {WITH_WRITTEN}, because there is a column of kind {kinds[0]}")
         names = tuple(dropped_name(e, i) for i, e in dropped)
         return cls(tuple(columns), document.get("filled_from_data", False), names, constraints)
 
@@ -397,6 +439,35 @@ class Schema:
           FileError: the file exists, or cannot be written.
         """
         write_json(path, self.to_json())
+
+
+def _version(has_constraints: bool, has_written: bool) -> int:
+    """The smallest version of a document with these."""
+    return WITH_WRITTEN if has_written else WITH_CONSTRAINTS if has_constraints else SCHEMA_VERSION
+
+
+def _is_written(entry: Any) -> bool:
+    """Whether a JSON entry is one of a written column."""
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    return isinstance(kind, str) and kind in WRITTEN
+
+
+def _with_places(written: Any, number: int) -> tuple[tuple[int, WrittenColumn], ...]:
+    """Written columns with their places, of which ``number`` other columns take the rest.
+
+    Raises:
+      ValueError: they are not in order, or not within the columns of the release.
+    """
+    sequence = list | tuple
+    are_pairs = isinstance(written, sequence) and all(isinstance(p, sequence) and len(p) == 2 for p in written)
+    if not are_pairs or not all(isinstance(column, WrittenColumn) for _, column in written):
+        raise ValueError("written: expected places with their columns, such as [(0, Identifier(...))]")
+    pairs = tuple((place, column) for place, column in written)
+    places = [place for place, _ in pairs]
+    within = all(type(place) is int and 0 <= place < number + len(pairs) for place in places)
+    if not within or places != sorted(set(places)):
+        raise ValueError(f"written: places must increase, and be places of a release, got {said(places)}")
+    return pairs
 
 
 def check_schema(schema: Any) -> None:

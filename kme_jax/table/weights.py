@@ -13,34 +13,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import said, shown
+from kme_jax._numerics.text import shown
 from kme_jax.feature_maps.table import LEVELS
-from kme_jax.table.columns import PUBLIC_KNOWLEDGE, Numeric
-
-WEIGHT = "weight"  # the kind in JSON
+from kme_jax.table.columns import Numeric
+from kme_jax.table.written import WrittenColumn
 
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
-class Weight:
-    """The column with the weights of the rows: how many units of a population each row stands for.
+class Weight(WrittenColumn):
+    """The weights of rows: how many units of a population each row stands for.
 
     Cells that are missing or unreadable, and negative numbers, are a weight of 0: the row does not count. Numbers
     beyond the bound are the bound.
 
-    Attributes:
-      name: in the file, without blanks around it.
-      upper: the largest weight, from public knowledge. The noise is in proportion to it.
+    Released rows have equal weights, whose sum is the noisy sum of the private ones.
 
-    Raises:
-      ValueError: the name is invalid, or the bound is not a positive number.
+    Attributes:
+      upper: the largest weight, from public knowledge. The noise is in proportion to it.
 
     Examples:
       >>> import pyarrow as pa
@@ -49,17 +46,47 @@ class Weight:
       [0, 21845, 65535, 0]
     """
 
-    kind: ClassVar[str] = WEIGHT
+    kind = "weight"
     name: str
     upper: float
 
-    def __post_init__(self):
-        _ = self._numbers
-        object.__setattr__(self, "upper", float(self.upper))
+    def _validate(self):
+        numbers = self._numbers
+        object.__setattr__(self, "upper", numbers.upper)
 
     @functools.cached_property
     def _numbers(self) -> Numeric:
         return Numeric(self.name, 0, self.upper, default=0)
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.float64()
+
+    @property
+    def text(self) -> str:
+        return f"weight, at most {self.upper:g}; the same in every row"
+
+    @property
+    def refusal(self) -> str:
+        return f"{shown((self.name,))} has the kind weight: rows are counted by it, and it is not measured"
+
+    def values(self, num_rows: int) -> pa.Array:
+        """Weights of 1. A release puts its own in their place, see ``TableMeasurement.with_weights``."""
+        return pa.array(np.ones(num_rows))
+
+    def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
+        """Weights as float64."""
+        return np.asarray(array.to_numpy())
+
+    def check(self, array: pa.Array | pa.ChunkedArray) -> None:
+        """Refuses cells that are not weights of released rows.
+
+        Raises:
+          ValueError: they are not equal positive numbers.
+        """
+        values = array.to_numpy() if array.type == self.type and not array.null_count else np.zeros(1)
+        if len(values) and not (np.isfinite(values[0]) and values[0] > 0 and np.all(values == values[0])):
+            raise self._error("the weights of released rows are not equal positive numbers")
 
     def levels(self, cells: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
         """The level of each of n rows, from 0 to ``LEVELS``: its weight over the largest one. SENSITIVE.
@@ -81,41 +108,6 @@ class Weight:
         """
         upto = np.cumsum(levels)
         if not len(upto) or not upto[-1]:
-            raise ValueError(f"column {self.name!r}: no row has a weight above 0")
+            raise self._error("no row has a weight above 0")
         at: Float64[np.ndarray, "m"] = (np.arange(num_rows) + 0.5) * (float(upto[-1]) / num_rows)
         return np.minimum(np.searchsorted(upto, at, side="right"), len(upto) - 1)
-
-    def check(self, cells: pa.Array | pa.ChunkedArray) -> None:
-        """Refuses cells that are not the weights of released rows, which are equal. Not for private rows.
-
-        Raises:
-          ValueError: they are not equal positive numbers.
-        """
-        values = cells.to_numpy() if pa.types.is_float64(cells.type) and not cells.null_count else np.zeros(1)
-        if len(values) and not (np.isfinite(values[0]) and values[0] > 0 and np.all(values == values[0])):
-            raise ValueError(f"column {self.name!r}: the weights of released rows are not equal positive numbers")
-
-    @classmethod
-    def from_json(cls, entry: dict[str, Any], place: int) -> Weight:
-        """The column of a JSON entry.
-
-        Args:
-          entry: the JSON object of the column.
-          place: its number in the schema, from 1, for errors.
-
-        Raises:
-          ValueError: a field is unknown, missing or invalid.
-        """
-        name = entry.get("name")
-        label = f"column {shown((name,)) if isinstance(name, str) else place}"
-        for field in entry:
-            if field not in ("name", "kind", "upper"):
-                raise ValueError(f"{label}: unknown field {said(field)} (known: name, kind, upper)")
-        upper = entry.get("upper")
-        if upper is None:
-            raise ValueError(f"{label}: upper is not given: fill in the largest weight, {PUBLIC_KNOWLEDGE}")
-        return cls(name, upper)  # pyright: ignore[reportArgumentType]  # it is checked
-
-    def to_json(self) -> dict[str, Any]:
-        """The column as plain JSON values."""
-        return {"name": self.name, "kind": WEIGHT, "upper": self.upper}

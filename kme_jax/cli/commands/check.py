@@ -10,7 +10,8 @@ from kme_jax.cli.printing import print_lines
 SUMMARY = "Check a schema against a private table. NOT PRIVATE."
 DESCRIPTION = """Count three kinds of cells in each column: missing cells, cells that are no value of the column, and
 cells beyond a bound. If the schema has constraints, count the rows that break each of them. With --person, count the
-rows that are used, and look at these alone.
+rows that are used, and look at these alone. Columns of kind id or constant are not checked, because they are not
+measured.
 
 NOT PRIVATE: the counts are exact, and for the curator alone. The command writes nothing and spends nothing. Only this
 command shows that a column has the wrong kind or unit: a release accepts cells of every type."""
@@ -35,8 +36,10 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.table.schema import Schema
 
     sizes.check_persons(args)
-    source = open_table(args.file, Schema.read(args.schema), person=args.person, max_rows=args.max_rows or 1)
-    print_lines(describe(check_table(source), source.num_rows, check_constraints(source)))
+    schema = Schema.read(args.schema)
+    source = open_table(args.file, schema, person=args.person, max_rows=args.max_rows or 1)
+    checks, broken = check_table(source), check_constraints(source)
+    print_lines(describe(checks, source.num_rows, broken, schema.unread_columns))
     if args.person is not None:
         print_lines(describe_persons(source))
     if source.schema.weight is not None:

@@ -54,11 +54,12 @@ def _show_generator(generator: Any, folder: str) -> None:
 
 def _show_table(release: Any) -> None:
     print_lines(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
-    for column in release.schema.columns:
-        missing = ", or missing" * column.nullable
-        print_line(f"{printable(column.name):<30.30} {column.kind}, {column.num_values} values{missing}")
-    if release.schema.weight is not None:
-        print_line(f"{printable(release.schema.weight.name):<30.30} weight, the same in every row")
+    for column in release.schema.released:
+        if column in release.schema.columns:
+            text = f"{column.kind}, {column.num_values} values{', or missing' * column.nullable}"
+        else:
+            text = f"{column.text}; not measured"
+        print_line(f"{printable(column.name):<30.30} {printable(text)}")
     for constraint in release.schema.constraints:
         print_line(f"every row meets: {printable(constraint.text)}")
 

@@ -9,7 +9,7 @@ from kme_jax.table.report.words import kind_of, number, percent, range_of
 
 
 def section(data: ReportData) -> Section:
-    """The kind and the range of each column, and its share of missing values."""
+    """The kind and the range of each column, and its share of missing values; and which columns are not measured."""
     rows = []
     for column, codes in data.columns:
         if column.kind in ("numeric", "datetime"):
@@ -18,4 +18,5 @@ def section(data: ReportData) -> Section:
             allowed = f"{number(column.num_values)} categories"
         missing = percent(np.mean(codes == column.num_values)) if column.nullable else "never"
         rows.append({"name": column.name, "kind": kind_of(column), "allowed": allowed, "missing": missing})
-    return Section("columns", "Columns", {"columns": rows})
+    written = [{"name": column.name, "text": column.text} for column in data.schema.unread_columns]
+    return Section("columns", "Columns", {"columns": rows, "written": written})

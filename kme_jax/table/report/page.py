@@ -32,7 +32,7 @@ def report(
       target: the name of the column that the other columns are meant to predict, or None.
       cells: those that were counted, for each column, or None for a column that was not counted; None to show no errors
         of shares.
-      num_columns: how many of the columns, from the first one, the release has; None for all.
+      num_columns: how many of the measured columns, from the first one, the release has; None for all.
 
     Raises:
       ModuleNotFoundError: Jinja2 is not installed.
@@ -46,7 +46,7 @@ def report(
         num_private_rows=statement["num_rows"],
         weight=schema.weight and {"name": schema.weight.name, "largest": f"{schema.weight.upper:,g}"},
         count_is_noisy=has_noisy_count(statement),
-        num_columns=num_columns or len(schema.columns),
+        num_columns=(num_columns or len(schema.columns)) + len(schema.written),
         epsilon=f"{statement['epsilon']:g}",
         delta=power(statement["delta"]),
         unit=statement["unit"],
