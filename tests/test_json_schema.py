@@ -9,11 +9,13 @@ import pytest
 
 from experiments.tables.invented import INVENTED
 from kme_jax.cli import main
-from kme_jax.table.columns import FIELDS
+from kme_jax.table.columns import FIELDS, OTHER_KINDS, Numeric
 from kme_jax.table.constraints import KINDS
 from kme_jax.table.draft import draft_schema
 from kme_jax.table.json_schema import json_schema
 from kme_jax.table.schema import Schema
+from kme_jax.table.written import KINDS as WRITTEN
+from kme_jax.table.written import Constant, Identifier
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 GUIDE = pathlib.Path(__file__).parents[1] / "docs/guides/tables.md"
@@ -29,9 +31,11 @@ def _entries(name):
 def test_it_knows_all_kinds_and_fields():
     VALIDATOR.check_schema(json_schema())
     columns = dict(_entries("columns"))
-    assert set(columns) == {*FIELDS, "drop"}
+    assert set(columns) == {*FIELDS, *WRITTEN, "drop"} == {*FIELDS, *OTHER_KINDS}
     for kind, fields in FIELDS.items():
         assert set(columns[kind]["properties"]) == {"kind", *fields}
+    for kind, cls in WRITTEN.items():
+        assert set(columns[kind]["properties"]) == {"kind", *(field.name for field in dataclasses.fields(cls))}
     constraints = dict(_entries("constraints"))
     for kind, cls in KINDS.items():
         assert set(constraints[kind]["properties"]) == {"kind", *(field.name for field in dataclasses.fields(cls))}
@@ -44,6 +48,7 @@ def test_it_knows_all_kinds_and_fields():
 def test_what_the_program_accepts_is_valid():
     documents = [table(100, 0).schema.to_json() for table in INVENTED.values()]
     documents.append(json.loads(GUIDE.read_text().split("```json")[1].split("```")[0]))
+    documents.append(Schema([Identifier("id", "P", 8), Numeric("age", 0, 9), Constant("old", False)]).to_json())
     documents.append({"$schema": "kme_jax.schema.json", **documents[-1]})
     for document in documents:
         Schema.from_json(document)
@@ -63,11 +68,17 @@ def test_what_the_program_accepts_is_valid():
         ({"columns": [AGE | {"scale": "cubic"}]}, "cubic"),
         ({"columns": [AGE | {"step": 0}]}, "0"),
         ({"columns": [{"name": "a", "kind": "categorical", "categories": []}]}, "[]"),
-        ({"columns": [AGE], "constraints": [ORDER]}, "2 was expected"),
+        ({"columns": [AGE], "constraints": [ORDER]}, "1 is less than the minimum of 2"),
         ({"schema_version": 2, "constraints": [{"kind": "order", "smaller": "a"}]}, "larger"),
         ({"schema_version": 2, "constraints": [ORDER | {"gap": 3}]}, "gap"),
         ({"schema_version": 2, "constraints": [{"kind": "sum", "parts": "ab", "total": "c"}]}, "'ab'"),
-        ({"schema_version": 3}, "3"),
+        ({"schema_version": 4}, "4"),
+        ({"columns": [AGE, {"name": "id", "kind": "id"}]}, "1 is less than the minimum of 3"),
+        ({"schema_version": 2, "columns": [AGE, {"name": "id", "kind": "id"}]}, "2 is less than the minimum of 3"),
+        ({"schema_version": 3, "columns": [AGE, {"name": "id", "kind": "id", "digits": "8"}]}, "'8'"),
+        ({"schema_version": 3, "columns": [AGE, {"name": "id", "kind": "id", "value": 8}]}, "value"),
+        ({"schema_version": 3, "columns": [AGE, {"name": "land", "kind": "constant"}]}, "value"),
+        ({"schema_version": 3, "columns": [AGE, {"name": "land", "kind": "constant", "value": None}]}, "None"),
         ({"columnes": []}, "columnes"),
     ],
 )

@@ -529,7 +529,7 @@ BAD_COLUMNS = [
     ),
     *(
         ({"kind": x}, "unknown kind .*free text and identifiers cannot be released: give them the kind drop")
-        for x in ("text", "id", 3, [])
+        for x in ("text", "ids", 3, [])
     ),
     *(
         (
@@ -649,7 +649,7 @@ DROPPED = {"name": "id", "kind": "drop"}
         ("[]", 'expected a JSON object with a list "columns"'),
         ('{"schema_version": 1, "columns": {}}', 'a list "columns"'),
         ('{"columns": []}', "schema_version must be 1, got None"),
-        ('{"schema_version": 3, "columns": []}', "schema_version must be 1, got 3; it is 2 if there are constraints"),
+        ('{"schema_version": 4, "columns": []}', "schema_version must be 1, got 4; it is 2 if there are constraints"),
         ('{"schema_version": 1, "columns": []}', "the schema has no columns"),
         ('{"schema_version": 1, "columns": [3]}', "column 1: expected an object"),
         ('{"schema_version": 1, "columns": [], "rows": 3}', "unknown field 'rows'"),

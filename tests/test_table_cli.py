@@ -412,7 +412,7 @@ def test_the_columns_in_the_help_and_in_the_guide_are_a_schema(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("{")]
     guide = (pathlib.Path(__file__).parents[1] / "docs/guides/tables.md").read_text()
     for columns in (map(json.loads, lines), json.loads(guide.split("```json")[1].split("```")[0])["columns"]):
-        schema = Schema.from_json({"schema_version": 1, "columns": list(columns)})
+        schema = Schema.from_json({"schema_version": 3, "columns": list(columns)})
         assert {column.kind for column in schema.columns} == set(KINDS)
         insured, postcode = (schema.columns[schema.index(name)] for name in ("insured", "postcode"))
         assert insured.is_boolean
