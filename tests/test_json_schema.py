@@ -13,8 +13,8 @@ from kme_jax.table.columns import FIELDS, OTHER_KINDS, Numeric
 from kme_jax.table.constraints import KINDS
 from kme_jax.table.draft import draft_schema
 from kme_jax.table.json_schema import json_schema
-from kme_jax.table.schema import Schema
-from kme_jax.table.written import KINDS as WRITTEN
+from kme_jax.table.schema import WRITTEN, Schema
+from kme_jax.table.weights import Weight
 from kme_jax.table.written import Constant, Identifier
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -48,7 +48,9 @@ def test_it_knows_all_kinds_and_fields():
 def test_what_the_program_accepts_is_valid():
     documents = [table(100, 0).schema.to_json() for table in INVENTED.values()]
     documents.append(json.loads(GUIDE.read_text().split("```json")[1].split("```")[0]))
-    documents.append(Schema([Identifier("id", "P", 8), Numeric("age", 0, 9), Constant("old", False)]).to_json())
+    documents.append(
+        Schema([Identifier("id", "P", 8), Numeric("age", 0, 9), Constant("old", False), Weight("w", 9)]).to_json()
+    )
     documents.append({"$schema": "kme_jax.schema.json", **documents[-1]})
     for document in documents:
         Schema.from_json(document)

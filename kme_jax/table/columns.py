@@ -101,7 +101,7 @@ PUBLIC_KNOWLEDGE = "from public knowledge, never from the rows"
 
 
 _REMEDIES = {
-    "kind": "fill in numeric, categorical, ordinal, datetime, id, constant or drop",
+    "kind": "fill in numeric, categorical, ordinal, datetime, id, constant, weight or drop",
     "lower": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "upper": f"fill in a bound {PUBLIC_KNOWLEDGE}",
     "categories": f"list them, {PUBLIC_KNOWLEDGE}",
@@ -949,7 +949,7 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical
 
 
 DROP = "drop"  # of a column that is not looked at
-OTHER_KINDS = ("id", "constant", DROP)  # of columns that are not measured, see ``kme_jax.table.written``
+OTHER_KINDS = ("id", "constant", "weight", DROP)  # of columns that are not measured, see ``kme_jax.table.written``
 DRAFTED = ("integer",)  # fields that a draft fills in from the type of a file; other kinds have no use for them
 FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 

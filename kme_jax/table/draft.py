@@ -25,7 +25,8 @@ _COMMENT = (
     "integer, step, unit, scale: log for skewed numbers, knots), categorical (categories), ordinal (categories, in "
     "order), datetime (lower, upper, resolution: day, hour, minute or second); all with nullable, and optionally "
     "default, the value for cells that cannot be read; drop (free text and identifiers, which are not looked at); with "
-    "schema_version 3 also id (new ids, optionally with a prefix) and constant (value), whatever the rows say. "
+    "schema_version 3 also id (new ids, optionally with a prefix) and constant (value), whatever the rows say, "
+    "and weight (upper), by which rows are counted. "
     "Fields that a kind does not have may stay null."
 )
 

@@ -20,6 +20,7 @@ from kme_jax.table.schema import Schema
 
 _TABLES = ("private", "synthetic")
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_REPEATED, _MOST_REPEATED = 20, 1 << 21  # rows for each row with a weight, and in all
 _Codes = Int[np.ndarray, "n"]
 _Numbers = Float64[np.ndarray, "n"]
 
@@ -64,7 +65,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     source.check_size()
     ours, theirs = population_codes(source), schema.encode(release.table)
     distances = total_variation(schema, ours, theirs)
-    drawn = np.random.default_rng(0).integers(0, len(ours), len(ours))
+    drawn = np.random.default_rng(0).integers(0, len(ours), source.num_rows)
     yardstick = total_variation(schema, ours, ours[drawn])
     pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
     return {
@@ -93,7 +94,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
 
 
 def population_codes(source: TableSource) -> Int64[np.ndarray, "n d"]:
-    """Codes of all rows of a table, [N, C]. If rows have weights, each row is there about as often as its weight says.
+    """Codes of all rows of a table, [n, C]. If rows have weights, each row is there about as often as its weight says.
     SENSITIVE.
 
     Raises:
@@ -102,7 +103,8 @@ def population_codes(source: TableSource) -> Int64[np.ndarray, "n d"]:
     codes = np.concatenate(list(source.codes(levels=True)))
     if source.schema.weight is None:
         return codes
-    return codes[source.schema.weight.repeated(codes[:, -1], len(codes)), :-1]
+    number = max(len(codes), min(_REPEATED * len(codes), _MOST_REPEATED))
+    return codes[source.schema.weight.repeated(codes[:, -1], number), :-1]
 
 
 def numeric_values(column: Column, codes: _Codes) -> _Numbers:

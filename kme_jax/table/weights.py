@@ -93,8 +93,7 @@ class Weight(WrittenColumn):
 
         Formal guarantee: each level depends on its own cell alone, and no cell raises an error.
         """
-        codes = self._numbers.encode(cells)
-        return codes * LEVELS // (self._numbers.num_values - 1)
+        return self._numbers.encode(cells)  # of a grid of LEVELS + 1 points
 
     def repeated(self, levels: Int64[np.ndarray, "n"], num_rows: int) -> Int64[np.ndarray, "m"]:
         """Places of rows, each about as often as its weight says: for statistics of the population. SENSITIVE.

@@ -40,7 +40,8 @@ class WrittenColumn(abc.ABC):
     Formal guarantee: the cells of a release are those of ``values``, which has the number of released rows as its only
     argument, and knows the fields of this object. The fields are public, as the schema is. The number of released rows
     is public, or a noisy count. So the column is post-processing of what is public, for any content of the private
-    column of this name, and also if there is none.
+    column of this name, and also if there is none. The exception is a column of weights (``kme_jax.table.weights``):
+    a release scales its values to the noisy sum of the private weights.
 
     Attributes:
       kind: the name of the kind in JSON.

@@ -20,6 +20,7 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
   drop         for free text and the like: the file has the column, and it is neither looked at nor released
   id           for identifiers: released rows have new ids from 1 on, and not those of the file; optionally a prefix
   constant     value: all released rows have this public value, whatever the file has
+  weight       upper: how many people or homes a row stands for, as in surveys; rows are counted by it
 A column of the first four kinds may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
   {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
@@ -30,7 +31,8 @@ A column of the first four kinds may be nullable: cells may be missing. Columns 
   {"name": "since", "kind": "datetime", "lower": "2000-01-01", "upper": "2025-12-31", "resolution": "day"}
   {"name": "patient", "kind": "id", "prefix": "P"}
   {"name": "country", "kind": "constant", "value": "NL"}
-A schema with the kind id or constant has "schema_version": 3.
+  {"name": "homes", "kind": "weight", "upper": 2500}
+A schema with the kind id, constant or weight has "schema_version": 3.
 What every row meets can be added, with "schema_version": 2 or 3 (the guide to tables has all kinds of constraints):
   "constraints": [{"kind": "order", "smaller": "begin", "larger": "end"}]
 Categories are text in quotes, also where they are made of digits: a postal code keeps its leading zeros. Only false and
