@@ -449,6 +449,8 @@ def test_a_value_may_be_spelled_like_a_written_column():
     assert len(schema.constraints) == 1
     with pytest.raises(ValueError, match=r"there is no column 'jobs'$"):
         Schema([Identifier("patient"), job, AGE], constraints=[Order("age", "jobs")])
+    with pytest.raises(ValueError, match=r"there is no column 'jobs'$"):
+        Schema([Identifier("no"), Constant("column", 1), AGE], constraints=[Order("age", "jobs")])
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from kme_jax.table.columns import DRAFTED, FIELDS, is_label, pandas_module
 _MOST_DIGITS = 18  # of the number of a row
 _MAX_INTEGER = 2**63 - 1
 _LABEL = "text of at most 1000 printable characters, without blanks around it"
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 pc: Any = pyarrow.compute  # most of its functions are created on import
 
 
@@ -276,7 +277,8 @@ def refusals_explained(columns: Sequence[WrittenColumn]) -> Iterator[None]:
         yield
     except ValueError as error:
         text = str(error)
-        named = [c for c in columns if re.search(rf"(?<!\w){re.escape(c.name)}(?!\w)", text)]
+        quoted = " ".join(_QUOTED.findall(text))  # what the user wrote: a name may also be a word of the error
+        named = [c for c in columns if re.search(rf"(?<!\w){re.escape(c.name)}(?!\w)", quoted)]
         if not named:
             raise
         raise ValueError(f"{text}; {named[0].refusal}") from None
