@@ -27,7 +27,7 @@ from kme_jax.table.evaluate import describe_table, evaluate_table
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.json_schema import json_schema
 from kme_jax.table.release import public_inputs
-from kme_jax.table.written import KINDS
+from kme_jax.table.schema import WRITTEN
 from tests import artifacts
 
 AGE = Numeric("age", 0, 99, integer=True)
@@ -142,7 +142,7 @@ def test_other_schemas_are_as_before():
 
 
 def test_the_kinds_are_known_to_the_columns():
-    assert {*KINDS, "drop"} == set(OTHER_KINDS)
+    assert {*WRITTEN, "drop"} == set(OTHER_KINDS)
 
 
 # -- privacy

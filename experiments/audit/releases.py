@@ -25,7 +25,7 @@ from kme_jax.points.release import Measurement
 from kme_jax.privacy import secure_mechanism
 from kme_jax.privacy.calibration import zcdp_epsilon
 from kme_jax.privacy.composition import Composition
-from kme_jax.table import Categorical, Numeric, Schema, measure_table
+from kme_jax.table import Categorical, Numeric, Schema, Weight, measure_table
 
 _NUM_TABLE_ROWS = 100
 
@@ -148,6 +148,30 @@ def release_of_persons(budget: PrivacyBudget, runs: int, progress: Progress, *, 
     return _attack_release([more.slice(0, number), more], _VISITS, budget, runs, progress, claim=claim, broken=broken)
 
 
+_SURVEY = Schema((*_PEOPLE.columns, Weight("w", 2.0)))
+_UNBOUNDED = 5  # times the largest weight
+
+
+def release_of_weighted_row(
+    budget: PrivacyBudget, runs: int, progress: Progress, *, broken: bool = False
+) -> dict[str, Any]:
+    """Attacks ``measure_table`` of rows with weights, and of the same rows with one more, under add_remove.
+
+    The weight of this row is far above the bound. ``broken`` lets it count five times, as if the bound were larger.
+    """
+    copies = _UNBOUNDED if broken else 1
+    more = pa.table(
+        {
+            "x": [0] * _NUM_TABLE_ROWS + [100] * copies,
+            "y": ["a"] * _NUM_TABLE_ROWS + ["b"] * copies,
+            "w": [0.5 + i % 2 for i in range(_NUM_TABLE_ROWS)] + [1e6] * copies,
+        }
+    )
+    claim = math.sqrt(2 * cast(float, Composition.planned(budget).rho))
+    databases = [more.slice(0, _NUM_TABLE_ROWS), more]
+    return _attack_release(databases, _SURVEY, budget, runs, progress, claim=claim, broken=broken)
+
+
 def _attack_release(
     databases: Sequence[pa.Table],
     schema: Schema,
@@ -171,7 +195,7 @@ def _attack_release(
       runs: the number of runs for each database.
       progress: is called with (work done, total work).
       claim: μ of the claim.
-      broken: whether the cut of the rows of persons is left out.
+      broken: whether the bound of what a person, or a row, may add is left out.
     """
     runs, done = max(40, runs), 0
     code = schema.encode(databases[1].slice(databases[1].num_rows - 1)).astype(np.float64)

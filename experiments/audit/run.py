@@ -21,6 +21,7 @@ from experiments.audit.releases import (
     release_of_frames,
     release_of_neighbours,
     release_of_persons,
+    release_of_weighted_row,
     violations,
     whole_command,
 )
@@ -65,6 +66,15 @@ def attacks(config: AuditConfig) -> Iterator[tuple[str, str, float, bool, Attack
         one_more = partial(release_of_neighbours, PrivacyBudget(epsilon, config.delta, ADD_REMOVE), releases)
         yield "release, one row more", "table", epsilon, False, one_more
         yield "release, one row more, noise / 10 (broken)", "table", epsilon, True, partial(one_more, broken=True)
+        weighted = partial(release_of_weighted_row, PrivacyBudget(epsilon, config.delta, ADD_REMOVE), releases)
+        yield "release, one weighted row more", "table", epsilon, False, weighted
+        yield (
+            "release, one weighted row more, no bound (broken)",
+            "table",
+            epsilon,
+            True,
+            partial(weighted, broken=True),
+        )
         visits = PrivacyBudget(epsilon, config.delta, ADD_REMOVE_PERSON, _ROWS_OF_A_PERSON, "person")
         person = partial(release_of_persons, visits, releases)
         yield "release, one person more", "table", epsilon, False, person

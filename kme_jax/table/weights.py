@@ -21,7 +21,6 @@ from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
-from kme_jax.feature_maps.table import LEVELS
 from kme_jax.table.columns import Numeric
 from kme_jax.table.written import WrittenColumn
 
