@@ -24,7 +24,7 @@ def _few_commands(pair, budget, num_releases, progress, attack=run.whole_command
 @pytest.mark.long
 def test_claims_hold_and_broken_mechanisms_are_found(result):
     cells = result[0]["cells"]
-    assert len(cells) == 26
+    assert len(cells) == 28
     for cell in cells:
         assert cell["violated"] == cell["should_be_violated"], cell
         if cell["mechanism"] in ("discrete Gaussian", "simulated Gaussian"):
@@ -33,9 +33,15 @@ def test_claims_hold_and_broken_mechanisms_are_found(result):
             assert cell["lower_bound"] > 0.75 * cell["claim"]  # of few runs, at random
     (whole,) = [cell for cell in cells if cell["mechanism"] == "release of a DataFrame"]
     assert whole["share_of_diameter"] == pytest.approx(1)
-    for name, share in (("release, one person more", 1), ("release, one person more, no cut (broken)", 8)):
-        (person,) = [cell for cell in cells if cell["mechanism"] == name]
-        assert person["share_of_diameter"] == pytest.approx(share, rel=1e-3)  # forty rows instead of five
+    shares = {
+        "release, one person more": 1,
+        "release, one person more, no cut (broken)": 8,  # forty rows instead of five
+        "release, one weighted row more": 1,
+        "release, one weighted row more, no bound (broken)": 5,
+    }
+    for name, share in shares.items():
+        (cell,) = [cell for cell in cells if cell["mechanism"] == name]
+        assert cell["share_of_diameter"] == pytest.approx(share, rel=1e-3)
     (one_more,) = [cell for cell in cells if cell["mechanism"] == "release, one row more"]
     assert 0.999 < one_more["share_of_diameter"] <= 1
     (cases,) = [cell for cell in cells if cell["mechanism"] == "codes of cells"]
