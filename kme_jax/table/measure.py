@@ -142,8 +142,9 @@ def measure_table(
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
     functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
     ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget, before noise is
-    drawn. No error depends on the content of a cell. Columns of ``Schema.written`` are no part of the codes, so their
-    cells have no influence: what a release has in their place follows from the schema and its number of rows.
+    drawn. No error depends on the content of a cell. Columns of ``Schema.written`` are no part of the codes: what a
+    release has in their place follows from the schema and its number of rows. Only ids of persons have an influence, as
+    in a dropped column: they decide which rows are used.
 
     If the relation of the budget is replace_one, N is public. If it is add_remove, N is private. Another measurement
     comes first: the sum of a feature that is 1 for every row, so its sensitivity is 1. It has 2 % of ρ. Its noisy count

@@ -42,8 +42,8 @@ class Schema:
       constraints: what every released row meets, such as that a trip begins before it ends, see
         ``kme_jax.table.constraints``.
       written: columns that are written into a release without being measured, each with its place among all columns of
-        the release. The private table may have them or not. They are never looked at, as ``dropped`` is not. The
-        exception is a column of weights (``kme_jax.table.weights``), which the private table has.
+        the release. The private table may have them or not. Their cells are not looked at, as those of ``dropped`` are
+        not, unless they are the ids of persons. A column of weights (``kme_jax.table.weights``) is read, too.
 
     Examples:
       >>> import pyarrow as pa

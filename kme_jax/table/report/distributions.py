@@ -9,9 +9,14 @@ from kme_jax.table.report.bins import bins_of
 from kme_jax.table.report.data import MeasuredCells, ReportData, Section
 from kme_jax.table.report.drawing import Bar, Bars, parts_of
 from kme_jax.table.report.histogram import histogram_of
-from kme_jax.table.report.words import kind_of, number, with_error
+from kme_jax.table.report.words import kind_of, number, percent, with_error
 
 _MAX_BARS = 12  # categories in the picture of a marginal
+_MEAN_SIZE = 0.8  # E|g| for a standard normal g
+_STANDS_OUT = 4.0  # standard deviations of noise
+# How far to trust a column, by the share of rows that noise puts into a wrong bar.
+_TRUST = ((0.01, "Very reliable"), (0.04, "Reliable"), (0.12, "Rough"), (0.3, "Very rough"))
+_NO_TRUST = "Mostly noise"
 
 
 def section(data: ReportData) -> Section:
@@ -28,11 +33,34 @@ def section(data: ReportData) -> Section:
                 "released": data.num_columns is None or j < data.num_columns,
                 "histogram": histogram_of(column, codes, cells) if histogram else None,
                 "bars": None if histogram else _bars(column, codes, cells),
+                "trust": None if cells is None else trust(column, codes, cells),
             }
         )
     rows_used = None if num_used == data.num_rows else number(num_used)
     return Section(
         "distributions", "Distributions", {"cards": cards, "rows_used": rows_used, "has_errors": data.cells is not None}
+    )
+
+
+def trust(column: Column, codes: np.ndarray, cells: MeasuredCells) -> str:
+    """How far a column can be trusted, as a sentence.
+
+    It is the expected total variation between the shares of the bars and those of the private rows, if all there is
+    were the noisy counts of the first measurement. Other measurements and smoothing make it smaller.
+
+    Args:
+      column: the column.
+      codes: category codes of its synthetic rows, [n].
+      cells: those that were counted.
+    """
+    bins = bins_of(column, codes, 2 * _MAX_BARS)
+    errors = [cells.error(np.unique(codes[bins.ids == i])) for i in range(len(bins.labels))]
+    wrong = min(1.0, _MEAN_SIZE / 2 * sum(errors))
+    word = next((word for most, word in _TRUST if wrong < most), _NO_TRUST)
+    smallest = min(1.0, _STANDS_OUT * cells.noise)
+    return (
+        f"{word}: because of noise, about {percent(wrong)} of the rows or fewer are in a wrong bar. A value stands out "
+        f"if {percent(smallest)} of the rows have it."
     )
 
 
