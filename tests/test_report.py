@@ -16,11 +16,13 @@ import pyarrow as pa
 import pytest
 
 import kme_jax.table.report
+from kme_jax import PrivacyBudget, release_table
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.report import page
 from kme_jax.table.report import report as report_of
 from kme_jax.table.report.bins import bins_of, cramers_v, quantile_bins
 from kme_jax.table.report.data import MeasuredCells, Section
+from kme_jax.table.report.distributions import errors_of_bars, trust
 from kme_jax.table.report.histogram import (
     FONT_SIZE,
     Label,
@@ -640,6 +642,39 @@ def test_errors_of_shares(release):
     assert "are one standard error" in page
     assert with_error(0.123, 0.0123) == "12.3 ± 1.2 %".replace(" ", "\N{NO-BREAK SPACE}")
     assert with_error(0.5, 1e-5) == "50.0\N{NO-BREAK SPACE}%"
+
+
+def test_columns_say_how_far_to_trust_them():
+    """The stated share of rows in a wrong bar is not exceeded by much, and is not far too large."""
+    rng = np.random.default_rng(0)
+    age = np.minimum(rng.integers(18, 91, 4000), rng.integers(18, 91, 4000))
+    rows = pa.table(
+        {"age": age, "job": rng.choice(list("abcdefgh"), 4000, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.03, 0.02])}
+    )
+    schema = Schema([Numeric("age", 0, 110, integer=True), Categorical("job", tuple("abcdefgh"))])
+    private, ratios = schema.encode(rows), []
+    for seed in range(5):
+        found = release_table(rows, schema, budget=PrivacyBudget(0.3, 1e-6), secure=False, seed=seed)
+        for j, column in enumerate(schema.columns):
+            codes = schema.encode(found.table)[:, j]
+            errors = errors_of_bars(column, codes, found.measurement.measured_cells[j])
+            ids = bins_of(column, np.concatenate([codes, private[:, j]]), 24).ids
+            shares = [np.bincount(part, minlength=ids.max() + 1) / 4000 for part in np.split(ids, 2)]
+            ratios.append(0.5 * np.abs(shares[0] - shares[1]).sum() / (0.4 * errors.sum()))
+    assert max(ratios) < 1.6
+    assert 0.3 < np.median(ratios) < 1.2
+    page = found._report()
+    assert page.count('class="trust"') == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [(0.0001, "Very reliable"), (0.005, "Reliable"), (0.02, "Rough"), (0.05, "Very rough"), (0.2, "Mostly")],
+)
+def test_trust_in_words(error, word):
+    text = trust(np.full(10, error))
+    assert text.startswith(word)
+    assert text.endswith("may be noise.")
 
 
 def test_categories_have_errors(release):

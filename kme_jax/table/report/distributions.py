@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float64
 
 from kme_jax.table.columns import Column
 from kme_jax.table.report.bins import bins_of
@@ -13,7 +14,7 @@ from kme_jax.table.report.words import kind_of, number, percent, with_error
 
 _MAX_BARS = 12  # categories in the picture of a marginal
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
-_STANDS_OUT = 4.0  # standard deviations of noise
+_MAY_BE_NOISE = 2.0  # standard deviations
 # How far to trust a column, by the share of rows that noise puts into a wrong bar.
 _TRUST = ((0.01, "Very reliable"), (0.04, "Reliable"), (0.12, "Rough"), (0.3, "Very rough"))
 _NO_TRUST = "Mostly noise"
@@ -33,7 +34,7 @@ def section(data: ReportData) -> Section:
                 "released": data.num_columns is None or j < data.num_columns,
                 "histogram": histogram_of(column, codes, cells) if histogram else None,
                 "bars": None if histogram else _bars(column, codes, cells),
-                "trust": None if cells is None else trust(column, codes, cells),
+                "trust": None if cells is None else trust(errors_of_bars(column, codes, cells)),
             }
         )
     rows_used = None if num_used == data.num_rows else number(num_used)
@@ -42,11 +43,8 @@ def section(data: ReportData) -> Section:
     )
 
 
-def trust(column: Column, codes: np.ndarray, cells: MeasuredCells) -> str:
-    """How far a column can be trusted, as a sentence.
-
-    It is the expected total variation between the shares of the bars and those of the private rows, if all there is
-    were the noisy counts of the first measurement. Other measurements and smoothing make it smaller.
+def errors_of_bars(column: Column, codes: np.ndarray, cells: MeasuredCells) -> Float64[np.ndarray, "bars"]:
+    """Standard deviations of the noise of the shares of bars, [bars], when they were measured.
 
     Args:
       column: the column.
@@ -54,14 +52,22 @@ def trust(column: Column, codes: np.ndarray, cells: MeasuredCells) -> str:
       cells: those that were counted.
     """
     bins = bins_of(column, codes, 2 * _MAX_BARS)
-    errors = [cells.error(np.unique(codes[bins.ids == i])) for i in range(len(bins.labels))]
-    wrong = min(1.0, _MEAN_SIZE / 2 * sum(errors))
+    return np.asarray([cells.error(np.unique(codes[bins.ids == i])) for i in range(len(bins.labels))])
+
+
+def trust(errors: Float64[np.ndarray, "bars"]) -> str:
+    """How far a column can be trusted, as two sentences.
+
+    The number is the expected total variation between noisy shares of bars and the private ones. Other measurements and
+    smoothing make it smaller. Details within a bar are not looked at.
+
+    Args:
+      errors: of the shares of the bars, see :func:`errors_of_bars`.
+    """
+    wrong = min(1.0, _MEAN_SIZE / 2 * float(errors.sum()))
     word = next((word for most, word in _TRUST if wrong < most), _NO_TRUST)
-    smallest = min(1.0, _STANDS_OUT * cells.noise)
-    return (
-        f"{word}: because of noise, about {percent(wrong)} of the rows or fewer are in a wrong bar. A value stands out "
-        f"if {percent(smallest)} of the rows have it."
-    )
+    moved = f"noise puts up to about {percent(wrong)} of the rows into a wrong bar"
+    return f"{word}: {moved}. Bars below {percent(min(1.0, _MAY_BE_NOISE * float(np.median(errors))))} may be noise."
 
 
 def _bars(column: Column, codes: np.ndarray, cells: MeasuredCells | None) -> Bars:
