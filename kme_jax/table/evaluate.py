@@ -60,7 +60,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
     if source.schema != schema:
         raise ValueError("the table was opened with another schema: give the release's schema to open_table")
     source.check_size()
-    ours, theirs = np.concatenate(list(source.codes())), schema.encode(release.table)
+    ours, theirs = np.concatenate(list(source.codes())), schema.encode(release.table, words=False)
     distances = total_variation(schema, ours, theirs)
     drawn = np.random.default_rng(0).integers(0, len(ours), len(ours))
     yardstick = total_variation(schema, ours, ours[drawn])

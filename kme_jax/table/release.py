@@ -372,7 +372,7 @@ class TableRelease:
           ValueError: a condition cannot be read.
         """
         terms = terms_of(self.schema.extended.columns, [where] if isinstance(where, str) else where)
-        met = met_by(self.schema, terms, self.schema.encode(self.table))
+        met = met_by(self.schema, terms, self.schema.encode(self.table, words=False))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
         return Support(float(met.mean()) * self.statement["num_rows"], noises[-1], rows_used(self.statement))
 
@@ -410,7 +410,7 @@ class TableRelease:
         measured = dict(zip(self.schema.measured.names, self.measurement.measured_cells, strict=True))
         extended, table = self.schema.extended, self.table
         if extended is not self.schema:
-            table = extended.decode(self.schema.extended_codes(self.schema.encode(table)))
+            table = extended.decode(self.schema.extended_codes(self.schema.encode(table, words=False)))
         cells = [measured.get(name) for name in extended.names]
         return report(table, extended, self.statement, self.target, cells, len(self.schema.columns))
 

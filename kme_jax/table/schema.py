@@ -203,10 +203,14 @@ class Schema:
                     "which only a .csv file tells apart: rename or merge the categories, or give a .csv file"
                 )
 
-    def encode(self, batch: pa.RecordBatch | pa.Table) -> Int64[np.ndarray, "n d"]:
+    def encode(self, batch: pa.RecordBatch | pa.Table, *, words: bool = True) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [n, C], column after column in memory.
 
         The code of a cell depends on this cell and on the schema alone.
+
+        Args:
+          batch: the rows.
+          words: whether words for missing cells count as missing. False for released rows, which have no such words.
 
         Raises:
           ValueError: as for ``check_fields``.
@@ -214,7 +218,7 @@ class Schema:
         self.check_fields(batch.schema)
         codes = np.empty((batch.num_rows, len(self.columns)), np.int64, order="F")
         for place, column in enumerate(self.columns):
-            codes[:, place] = column.encode(batch.column(column.name))
+            codes[:, place] = column.encode(batch.column(column.name), words=words)
         return codes
 
     def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
