@@ -20,6 +20,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("file", help="The private table: a file, or a folder of files.")
     parser.add_argument("--schema", required=True, metavar="FILE", help="The schema. See kme-jax schema --help.")
+    sizes.add_text_flags(parser)
     sizes.add_person_flags(parser)
 
 
@@ -35,7 +36,14 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.table.schema import Schema
 
     sizes.check_persons(args)
-    source = open_table(args.file, Schema.read(args.schema), person=args.person, max_rows=args.max_rows or 1)
+    source = open_table(
+        args.file,
+        Schema.read(args.schema),
+        person=args.person,
+        max_rows=args.max_rows or 1,
+        encoding=args.encoding,
+        separator=args.separator,
+    )
     print_lines(describe(check_table(source), source.num_rows, check_constraints(source)))
     if args.person is not None:
         print_lines(describe_persons(source))
