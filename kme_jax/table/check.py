@@ -128,8 +128,9 @@ def describe(checks: list[ColumnCheck], num_rows: int, broken: Mapping[str, int]
             line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
         else:
             if c.unreadable > _MANY_MOVED * num_rows:
+                looks = _LOOKS.get(c.kind, "")
                 line += (
-                    f"   {c.unreadable / num_rows:.0%} cannot be read. {_LOOKS.get(c.kind, '')} Is the file in UTF-8?"
+                    f"   {c.unreadable / num_rows:.0%} cannot be read. {looks} Files are in UTF-8, or need --encoding."
                 )
             if c.moved > _MANY_MOVED * num_rows:
                 line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"

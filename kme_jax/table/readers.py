@@ -41,8 +41,8 @@ def open_reader(
 
     Raises:
       ValueError: the encoding or the separator is not valid, see ``TextOptions``. Nothing was read.
-      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its content
-        does not fit its suffix, or columns have no names or equal names.
+      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its
+        content does not fit its suffix, or columns have no names or equal names.
     """
     text, pandas = TextOptions(encoding, separator), sys.modules.get("pandas")
     is_frame = pandas is not None and isinstance(data, pandas.DataFrame)

@@ -19,22 +19,33 @@ from kme_jax._numerics.text import said
 
 UTF_8 = "utf-8"
 _BLOCK_BYTES = 2**20
-_UNREADABLE = "kme_jax.unreadable"
+_UNREADABLE, _UNREADABLE_UNITS = "kme_jax.unreadable", "kme_jax.unreadable_units"
 _QUOTE, _ENDS = '"', "\r\n"
 # With a state that goes on behind a cell, or with escapes that a cell could write commas and line breaks with.
 _STATEFUL = ("utf_7", "hz", "iso2022", "unicode_escape", "raw_unicode_escape", "punycode", "idna")
 
 
 def _unreadable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """A handler of errors: a byte that is no UTF-8 stands for what cannot be decoded or encoded."""
+    """A handler of errors: a byte that is no UTF-8 stands for a byte or letter that cannot be decoded or encoded.
+
+    Decoding goes on at the next byte, so half of a letter takes no comma with it.
+    """
     if isinstance(error, UnicodeDecodeError):
-        return "\udcff", error.end
+        return "\udcff", error.start + 1
     if isinstance(error, UnicodeEncodeError):
         return b"\xff", error.end
     raise error
 
 
+def _unreadable_units(error: UnicodeError) -> tuple[str | bytes, int]:
+    """The same for encodings whose letters have two or four bytes: decoding goes on at the next unit."""
+    if isinstance(error, UnicodeDecodeError):
+        return "\udcff", error.end
+    raise error
+
+
 codecs.register_error(_UNREADABLE, _unreadable)
+codecs.register_error(_UNREADABLE_UNITS, _unreadable_units)
 
 
 @short_repr
@@ -87,7 +98,8 @@ class TextOptions:
         """
         if self.encoding is None or self.is_utf_8:
             return file
-        decoder = codecs.getincrementaldecoder(self.encoding)(_UNREADABLE)
+        handler = _UNREADABLE if len("a".encode(self.encoding)) == 1 else _UNREADABLE_UNITS
+        decoder = codecs.getincrementaldecoder(self.encoding)(handler)
         return io.BufferedReader(_Recoded(file, decoder), _BLOCK_BYTES)
 
     def keeps(self, separator: str) -> bool:
@@ -103,7 +115,7 @@ def _checked_encoding(encoding: Any) -> str:
     if not isinstance(encoding, str):
         raise ValueError(f"encoding: expected a name such as latin-1 or utf-16, got {said(encoding)}")
     try:
-        b"".decode(encoding)
+        "a".encode(encoding)
         name = codecs.lookup(encoding).name
     except (LookupError, ValueError):  # a name may have null bytes, or may not be text
         raise ValueError(
