@@ -340,6 +340,14 @@ class Column(abc.ABC):
         values = self._decode_values(np.where(missing, 0, codes))
         return pc.if_else(pa.array(missing), pa.scalar(None, self.type), values)
 
+    def released(self, array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Values as from ``decode``, in the type that released tables have. This column alone decides the type.
+
+        Args:
+          array: values of this column [m], of any type that ``check`` accepts.
+        """
+        return array.cast(self.type)
+
     @abc.abstractmethod
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
         """Values of this column, as from ``decode``, for a column of a DataFrame. This column alone decides the type.
@@ -819,16 +827,32 @@ class Categorical(Column):
         """Whether the categories are the words true and false, in small or capital letters, and have no order."""
         return not self.ordered and sorted(category.lower() for category in self.categories) == ["false", "true"]
 
+    @property
+    def _true(self) -> int:
+        """The code of true in a boolean column."""
+        return int(self.categories[1].lower() == "true")
+
+    def released(self, array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Values as text, or as bools if the categories are true and false."""
+        if not self.is_boolean or pa.types.is_boolean(array.type):
+            return array if self.is_boolean else super().released(array)
+        return pc.equal(array.cast(self.type), self.categories[self._true])
+
+    def check(self, array: pa.Array | pa.ChunkedArray) -> None:
+        if self.is_boolean and pa.types.is_boolean(array.type):
+            array = pc.if_else(array, self.categories[self._true], self.categories[1 - self._true])
+        super().check(array)
+
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
         """Values as a categorical with all categories, in their order.
 
         If the categories are true and false, values are bool, or the nullable boolean in a nullable column.
         """
-        codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
         if not self.is_boolean:
+            codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
             codes = pc.fill_null(codes, -1).to_numpy()
             return pandas_module().Categorical.from_codes(codes, list(self.categories), ordered=self.ordered)
-        values = pc.equal(codes, int(self.categories[1].lower() == "true"))
+        values = self.released(array)
         if not self.nullable:
             return np.asarray(values, bool)
         return pandas_module().BooleanDtype().__from_arrow__(values)

@@ -27,8 +27,8 @@ _COMMENT = (
     "integer, step, unit, scale: log for skewed numbers, knots, and decimal: a comma if text such as 1,5 is a number), "
     "categorical (categories), ordinal (categories, in order), datetime (lower, upper, resolution: day, hour, minute "
     "or second); all with nullable, and optionally default, the value for cells that cannot be read, and missing, a "
-    "list of words and numbers that stand for missing cells; drop (free text and identifiers, which are not looked at). "
-    "Fields that a kind does not have may stay null."
+    "list of words and numbers that stand for missing cells; drop (free text and identifiers, which are not looked "
+    "at). Fields that a kind does not have may stay null."
 )
 
 

@@ -438,6 +438,7 @@ class TableRelease:
                 require(file.metadata.num_rows == num_rows, "it has another number of rows")
                 table = file.read()
             measurement.schema.check(table)
+            table = measurement.schema.released(table)
         return cls(measurement, rows, table, seed)
 
 

@@ -222,7 +222,7 @@ class Schema:
         return codes
 
     def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
-        """The rows of category codes [m, C], as a table.
+        """The rows of category codes [m, C], as a table. Categories are text, but true and false are bools.
 
         Raises:
           ValueError: the shape is wrong, or a number is not a code of its column.
@@ -230,8 +230,12 @@ class Schema:
         codes = np.asarray(codes)
         if codes.ndim != 2 or codes.shape[1] != len(self.columns):
             raise ValueError(f"expected codes of shape [rows, {len(self.columns)}], got {list(codes.shape)}")
-        arrays = [column.decode(codes[:, place]) for place, column in enumerate(self.columns)]
+        arrays = [column.released(column.decode(codes[:, place])) for place, column in enumerate(self.columns)]
         return pa.table(arrays, names=list(self.names))
+
+    def released(self, table: pa.Table) -> pa.Table:
+        """A table that ``check`` accepts, with the types of ``decode``. Earlier versions released bools as text."""
+        return pa.table([column.released(table.column(column.name)) for column in self.columns], names=list(self.names))
 
     def to_pandas(self, table: pa.Table) -> Any:
         """Synthetic rows as a DataFrame. The schema alone decides the types of its columns.
