@@ -22,6 +22,9 @@ UNREADABLE = b"\xff"
 """Text that is not UTF-8, so it is not a value of any column."""
 
 _WHOLE = re.compile(rb"(-?\d+)\.0*")  # a whole number with a decimal point
+_WITH_COMMA = re.compile(rb"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+|(?=,))(?:,\d+)?")
+_EXPONENT_WITH_COMMA = re.compile(rb"[+-]?(?:\d+|(?=,))(?:,\d+)?[eE][+-]?\d+")
+_WITH_POINT = re.compile(rb"[+-]?(?:\d+\.\d*|\.\d+)")
 _TRUTH = {b"true": 1.0, b"false": 0.0}
 # Words that pandas.read_csv and pyarrow.csv read as missing, and the word that NumPy writes for a missing time.
 _MISSING = frozenset(
@@ -91,6 +94,29 @@ def parse_numbers(cells: Iterable[bytes]) -> list[float | None]:
     return numbers
 
 
+def parse_number_with_comma(cell: bytes) -> float | None:
+    """The number that text without blanks around it stands for, if its decimals stand behind a comma.
+
+    The text is one of these; a sign may stand before it:
+
+    * digits, and maybe a comma and decimals: 1234 and 1234,5 and ,5
+    * the same with a dot before every group of three digits: 1.234,5 and 12.345.678. Groups are complete, and the first
+      digit is not 0, so 1.23 and 1.2345 and 1234.567 and 0.123 are no numbers.
+    * a number with an exponent, with a comma or a point: 1,5e3 and 1.5e3. Programs write it, and it is never grouped.
+    * other text, if it has no decimal point, is read as by ``parse_number``: words such as NA, inf and true.
+
+    Returns:
+      The number. NaN for text that stands for a missing cell, None for other text.
+    """
+    if _WITH_COMMA.fullmatch(cell):
+        return float(cell.replace(b".", b"").replace(b",", b"."))
+    if _EXPONENT_WITH_COMMA.fullmatch(cell):
+        return float(cell.replace(b",", b"."))
+    if _WITH_POINT.fullmatch(cell):
+        return None
+    return parse_number(cell)
+
+
 def parse_time(cell: bytes) -> int | None:
     """Whole seconds since 1970 of ISO text, in UTC unless it names a zone; None for other text.
 
@@ -144,6 +170,12 @@ def _time(value: np.datetime64) -> bytes | None:
     return (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat().encode()
 
 
+def _digits(number: float) -> bytes:
+    """A number as text, with an exponent: so 1.234 is not taken for 1234, where dots stand between thousands."""
+    text = repr(number)
+    return text.encode() if "e" in text or math.isinf(number) else f"{text}e0".encode()
+
+
 @overload
 def _text_of(value: str | bytes | bytearray) -> bytes: ...
 
@@ -163,7 +195,7 @@ def _text_of(value: Any) -> bytes | None:
         number = number_of(value)
         if number is None:
             return UNREADABLE
-        return None if math.isnan(number) else repr(number).encode()
+        return None if math.isnan(number) else _digits(number)
     if isinstance(value, np.datetime64):
         return _time(value)
     if isinstance(value, datetime.datetime):
@@ -185,7 +217,7 @@ def _text_of(value: Any) -> bytes | None:
 
 
 def text_of(value: Any) -> bytes | None:
-    """Any object as the text of a cell: numbers as float64, times as ISO text in UTC.
+    """Any object as the text of a cell: numbers as float64 with an exponent, times as ISO text in UTC.
 
     Returns:
       The text. None for a missing cell, ``UNREADABLE`` for an object without text, also if it raises an error.

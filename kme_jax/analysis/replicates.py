@@ -209,7 +209,7 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
     """
     measurement = release.measurement
     schema, measured = measurement.schema, []
-    codes = schema.measured_codes(schema.encode(table)).astype(np.float64)
+    codes = schema.measured_codes(schema.encode(table, words=False)).astype(np.float64)
     for noisy in map(measurement.measured.get, NAMES):
         if noisy is not None:
             exact = mean_embedding(noisy.feature_map, codes).coordinates

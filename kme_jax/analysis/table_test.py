@@ -84,14 +84,14 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     schema, second, public = release.schema, None, None
     if schema.weight is not None:
         raise ValueError("release: its rows had weights, so how far chance moves them is not known: no test is valid")
-    reference = [schema.measured_codes(schema.encode(release.table))]
+    reference = [schema.measured_codes(schema.encode(release.table, words=False))]
     if isinstance(other, TableRelease):
         if other.schema != schema:
             raise ValueError("release: the schemas of the two releases differ")
         ours, theirs = (side.measurement.measured[NAMES[0]].coordinates for side in (release, other))
         if np.array_equal(ours, theirs):
             raise ValueError("both are the same measurement: a test needs two releases, with noise of their own")
-        reference.append(schema.measured_codes(schema.encode(other.table)))
+        reference.append(schema.measured_codes(schema.encode(other.table, words=False)))
         second = _sides(other)
     elif isinstance(other, Release | Measurement):
         raise ValueError("other: expected a table, got a release of points")

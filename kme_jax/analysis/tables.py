@@ -56,7 +56,7 @@ def answers(
 
     def of_rows(table: pa.Table) -> dict[str, float]:
         schema = release.schema
-        return query.answer(schema.extended, schema.extended_codes(schema.encode(table)))
+        return query.answer(schema.extended, schema.extended_codes(schema.encode(table, words=False)))
 
     estimates = replicates.estimates(of_rows, level)
     if query.is_total:
@@ -107,7 +107,7 @@ def direct_estimates(
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     measurement, found, population = sums.measurement, {}, released is not None
     schema = measurement.schema
-    codes = None if released is None else schema.extended_codes(schema.encode(released))
+    codes = None if released is None else schema.extended_codes(schema.encode(released, words=False))
     for group, of_group in _by_group(schema.extended, query).items():
         if query.share_below is not None:
             estimated = direct_quantile(sums, of_group, level, population=population)

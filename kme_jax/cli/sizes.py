@@ -23,6 +23,29 @@ def add_file_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--array", metavar="NAME", help="The array to read from a .npz file with more than one.")
 
 
+def add_text_flags(parser: argparse.ArgumentParser, condition: str = "") -> None:
+    """Adds --encoding and --separator."""
+    of = f"{condition} of a .csv file:" if condition else "Of a .csv file:"
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help=f"{of} one of Python's text encodings, such as latin-1, cp1252 or utf-16. Default: UTF-8. Bytes that "
+        "cannot be decoded make their cell unreadable.",
+    )
+    parser.add_argument(
+        "--separator",
+        type=_separator,
+        metavar="SIGN",
+        help=f"{of} the character between cells, such as ';' or '\\t' for tabs. Default: a comma, a semicolon, a tab "
+        "or a bar, whichever is most frequent in the header line.",
+    )
+
+
+def _separator(text: str) -> str:
+    """The character that a flag names. A tab may be written as a backslash and t."""
+    return "\t" if text == "\\t" else text
+
+
 def add_person_flags(parser: argparse.ArgumentParser) -> None:
     """Adds --person and --max_rows."""
     parser.add_argument(

@@ -20,7 +20,7 @@ from kme_jax.table.written import WrittenColumn, described
 _MANY_MOVED = 0.02  # share of all rows
 # By kind of column: what its cells look like.
 _LOOKS = {
-    "numeric": "Numbers look like 1234.5.",
+    "numeric": "Numbers look like 1234.5, unless the schema says that the decimal sign is a comma.",
     "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59.",
     "categorical": "Cells are spelled like the categories.",
     "ordinal": "Cells are spelled like the categories.",
@@ -158,7 +158,10 @@ def describe(
             line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
         else:
             if c.unreadable > _MANY_MOVED * num_rows:
-                line += f"   {c.unreadable / num_rows:.0%} cannot be read. {_LOOKS.get(c.kind, '')} Files are in UTF-8."
+                looks = _LOOKS.get(c.kind, "")
+                line += (
+                    f"   {c.unreadable / num_rows:.0%} cannot be read. {looks} Files are in UTF-8, or need --encoding."
+                )
             if c.moved > _MANY_MOVED * num_rows:
                 line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
         lines.append(line)

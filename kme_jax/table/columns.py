@@ -10,6 +10,7 @@ numbers floats. So every type is accepted, and text and typed cells are read ali
 
 * A cell is missing, a number, a time (an instant in whole seconds, in UTC unless it names a zone), text, or unreadable.
   None, NaN, NaT, blank text and the words that readers of .csv files take for missing cells are missing.
+* A cell that is one of the words for missing cells of its column is missing, see ``kme_jax.table.words``.
 * A bool is the number 1 or 0, and so are the words true and false. A complex number without an imaginary part is its
   real part. Lists, structs, durations and all other types are unreadable.
 * A numeric column reads numbers, and text that is a number. A decimal is rounded once, from its text.
@@ -45,6 +46,7 @@ from kme_jax._numerics.cells import (
     LAST_SECOND,
     parse_float,
     parse_number,
+    parse_number_with_comma,
     parse_numbers,
     parse_time,
 )
@@ -62,6 +64,7 @@ from kme_jax.table.arrow import (
     taken_from,
     text_cells,
 )
+from kme_jax.table.words import Words
 
 MAX_CATEGORIES = 4096
 
@@ -118,11 +121,13 @@ class Marks(NamedTuple):
       missing: the code for missing cells.
       unreadable: the code for cells that cannot be read.
       beyond: the code for values beyond a bound; None for the bound's own code.
+      words: whether the column's words for missing cells count as missing.
     """
 
     missing: int
     unreadable: int
     beyond: int | None = None
+    words: bool = True
 
 
 class Column(abc.ABC):
@@ -136,6 +141,9 @@ class Column(abc.ABC):
       default: the value of unreadable cells, and, if the column is not nullable, of missing cells. Without a default,
         unreadable cells count as missing in a nullable column. In other columns, unreadable and missing cells then get
         the middle of the bounds, or the first category.
+      missing: words for missing cells: what cells hold in place of a value, such as (-999, "?", "refused"). A cell that
+        is one of them counts as missing: by its text, or as the same number or time. A number between the bounds may be
+        such a word, such as 99 for an unknown age; no cell then has the age 99.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # of subclasses, which are dataclasses
@@ -144,6 +152,7 @@ class Column(abc.ABC):
     name: str
     nullable: bool
     default: Any
+    missing: tuple[str | float, ...] = ()
 
     def __post_init__(self):
         if not is_label(self.name):
@@ -151,10 +160,34 @@ class Column(abc.ABC):
         if not isinstance(self.nullable, bool):
             raise self._error(f"nullable must be true or false, got {said(self.nullable)}")
         self._validate()
+        self._validate_words()
         if self.default is not None:
             if isinstance(self.default, bool | list | tuple | dict):
                 raise self._error(f"default must be one of its values, got {said(self.default)}")
             self.code(self.default)
+            public = self.default if isinstance(self.default, int | float) else str(self.default)
+            if self._words is not None and self._words.have(public):
+                raise self._error(f"default {said(self.default)} is also a word for missing cells: take another one")
+
+    def _validate_words(self) -> None:
+        if isinstance(self.missing, str) or not isinstance(self.missing, Sequence):
+            raise self._error(f"missing must be a list of words and numbers, got {said(self.missing)}")
+        object.__setattr__(self, "missing", tuple(self.missing))
+        for word in self.missing:
+            if isinstance(word, bool) or not isinstance(word, str | int | float):
+                raise self._error(f"missing lists {said(word)}: a word must be text or a number")
+            if isinstance(word, str) and not is_label(word):
+                raise self._error(
+                    f"missing lists {said(word)}: a word must be {_LABEL}; empty cells are missing anyway"
+                )
+            if not isinstance(word, str) and not abs(word) < _MAX_NUMBER:
+                raise self._error(f"missing lists {said(word)}: a number must be finite")
+        if self._words is not None and (twice := self._words.twice()) is not None:
+            raise self._error(f"missing lists {said(twice)} twice, maybe in two spellings: list each word once")
+
+    @functools.cached_property
+    def _words(self) -> Words | None:
+        return Words(self.missing) if self.missing else None
 
     def _error(self, text: str) -> ValueError:
         return ValueError(f"column {shown((self.name,))}: {text}")
@@ -208,9 +241,14 @@ class Column(abc.ABC):
         """The code of a public value: of the default, or else of the middle of the bounds, or of the first category."""
         return self._fallback if self.default is None else self.code(self.default)
 
-    def encode(self, array: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
-        """The category code of each of n cells of any type, int64 [n]. Each code depends on its cell alone."""
-        return self._encode(array, Marks(self._missing, self._unreadable))
+    def encode(self, array: pa.Array | pa.ChunkedArray, *, words: bool = True) -> Int64[np.ndarray, "n"]:
+        """The category code of each of n cells of any type, int64 [n]. Each code depends on its cell alone.
+
+        Args:
+          array: the cells.
+          words: whether words for missing cells count as missing. False for released values, which have no such words.
+        """
+        return self._encode(array, Marks(self._missing, self._unreadable, words=words))
 
     def look(self, array: pa.Array | pa.ChunkedArray) -> Int64[np.ndarray, "n"]:
         """Codes as from ``encode``, except for special cells, int64 [n]. SENSITIVE, as all codes are.
@@ -256,14 +294,20 @@ class Column(abc.ABC):
         kind = array.type
         if pa.types.is_null(kind):
             return np.full(len(array), marks.missing)
-        if is_text(kind):
-            return self._encode_text(text_cells(array), marks)
-        if pa.types.is_time(kind):
-            return self._encode_text(text_cells(array.cast(pa.string())), marks)
+        words = self._words if marks.words else None
+        if is_text(kind) or pa.types.is_time(kind):
+            cells = text_cells(array if is_text(kind) else array.cast(pa.string()))
+            codes = self._encode_text(cells, marks)
+            return codes if words is None else np.where(words.among_texts(cells), marks.missing, codes)
         if is_number(kind):
-            return self._encode_numbers(floats_of(array), marks)
+            numbers = floats_of(array)
+            codes = self._encode_numbers(numbers, marks)
+            return codes if words is None else np.where(words.among_numbers(numbers), marks.missing, codes)
         if is_time(kind):
-            codes = self._encode_times(seconds_of(array), marks)
+            seconds = seconds_of(array)
+            codes = self._encode_times(seconds, marks)
+            if words is not None:
+                codes = np.where(words.among_times(seconds), marks.missing, codes)
         elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
             return self._encode(array, marks)
         else:
@@ -295,6 +339,14 @@ class Column(abc.ABC):
         missing = codes == self.num_values
         values = self._decode_values(np.where(missing, 0, codes))
         return pc.if_else(pa.array(missing), pa.scalar(None, self.type), values)
+
+    def released(self, array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Values as from ``decode``, in the type that released tables have. This column alone decides the type.
+
+        Args:
+          array: values of this column [m], of any type that ``check`` accepts.
+        """
+        return array.cast(self.type)
 
     @abc.abstractmethod
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
@@ -378,7 +430,7 @@ class Column(abc.ABC):
             raise self._error(f"{np.sum(~valid)} cells are no values of it, the first in row {np.argmin(valid) + 1}")
 
     def _is_valid(self, array: pa.Array | pa.ChunkedArray) -> Any:
-        return pc.equal(array, self.decode(self.encode(array)))
+        return pc.equal(array, self.decode(self.encode(array, words=False)))
 
     def to_json(self) -> dict[str, Any]:
         """Name, kind, and the fields that differ from their defaults, as plain JSON values."""
@@ -414,6 +466,9 @@ class Numeric(Column):
       knots: numbers between the bounds, increasing, at most 28. About as many cells lie between each knot and the next.
         So numbers are counted finely where knots are close. Knots and bounds have cells of their own. Other values with
         many rows are spread over their cells. Knots are public, as the bounds are.
+      decimal: "." or ",": what stands before the decimals of cells that are text. With a comma, 1234,5 and 1.234,5 are
+        numbers. A dot stands only between complete groups of three digits, so 1234.5 and 1.23 are none. A number with
+        an exponent may have either: 1,5e3 or 1.5e3. Numbers that are not text do not change.
 
     Examples:
       >>> from kme_jax import Numeric
@@ -436,10 +491,14 @@ class Numeric(Column):
     default: float | None = None
     scale: str = "linear"
     knots: tuple[float, ...] = ()
+    decimal: str = "."
+    missing: tuple[str | float, ...] = ()
 
     def _validate(self):
         if self.scale not in ("linear", "log"):
             raise self._error(f'scale must be "linear" or "log", got {said(self.scale)}')
+        if not isinstance(self.decimal, str) or self.decimal not in (".", ","):
+            raise self._error(f'decimal must be "." or ",", got {said(self.decimal)}')
         if not isinstance(self.integer, bool):
             raise self._error(f"integer must be true or false, got {said(self.integer)}")
         if self.unit is not None and not (self.unit == "" or is_label(self.unit)):
@@ -536,13 +595,18 @@ class Numeric(Column):
         return codes.astype(np.int64)
 
     def _encode_text(self, cells, marks):
-        numbers = parse_numbers(cells)
+        numbers = parse_numbers(cells) if self.decimal == "." else [parse_number_with_comma(cell) for cell in cells]
         codes = self._encode_numbers(np.array(numbers, np.float64), marks)
         codes[[number is None for number in numbers]] = marks.unreadable
         return codes
 
     def _encode_times(self, seconds, marks):
         return np.full(len(seconds), marks.unreadable)
+
+    @functools.cached_property
+    def _words(self):
+        parse = parse_number if self.decimal == "." else parse_number_with_comma
+        return Words(self.missing, parse) if self.missing else None
 
     def _decode_values(self, codes):
         # The last value is the upper bound, also where steps of a float do not reach it exactly.
@@ -640,6 +704,7 @@ class Categorical(Column):
     categories: tuple[str, ...]
     nullable: bool = False
     default: str | None = None
+    missing: tuple[str | float, ...] = ()
 
     def _validate(self):
         if isinstance(self.categories, str) or not isinstance(self.categories, Sequence):
@@ -666,6 +731,12 @@ class Categorical(Column):
         if len(set(self.categories)) < len(self.categories):
             twice = [name for i, name in enumerate(self.categories) if name in self.categories[:i]]
             raise self._error(f"categories appear more than once: {shown(twice)}; list each once")
+
+    def _validate_words(self):
+        super()._validate_words()
+        both = [] if self._words is None else [name for name in self.categories if self._words.may_have(name)]
+        if both:
+            raise self._error(f"missing has {shown(both)}, which is also a category: take it from one of both lists")
 
     @property
     def num_values(self) -> int:
@@ -756,16 +827,32 @@ class Categorical(Column):
         """Whether the categories are the words true and false, in small or capital letters, and have no order."""
         return not self.ordered and sorted(category.lower() for category in self.categories) == ["false", "true"]
 
+    @property
+    def _true(self) -> int:
+        """The code of true in a boolean column."""
+        return int(self.categories[1].lower() == "true")
+
+    def released(self, array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Values as text, or as bools if the categories are true and false."""
+        if not self.is_boolean or pa.types.is_boolean(array.type):
+            return array if self.is_boolean else super().released(array)
+        return pc.equal(array.cast(self.type), self.categories[self._true])
+
+    def check(self, array: pa.Array | pa.ChunkedArray) -> None:
+        if self.is_boolean and pa.types.is_boolean(array.type):
+            array = pc.if_else(array, self.categories[self._true], self.categories[1 - self._true])
+        super().check(array)
+
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
         """Values as a categorical with all categories, in their order.
 
         If the categories are true and false, values are bool, or the nullable boolean in a nullable column.
         """
-        codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
         if not self.is_boolean:
+            codes = pc.index_in(array.cast(self.type), pa.array(self.categories, self.type))
             codes = pc.fill_null(codes, -1).to_numpy()
             return pandas_module().Categorical.from_codes(codes, list(self.categories), ordered=self.ordered)
-        values = pc.equal(codes, int(self.categories[1].lower() == "true"))
+        values = self.released(array)
         if not self.nullable:
             return np.asarray(values, bool)
         return pandas_module().BooleanDtype().__from_arrow__(values)
@@ -828,6 +915,7 @@ class Datetime(Column):
     nullable: bool = False
     default: str | None = None
     parts: bool = False
+    missing: tuple[str | float, ...] = ()
 
     def _validate(self):
         if not isinstance(self.resolution, str) or self.resolution not in SECONDS:
@@ -844,6 +932,10 @@ class Datetime(Column):
     def _units(self, text: str) -> int | None:
         seconds = parse_time(text.encode(errors="replace"))
         return None if seconds is None else seconds // SECONDS[self.resolution]
+
+    @functools.cached_property
+    def _words(self):
+        return Words(self.missing, digits_are_days=True) if self.missing else None
 
     @property
     def first_unit(self) -> int:

@@ -12,8 +12,10 @@ from jaxtyping import Float, Int64
 
 from kme_jax._numerics.cells import (
     parse_float,
+    parse_number_with_comma,
     parse_time,
 )
+from kme_jax._numerics.text import said
 from kme_jax.storage.files import FileError
 from kme_jax.table.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
 from kme_jax.table.columns import DROP, MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
@@ -22,16 +24,23 @@ from kme_jax.table.schema import SCHEMA_VERSION
 
 _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
-    "integer, step, unit, scale: log for skewed numbers, knots), categorical (categories), ordinal (categories, in "
-    "order), datetime (lower, upper, resolution: day, hour, minute or second); all with nullable, and optionally "
-    "default, the value for cells that cannot be read; drop (free text and identifiers, which are not looked at); with "
-    "schema_version 3 also id (new ids, optionally with a prefix) and constant (value), whatever the rows say, "
-    "and weight (upper), by which rows are counted. "
-    "Fields that a kind does not have may stay null."
+    "integer, step, unit, scale: log for skewed numbers, knots, and decimal: a comma if text such as 1,5 is a number), "
+    "categorical (categories), ordinal (categories, in order), datetime (lower, upper, resolution: day, hour, minute "
+    "or second); all with nullable, and optionally default, the value for cells that cannot be read, and missing, a "
+    "list of words and numbers that stand for missing cells; drop (free text and identifiers, which are not looked "
+    "at); with schema_version 3 also id (new ids, optionally with a prefix) and constant (value), whatever the rows "
+    "say, and weight (upper), by which rows are counted. Fields that a kind does not have may stay null."
 )
 
 
-def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
+def draft_schema(
+    path: str | os.PathLike,
+    public: bool = False,
+    *,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    separator: str | None = None,
+) -> tuple[dict[str, Any], dict[str, str]]:
     """A draft of a schema for a file, with null where a person has to fill something in.
 
     Only names and types are read from a file that is not public; a .csv file has no types. Bounds and categories are
@@ -40,6 +49,9 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
     Args:
       path: of the .csv or .parquet file.
       public: whether all rows of the file are public.
+      decimal: "." or ",": what stands before the decimals of numbers in text, see ``Numeric``. Columns that the draft
+        knows to be numeric say so, if it is a comma.
+      encoding, separator: of a .csv file, see ``open_table``.
 
     Returns:
       The JSON document for ``write_json``, and {name: reason} of columns that cannot be released. They are dropped in
@@ -48,8 +60,11 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
     Raises:
       FileError: as for ``open_reader``, names of columns are numbers, cells are not separated by commas, or a public
         file has no rows.
+      ValueError: the decimal sign, the encoding or the separator is not valid.
     """
-    reader = open_reader(path)
+    if decimal not in (None, ".", ","):
+        raise ValueError(f'decimal must be "." or ",", got {said(decimal)}')
+    reader = open_reader(path, encoding=encoding, separator=separator)
     if any(parse_float(name.encode()) is not None for name in reader.fields.names):
         # Otherwise a row of private numbers would become the published names of columns.
         raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")
@@ -60,12 +75,13 @@ def draft_schema(path: str | os.PathLike, public: bool = False) -> tuple[dict[st
     for field in reader.fields:
         column = _draft(field.type)
         if table is not None and isinstance(column, dict):
-            column = _draft_public(table.column(field.name), column)
+            column = _draft_public(table.column(field.name), column, decimal == ",")
         if isinstance(column, str):
             left_out[field.name] = column
             columns.append({"name": field.name, "kind": DROP})
         else:
-            columns.append({"name": field.name} | column)
+            comma = {"decimal": ","} if decimal == "," and column["kind"] == "numeric" else {}
+            columns.append({"name": field.name} | column | comma)
     draft = {"schema_version": SCHEMA_VERSION, "filled_from_data": public, "columns": columns}
     return draft if public else {"comment": _COMMENT} | draft, left_out
 
@@ -88,7 +104,7 @@ def _draft(kind: pa.DataType) -> dict[str, Any] | str:
     return f"its type, {kind}, is not one that can be released"
 
 
-def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, Any] | str:
+def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any], with_comma: bool) -> dict[str, Any] | str:
     """The draft of a column from its public values, or the reason why it cannot be released."""
     values = column.unique()
     if pa.types.is_dictionary(values.type):
@@ -107,7 +123,7 @@ def _draft_public(column: pa.ChunkedArray, draft: dict[str, Any]) -> dict[str, A
     if not cells:
         return "it has no values"
     times = [parse_time(cell) for cell in cells]
-    numbers = [parse_float(cell) for cell in cells]
+    numbers = [(parse_number_with_comma if with_comma else parse_float)(cell) for cell in cells]
     if pa.types.is_binary(values.type) and None not in numbers:  # of a .csv file; digits of another are meant as text
         return _draft_numbers(np.array(numbers + [math.nan] * nullable))
     if None not in times:

@@ -25,7 +25,13 @@ _Codes = Int[np.ndarray, "n"]
 _Numbers = Float64[np.ndarray, "n"]
 
 
-def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str | os.PathLike | Any) -> dict[str, Any]:
+def evaluate_table(
+    release: TableRelease,
+    source: TableSource | pa.Table | str | os.PathLike | Any,
+    *,
+    encoding: str | None = None,
+    separator: str | None = None,
+) -> dict[str, Any]:
     """Errors of the marginals and of the numbers of a release: means, deviations, quantiles, slopes. NOT PRIVATE.
 
     Args:
@@ -33,6 +39,7 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
       source: the private table, as ``release_table`` takes it: a path, a pyarrow table, a pandas DataFrame, or what
         ``open_table`` returns. All of its codes are held in memory. If the release is for persons, their rows are cut
         as they were for the release. If rows have weights, statistics are weighted.
+      encoding, separator: of a .csv file, see ``open_table``.
 
     Returns:
       A dictionary of plain JSON values. Rows with a missing value do not count for numbers. Each statistic of both
@@ -53,17 +60,20 @@ def evaluate_table(release: TableRelease, source: TableSource | pa.Table | str |
         "slopes", of the regression of the second number on the first, and of the first on the second.
 
     Raises:
-      ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema; or no
-        row has a weight.
+      ValueError: the table does not fit the release's schema (``FileError``), or was opened with another schema; or the
+        encoding or the separator is not valid, or given for a table that is open; or no row has a weight.
     """
     schema = release.schema
     if not isinstance(source, TableSource):
         person, max_rows = release.statement.get("person"), release.statement.get("max_rows")
-        source = open_table(source, schema, person=person, max_rows=1 if max_rows is None else max_rows)
+        max_rows = 1 if max_rows is None else max_rows
+        source = open_table(source, schema, person=person, max_rows=max_rows, encoding=encoding, separator=separator)
+    elif encoding is not None or separator is not None:
+        raise ValueError("encoding and separator: the table is open; give them to open_table")
     if source.schema != schema:
         raise ValueError("the table was opened with another schema: give the release's schema to open_table")
     source.check_size()
-    ours, theirs = population_codes(source), schema.encode(release.table)
+    ours, theirs = population_codes(source), schema.encode(release.table, words=False)
     distances = total_variation(schema, ours, theirs)
     drawn = np.random.default_rng(0).integers(0, len(ours), source.num_rows)
     yardstick = total_variation(schema, ours, ours[drawn])

@@ -29,6 +29,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "value": _VALUE,
     "resolution": {"enum": list(SECONDS)},
     "scale": {"enum": ["linear", "log"]},
+    "decimal": {"enum": [".", ","]},
+    "missing": {"type": "array", "items": {"type": ["string", "number"]}, "uniqueItems": True},
     "step": {"type": "number", "exclusiveMinimum": 0},
     "largest_gap": {"type": "number", "exclusiveMinimum": 0},
     "values": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import sys
@@ -28,37 +29,49 @@ from kme_jax.table.formats import FORMATS, suffix_of, written
 from kme_jax.table.formats.base import Reader
 from kme_jax.table.formats.folder import FolderReader
 from kme_jax.table.formats.memory import FrameReader, MemoryReader
+from kme_jax.table.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
 from kme_jax.table.written import Identifier
 
 
-def open_reader(data: str | os.PathLike | pa.Table | Any) -> Reader:
+def open_reader(
+    data: str | os.PathLike | pa.Table | Any, *, encoding: str | None = None, separator: str | None = None
+) -> Reader:
     """A reader of the data, see ``open_table``. It has read names and types of columns, of a .csv file names only.
 
     Raises:
-      FileError: there is no such file, its content does not fit its suffix, or columns have no names or equal names.
+      ValueError: the encoding or the separator is not valid, see ``TextOptions``. Nothing was read.
+      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its
+        content does not fit its suffix, or columns have no names or equal names.
     """
+    text, pandas = TextOptions(encoding, separator), sys.modules.get("pandas")
+    is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
+    if text.given and (is_frame or isinstance(data, pa.Table)):
+        raise FileError(f"the table: {text.given} is for .csv files; leave it out for a table in memory")
     if isinstance(data, pa.Table):
         return MemoryReader(data)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if is_frame:
         return FrameReader(data, pandas)
     path = pathlib.Path(data)
-    return FolderReader(path, _of_file) if path.is_dir() else _of_file(path)
+    read = functools.partial(_of_file, text=text)
+    return FolderReader(path, read) if path.is_dir() else read(path)
 
 
-def _of_file(path: pathlib.Path) -> Reader:
+def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
     suffix = suffix_of(path.name)
     if suffix not in FORMATS:
         *others, last = FORMATS
         raise FileError(f"{path}: expected a {', '.join(others)} or {last} file")
+    read_text = FORMATS[suffix].read_text
+    if text.given and read_text is None:
+        raise FileError(f"{path}: {text.given} is for .csv files; leave it out for a {suffix} file")
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     if not path.stat().st_size:
         raise FileError(f"{path}: is empty")
     try:
-        return FORMATS[suffix].read(path)
+        return FORMATS[suffix].read(path) if read_text is None else read_text(path, text)
     except FileError:
         raise
     except OSError as error:
@@ -172,7 +185,13 @@ def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np
 
 
 def open_table(
-    data: str | os.PathLike | pa.Table | Any, schema: Schema, *, person: str | None = None, max_rows: int = 1
+    data: str | os.PathLike | pa.Table | Any,
+    schema: Schema,
+    *,
+    person: str | None = None,
+    max_rows: int = 1,
+    encoding: str | None = None,
+    separator: str | None = None,
 ) -> TableSource:
     """A private table with the columns of a schema, in any order.
 
@@ -182,18 +201,23 @@ def open_table(
 
     Args:
       data: the path of a .csv, .csv.gz, .parquet, .arrow or .feather file, or of a folder of such files with the same
-        columns; a pyarrow table; or a pandas DataFrame. Cells of a .csv file are separated by commas, semicolons, tabs
-        or bars: by what is most frequent in its header line.
+        columns; a pyarrow table; or a pandas DataFrame.
       schema: of its columns.
       person: the name of the column with the ids of persons, for a guarantee under add_remove_person. In the schema it
         is dropped, or an ``Identifier``: released rows then have new ids, one for each row. If None, every row is used.
       max_rows: the largest number of rows of a person that are used, see ``kme_jax.table.persons``.
+      encoding: of a .csv file: one of Python's text encodings, such as "latin-1", "cp1252" or "utf-16". None for UTF-8.
+        A cell with bytes that cannot be decoded is unreadable.
+      separator: the character between cells of a .csv file. None for commas, semicolons, tabs or bars: for what is most
+        frequent in the header line.
 
     Raises:
-      FileError: there is no such file, or its content does not fit its suffix; columns are missing or extra; a row of a
+      FileError: there is no such file, or its content does not fit its suffix; an encoding or a separator is given, and
+        it is no .csv file; columns are missing or extra; a row of a
         .csv file has another number of cells than its header line; the table is not from a .csv file, and the schema
         has two categories that are the same number or time; there are no ids, or they are in a column that is released.
-      ValueError: it is no schema, or ``max_rows`` is out of range.
+      ValueError: it is no schema, ``max_rows`` is out of range, or the encoding or the separator is not valid: Python
+        has no such encoding, it is not one of text, or one cell could change how others are read in it.
 
     Examples:
       >>> import pyarrow as pa
@@ -209,7 +233,7 @@ def open_table(
         raise ValueError("person: name the column with the ids of persons, whose rows are cut to max_rows")
     if person is not None and not isinstance(person, str):
         raise ValueError(f"person: expected the name of a column, got a {type(person).__name__}")
-    return TableSource(open_reader(data), schema, person, max_rows)
+    return TableSource(open_reader(data, encoding=encoding, separator=separator), schema, person, max_rows)
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

@@ -419,7 +419,7 @@ class TableRelease:
           ValueError: a condition cannot be read.
         """
         terms = _terms_of(self.schema, [where] if isinstance(where, str) else where)
-        met = met_by(self.schema, terms, self.schema.encode(self.table))
+        met = met_by(self.schema, terms, self.schema.encode(self.table, words=False))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
         units, used = self.schema.units_of_row, rows_used(self.statement)
         rows = float(met.mean()) * self.statement["num_rows"]
@@ -459,7 +459,7 @@ class TableRelease:
         measured = dict(zip(self.schema.measured.names, self.measurement.measured_cells, strict=True))
         extended, table = self.schema.extended, self.table
         if extended is not self.schema:
-            table = extended.decode(self.schema.extended_codes(self.schema.encode(table)))
+            table = extended.decode(self.schema.extended_codes(self.schema.encode(table, words=False)))
         cells = [measured.get(name) for name in extended.names]
         return report(table, extended, self.statement, self.target, cells, len(self.schema.columns))
 
@@ -487,6 +487,7 @@ class TableRelease:
                 require(file.metadata.num_rows == num_rows, "it has another number of rows")
                 table = file.read()
             measurement.schema.check(table)
+            table = measurement.schema.with_released_types(table)
             require(table.equals(measurement.with_weights(table)), "its weights do not follow from the number of rows")
         return cls(measurement, rows, table, seed)
 

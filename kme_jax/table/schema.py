@@ -270,11 +270,15 @@ class Schema:
                     "which only a .csv file tells apart: rename or merge the categories, or give a .csv file"
                 )
 
-    def encode(self, batch: pa.RecordBatch | pa.Table) -> Int64[np.ndarray, "n d"]:
+    def encode(self, batch: pa.RecordBatch | pa.Table, *, words: bool = True) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [n, C], column after column in memory.
 
         The code of a cell depends on this cell and on the schema alone. Cells of other columns, dropped and written
         ones among them, are not looked at.
+
+        Args:
+          batch: the rows.
+          words: whether words for missing cells count as missing. False for released rows, which have no such words.
 
         Raises:
           ValueError: as for ``check_fields``.
@@ -282,13 +286,14 @@ class Schema:
         self.check_fields(batch.schema, weighted=False)
         codes = np.empty((batch.num_rows, len(self.columns)), np.int64, order="F")
         for place, column in enumerate(self.columns):
-            codes[:, place] = column.encode(batch.column(column.name))
+            codes[:, place] = column.encode(batch.column(column.name), words=words)
         return codes
 
     def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
         """The rows of category codes [m, C], as a table with all columns of a release.
 
-        Columns that are written have new values for these m rows: ids count from 1.
+        Categories are text, but true and false are bools. Columns that are written have new values for these m rows: ids
+        count from 1.
 
         Raises:
           ValueError: the shape is wrong, or a number is not a code of its column.
@@ -296,9 +301,16 @@ class Schema:
         codes = np.asarray(codes)
         if codes.ndim != 2 or codes.shape[1] != len(self.columns):
             raise ValueError(f"expected codes of shape [rows, {len(self.columns)}], got {list(codes.shape)}")
-        arrays = {column.name: column.decode(codes[:, place]) for place, column in enumerate(self.columns)}
+        arrays = {column.name: column.released(column.decode(codes[:, j])) for j, column in enumerate(self.columns)}
         arrays |= {column.name: column.values(len(codes)) for column in self.written_columns}
         return pa.table({name: arrays[name] for name in self.released_names})
+
+    def with_released_types(self, table: pa.Table) -> pa.Table:
+        """A table that ``check`` accepts, with the types of ``decode``. Earlier versions released bools as text."""
+        for column in self.columns:
+            place = table.column_names.index(column.name)
+            table = table.set_column(place, column.name, column.released(table.column(place)))
+        return table
 
     def to_pandas(self, table: pa.Table) -> Any:
         """Synthetic rows as a DataFrame. The schema alone decides the types of its columns.

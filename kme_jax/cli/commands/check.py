@@ -21,6 +21,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("file", help="The private table: a file, or a folder of files.")
     parser.add_argument("--schema", required=True, metavar="FILE", help="The schema. See kme-jax schema --help.")
+    sizes.add_text_flags(parser)
     sizes.add_person_flags(parser)
 
 
@@ -37,7 +38,14 @@ def run(args: argparse.Namespace) -> None:
 
     sizes.check_persons(args)
     schema = Schema.read(args.schema)
-    source = open_table(args.file, schema, person=args.person, max_rows=args.max_rows or 1)
+    source = open_table(
+        args.file,
+        schema,
+        person=args.person,
+        max_rows=args.max_rows or 1,
+        encoding=args.encoding,
+        separator=args.separator,
+    )
     checks, broken = check_table(source), check_constraints(source)
     print_lines(describe(checks, source.num_rows, broken, schema.unread_columns))
     if args.person is not None:

@@ -25,6 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="A release.")
     parser.add_argument("--against", required=True, metavar="FILE", help="The private file.")
     sizes.add_file_flags(parser)
+    sizes.add_text_flags(parser, "For a table,")
     parser.add_argument("--output", metavar="FILE", help="Also write the errors to a new .json file. NOT PRIVATE.")
     parser.add_argument(
         "--no_distance",
@@ -66,7 +67,7 @@ def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, A
     from kme_jax.privacy.statement import rows_used
     from kme_jax.table.evaluate import describe_table, evaluate_table
 
-    errors = evaluate_table(release, args.against)
+    errors = evaluate_table(release, args.against, encoding=args.encoding, separator=args.separator)
     used = rows_used(release.statement)
     note = f"against the private rows that were used: {used}\n" if used else ""
     return errors, note + describe_table(errors)
@@ -74,6 +75,9 @@ def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, A
 
 def _evaluate_points(args: argparse.Namespace, release: kme_jax.Release) -> tuple[dict[str, Any], str]:
     """The errors, and the same as text."""
+    for name in ("encoding", "separator"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} is for releases of tables")
     from kme_jax.points.evaluate import describe, evaluate
     from kme_jax.points.files import read_rows
 

@@ -55,7 +55,7 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run")
+_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run", "encoding", "separator")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +84,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "noisy count replaces it. Other tools often mean add_remove by differential privacy. Its noise is smaller.",
     )
     sizes.add_person_flags(parser)
+    sizes.add_text_flags(parser, "With --schema,")
     parser.add_argument(
         "--columns",
         type=parsing.names,
@@ -267,7 +268,14 @@ def _release_table(args: argparse.Namespace) -> None:
     check_columns(schema, args.target)
     check_relation(schema, budget.relation)
     places = _Places.check(args, _ROOM_OF_A_TABLE)
-    source = open_table(args.file, schema, person=args.person, max_rows=budget.max_rows)
+    source = open_table(
+        args.file,
+        schema,
+        person=args.person,
+        max_rows=budget.max_rows,
+        encoding=args.encoding,
+        separator=args.separator,
+    )
     size = {"num_rows": args.num_rows}
     if budget.relation == sizes.RELATIONS[0]:
         source.check_size()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from kme_jax.cli import sizes
 from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_line, report_of
 
@@ -24,6 +25,7 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
 A column of the first four kinds may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
   {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
+  {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "decimal": ",", "missing": [-999, "refused"]}
   {"name": "fortune", "kind": "numeric", "lower": 0, "upper": 1000000000, "scale": "log"}
   {"name": "insured", "kind": "categorical", "categories": [false, true]}
   {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}
@@ -35,6 +37,8 @@ A column of the first four kinds may be nullable: cells may be missing. Columns 
 A schema with the kind id, constant or weight has "schema_version": 3.
 What every row meets can be added, with "schema_version": 2 or 3 (the guide to tables has all kinds of constraints):
   "constraints": [{"kind": "order", "smaller": "begin", "larger": "end"}]
+Cells such as -999 or "refused" that stand for missing ones are listed as "missing", in a column of any kind. With
+"decimal": ",", text such as 1.234,5 is a number.
 Categories are text in quotes, also where they are made of digits: a postal code keeps its leading zeros. Only false and
 true may stand without quotes.
 
@@ -48,6 +52,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--public", action="store_true", help="Fill the schema in from the rows. The file must NOT be private."
     )
+    parser.add_argument(
+        "--decimal",
+        choices=(".", ","),
+        help="The decimal sign of numbers that are text. With a comma, numeric columns of the draft say so.",
+    )
+    sizes.add_text_flags(parser)
     parser.add_argument(
         "--json_schema",
         action="store_true",
@@ -66,7 +76,8 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.storage.files import check_new_file, new_file
 
     output = check_new_file(args.output, (".json",))
-    if args.json_schema == (args.file is not None) or (args.json_schema and args.public):
+    of_file = [args.public, *(value is not None for value in (args.decimal, args.encoding, args.separator))]
+    if args.json_schema == (args.file is not None) or (args.json_schema and any(of_file)):
         raise InputError("give either a file, for a draft of its schema, or --json_schema alone")
     if args.json_schema:
         from kme_jax.table.json_schema import json_schema
@@ -78,10 +89,14 @@ def run(args: argparse.Namespace) -> None:
     from kme_jax.table.draft import draft_schema
     from kme_jax.table.schema import write_json
 
-    draft, left_out = draft_schema(args.file, public=args.public)
+    draft, left_out = draft_schema(
+        args.file, public=args.public, decimal=args.decimal, encoding=args.encoding, separator=args.separator
+    )
     write_json(output, draft)
     remark = "filled in from the rows, which is for public files only" if args.public else "fill in what is null"
     with report_of(f"{output} is complete"):
         for name, reason in left_out.items():
             print_line(f"dropped: {name}: {reason}")
+        if args.decimal == "," and any(column["kind"] is None for column in draft["columns"]):
+            print_line('columns whose kind is null do not say "decimal": ",": add it to those that you make numeric')
         print_line(f"wrote {output}: {len(draft['columns'])} columns, with the names in the file's header; {remark}")

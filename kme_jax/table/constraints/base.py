@@ -252,4 +252,4 @@ def nearest_codes(column: Numeric | Datetime, numbers: Float64[np.ndarray, "n"])
     if isinstance(column, Datetime):
         nearest = np.clip(np.nan_to_num(np.rint(numbers)) - column.first_unit, 0, column.num_values - 1)
         return np.where(np.isnan(numbers), column.num_values, nearest).astype(np.int64)
-    return column.encode(pa.array(numbers))
+    return column.encode(pa.array(numbers), words=False)

@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
+from kme_jax.table.formats.text import TextOptions
 
 BATCH_ROWS = 2**16
 
@@ -77,8 +78,10 @@ class Format:
       suffix: of its files, in small letters, with the dot.
       read: opens a file that exists and is not empty.
       write: writes a table to a file that is open for writing bytes; None for a format that is only read.
+      read_text: opens such a file whose text is written in a certain way; None for a format that says it itself.
     """
 
     suffix: str
     read: Callable[[pathlib.Path], Reader]
     write: Callable[[pa.Table, IO[bytes]], None] | None
+    read_text: Callable[[pathlib.Path, TextOptions], Reader] | None = None

@@ -23,6 +23,7 @@ import pyarrow.csv
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import Format, Reader
+from kme_jax.table.formats.text import TextOptions
 
 _GZIP = b"\x1f\x8b"
 _NOT_CSV = {_GZIP: "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
@@ -48,17 +49,23 @@ class CsvLimits:
     row_bytes: int = 2**26
 
 
+_AS_USUAL = TextOptions()
+
+
 class CsvReader(Reader):
     """Reader of .csv files. Every cell is bytes.
 
     Commas, line breaks and quotes are structure. In place of commas there may be semicolons, tabs or bars: the header
-    line says what separates cells. An empty line is skipped if rows have several cells. If rows have one cell, an empty
-    line is a row with a missing cell.
+    line says what separates cells, unless the caller does. Cells are in UTF-8, whatever the encoding of the file is.
+
+    An empty line is skipped if rows have several cells. If rows have one cell, an empty line is a row with a missing
+    cell.
     """
 
     is_text = True
 
-    def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits()):
+    def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits(), text: TextOptions = _AS_USUAL):
+        self._options = text
         self._path, self._is_compressed = path, path.suffix.lower() == _COMPRESSED
         with open(path, "rb") as file:
             start = file.read(4)
@@ -69,7 +76,11 @@ class CsvReader(Reader):
             if start.startswith(magic) and magic != _GZIP:
                 raise FileError(f"{path}: is a {name} file, not a .csv file: unpack or rename it")
         with self._text("utf-8-sig", "surrogateescape") as file:
-            self._separator = _separator(file.readline())
+            self._separator = text.separator or _separator(file.readline())
+        self._word = _WORDS.get(self._separator, repr(self._separator))
+        if not text.keeps(self._separator):
+            what = f"{self._word} cannot separate cells of a file in {text.name}, where they are a part of letters"
+            raise FileError(f"{path}: {what}: convert it to UTF-8")
         with self._text("utf-8-sig", "surrogateescape") as file:
             lines = csv.reader(file, strict=True, delimiter=self._separator)
             try:
@@ -80,20 +91,28 @@ class CsvReader(Reader):
         if not names:
             raise FileError(f"{path}: its first line is empty; it must have the names of the columns")
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
-            raise FileError(f"{path}: its first line is not text in UTF-8; it must have the names of the columns")
+            raise FileError(
+                f"{path}: its first line is not text in {text.name}: give the encoding of the file; it must have the "
+                "names of the columns"
+            )
         super().__init__(str(path), names, [pa.binary()] * len(names))
         self._limits, self._block_bytes = limits, limits.block_bytes[0]
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        """The bytes of the file, uncompressed.
+        """The bytes of the file, uncompressed and in UTF-8.
 
         Raises:
-          FileError: the compressed file is damaged, or cut off.
+          FileError: the compressed file is damaged, or cut off, or the file does not begin as its encoding does.
         """
         try:
             with gzip.open(self._path) if self._is_compressed else open(self._path, "rb") as file:
-                yield cast(IO[bytes], file)
+                yield self._options.in_utf_8(cast(IO[bytes], file))
+        except UnicodeError:
+            name = self._options.name
+            raise FileError(
+                f"{self._path}: has no mark of {name} at its beginning; give {name}-le or {name}-be"
+            ) from None
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise FileError(f"{self._path}: is damaged, or cut off: it cannot be unpacked") from None
 
@@ -149,7 +168,7 @@ class CsvReader(Reader):
             with (
                 self._open() as file,
                 pyarrow.csv.open_csv(
-                    file if self._is_compressed else self._path,
+                    self._path if self._options.is_utf_8 and not self._is_compressed else file,
                     # With several threads, errors would not have the row's number.
                     pyarrow.csv.ReadOptions(
                         use_threads=False,
@@ -179,7 +198,7 @@ class CsvReader(Reader):
             raise _LongRow(f"{self.label}: it has changed while it was read")
         raise FileError(
             f"{self.label}: row {numbers[1]} (the header line is row 1) has {numbers[3]} cells, expected {numbers[2]}: "
-            f"cells are separated by {_WORDS[self._separator]}, and those with {_WORDS[self._separator]} in quotes"
+            f"cells are separated by {self._word}, and those with {self._word} in quotes"
         )
 
 
@@ -193,5 +212,9 @@ class _LongRow(FileError):
     """A row that is longer than a block."""
 
 
-FORMAT = Format(".csv", CsvReader, pyarrow.csv.write_csv)
-COMPRESSED = Format(".csv.gz", CsvReader, None)
+def _read_text(path: pathlib.Path, text: TextOptions) -> CsvReader:
+    return CsvReader(path, text=text)
+
+
+FORMAT = Format(".csv", CsvReader, pyarrow.csv.write_csv, _read_text)
+COMPRESSED = Format(".csv.gz", CsvReader, None, _read_text)

@@ -101,7 +101,7 @@ class ReportData:
         """The data of a table. At most 40 000 rows are used, evenly spaced in the table."""
         num_rows = table.num_rows
         num_used = min(num_rows, _MAX_ROWS)
-        codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)))
+        codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)), words=False)
         return cls(
             schema, statement, codes, num_rows, None if target is None else schema.index(target), cells, num_columns
         )
