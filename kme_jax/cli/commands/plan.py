@@ -14,6 +14,7 @@ from kme_jax.cli.printing import print_json, print_line, progress_bar
 
 if TYPE_CHECKING:
     from kme_jax.table.expected import ExpectedTable
+    from kme_jax.table.rehearsal import Rehearsal
 
 SUMMARY = "Show the accuracy to expect. It reads no rows."
 DESCRIPTION = """Show how large the noise will be, for one ε or several, and how large the errors will be.
@@ -23,6 +24,9 @@ The command reads no rows.
 A table with --schema: for each column, the noise of a count, the smallest share of the rows that stands out, and the
 error of a mean; and the noise and the distance of pairs of columns. At once.
 
+With --rehearse, the command also releases N made-up rows, drawn from the schema alone, and saves nothing. It shows how
+long that takes, how much memory it takes, and how large the errors are. It takes as long as a release for each ε.
+
 A few columns of numbers with --dim: the errors of a mean and of a probability. They are computed on invented tables,
 which takes as long as a few releases. With --no_errors it shows the noise alone, at once."""
 
@@ -30,7 +34,7 @@ _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
 _NUM_PAIRS = 5  # of the worst pairs, which are shown
 _FLAGS_OF_TABLES, _FLAGS_OF_POINTS = (
-    ("target", "relation", "max_rows", "pairs"),
+    ("target", "relation", "max_rows", "pairs", "rehearse"),
     ("public_points", "kernel", "length", "num_features"),
 )
 _JSON_FIELDS = ("num_features", "noise_norm", "mean_error", "probability_error")
@@ -63,6 +67,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help=f"For a table: show all pairs of columns, not only the worst {_NUM_PAIRS}.",
+    )
+    parser.add_argument(
+        "--rehearse",
+        action="store_const",
+        const=True,
+        help="For a table: release made-up rows with simulated noise, save nothing, and show the "
+        "seconds, the memory and the errors.",
     )
     model.add_flags(parser)
     parser.add_argument("--no_errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
@@ -144,8 +155,20 @@ def _plan_table(args: argparse.Namespace) -> None:
     budgets = [sizes.budget(epsilon, args.delta, args.relation, args.max_rows) for epsilon in args.epsilon]
     schema = Schema.read(args.schema)
     tables = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
+    rehearsals = []
+    for budget in budgets if args.rehearse else ():
+        from kme_jax.table.rehearsal import rehearse
+
+        with progress_bar(f"rehearsal, ε = {budget.epsilon:g}") as progress:
+            rehearsals.append(
+                rehearse(schema, args.num_rows, budget, target=args.target, seed=args.seed, progress=progress)
+            )
     if args.json:
-        print_json([dataclasses.asdict(expected) for expected in tables])
+        documents = [dataclasses.asdict(expected) for expected in tables]
+        for document, rehearsal in zip(documents, rehearsals, strict=False):
+            document["rehearsal"] = dataclasses.asdict(rehearsal)
+            del document["rehearsal"]["expected"]
+        print_json(documents)
         return
     for expected in tables:
         print_line(f"{args.num_rows} rows, ε = {expected.budget.epsilon:g}, δ = {args.delta:g}")
@@ -164,6 +187,33 @@ def _plan_table(args: argparse.Namespace) -> None:
         print_line(
             "a pair: the noise of its own counts alone; what bins hide and the noise of single columns add to it"
         )
+    for rehearsal in rehearsals:
+        _print_rehearsal(rehearsal)
+    if rehearsals:
+        from kme_jax.table.rehearsal import CANNOT_KNOW
+
+        print_line(CANNOT_KNOW)
+
+
+def _print_rehearsal(rehearsal: Rehearsal) -> None:
+    """What a release of made-up rows took, and its errors beside what the plan says."""
+    print_line(
+        f"rehearsal, {rehearsal.expected.num_rows} made-up rows, ε = {rehearsal.expected.budget.epsilon:g}: "
+        f"{rehearsal.seconds_to_measure:.3g} s to measure, {rehearsal.seconds_to_synthesise:.3g} s to synthesise, "
+        f"{rehearsal.peak_memory:.2g} GiB of memory at most, {rehearsal.rows_memory:.2g} of them for the rows"
+    )
+    print_line(f"{'mean distance of':<30} {'error':>8} {'plan ≤':>8} {'yardstick':>10} {'above the plan':>15}")
+    for word, size in (("columns", 1), ("pairs", 2)):
+        errors = [one for one in rehearsal.errors if len(one.names) == size]
+        if errors:
+            means = [
+                statistics.fmean(numbers)
+                for numbers in zip(*((e.total_variation, e.bound, e.yardstick) for e in errors), strict=True)
+            ]
+            beyond = f"{sum(one.total_variation > one.bound for one in errors)} of {len(errors)}"
+            label = f"{len(errors)} {word}"
+            print_line(f"{label:<30} {means[0]:8.2g} {means[1]:8.2g} {means[2]:10.2g} {beyond:>15}")
+    print_line("yardstick: of as many rows, drawn from the made-up ones with replacement: this much is not noise")
 
 
 def _print_pairs(expected: ExpectedTable, number: int) -> None:
