@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import kme_jax
 from kme_jax._numerics.compile_cache import use_compile_cache
 from kme_jax._numerics.precision import MAX_SEED, Progress, hide_absent_devices
 from kme_jax._numerics.progress import reporter, shows_progress
@@ -196,7 +195,7 @@ def _name_of_persons(schema: Schema) -> str:
 
 def in_child(order: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
     """The result of :func:`run_child` in a new process. However this ends, the process ends, too."""
-    root = str(pathlib.Path(kme_jax.__file__).resolve().parents[1])
+    root = str(pathlib.Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | {"PYTHONPATH": path}
     result: dict[str, Any] | None = None
