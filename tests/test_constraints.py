@@ -23,6 +23,7 @@ from kme_jax.cli import main
 from kme_jax.table import open_table
 from kme_jax.table.check import check_constraints
 from kme_jax.table.constraints import KINDS, Forbidden, Implies, Lookup, OneOf, Order, Sum, constraint_of
+from kme_jax.table.evaluate import describe_table, evaluate_table
 from kme_jax.table.expected import expected_errors
 
 COLUMNS = {
@@ -344,6 +345,28 @@ class TestRelease:
         ):
             with pytest.raises(ValueError, match="query"):
                 estimate(released, question)
+
+    def test_errors_of_the_measured_columns(self, released):
+        rows = _people()
+        errors = evaluate_table(released, rows)
+        derived = {column["name"]: column for column in errors["columns"] if column.get("derived")}
+        assert list(derived) == ["begin week", "begin weekday", "begin time", "end - begin"]
+        assert [column["name"] for column in errors["columns"]][: len(PEOPLE.names)] == list(PEOPLE.names)
+        weekdays = [
+            np.bincount([begin.weekday() for begin in table["begin"].to_pylist()], minlength=7) / 4000
+            for table in (rows, released.table)
+        ]
+        expected = np.abs(weekdays[0] - weekdays[1]).sum() / 2
+        assert derived["begin weekday"]["total_variation"] == pytest.approx(expected)
+        assert 0 < derived["begin weekday"]["yardstick"] < 0.1
+        times = zip(rows["begin"].to_pylist(), rows["end"].to_pylist(), strict=True)
+        minutes = [(end - begin).total_seconds() / 60 for begin, end in times]
+        assert derived["end - begin"]["mean"]["private"] == pytest.approx(np.mean(minutes))
+        singles = [column["total_variation"] for column in errors["columns"] if not column.get("derived")]
+        assert errors["mean_total_variation"]["1"] == pytest.approx(np.mean(singles))
+        text = describe_table(errors)
+        assert "derived: begin weekday" in text
+        assert text.splitlines()[-1].startswith("derived: measured instead")
 
     def test_others_know_the_measured_columns(self, released):
         names = [column.name for column in expected_errors(PEOPLE, 4000, PrivacyBudget(1.0, 1e-5)).columns]

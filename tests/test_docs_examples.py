@@ -91,6 +91,7 @@ SLOW = (
     "kme_jax.release",
     "kme_jax.represent",
     "kme_jax.synthesis.joint_reduced_set",
+    "kme_jax.table.rehearsal.rehearse",
     "kme_jax.table.release_table",
 )
 # The same, of those that take longest.

@@ -6,9 +6,12 @@ import pyarrow as pa
 import pytest
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, measure_table, release_table
+from kme_jax.privacy.composition import Composition
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.expected import expected_errors
-from kme_jax.table.plan import Singles, map_of, sigma
+from kme_jax.table.marginals import compared_cells
+from kme_jax.table.plan import Layout, Plan, Singles, comparable_rho, map_of, sigma
+from kme_jax.table.release import binnings_and_target
 
 SCHEMA = Schema(
     (
@@ -50,13 +53,65 @@ def test_the_noise_is_that_of_releases(rng, target):
     assert len(expected.columns) == (4 if measured.layout.split < 0 else 3)
 
 
+def _spread(binning, column, parts):
+    """The share of the rows of each part that is in each compared cell, by hand."""
+    first = binning.first_codes()[:-1]
+    cells = compared_cells(Schema((column,)), first[:, None])[0][0]
+    shares = np.zeros((cells.max() + 1, parts.max() + 1))
+    np.add.at(shares, (cells, parts), 1 / np.bincount(parts)[parts])
+    return shares
+
+
+@pytest.mark.parametrize("num_rows", [20_000, 10**8])  # bins are wider than compared cells, or narrower
+def test_the_distance_of_a_pair_is_that_of_its_noise(rng, num_rows):
+    schema = Schema((Numeric("a", 0, 999, integer=True), Numeric("b", 0, 200, integer=True, nullable=True)))
+    budget = PrivacyBudget(1.0, 1e-9)
+    expected = expected_errors(schema, num_rows, budget)
+    (pair,) = expected.pairs
+    assert (pair.names, pair.first_noise) == (("a", "b"), None)
+    assert (pair.coarse_noise, pair.fine_noise) == (expected.coarse_noise, expected.fine_noise)
+    layout = Layout.create(*binnings_and_target(schema, None), num_rows, comparable_rho(Composition.planned(budget)))
+    even = [np.full((1, b.num_cells), num_rows / b.num_cells) for b in layout.binnings]
+    singles = Singles([], [], None, [], None, 0.0, [c[0] for c in even], [1.0, 1.0], even, [], [])
+    plan = Plan.create(layout, singles, num_rows, comparable_rho(Composition.planned(budget)))
+    found = []
+    for noise, of_columns in ((pair.coarse_noise, plan.merged), (pair.fine_noise, plan.bins)):
+        one, other = (_spread(*three) for three in zip(layout.binnings, schema.columns, of_columns, strict=True))
+        errors = noise * rng.standard_normal((100, one.shape[1], other.shape[1]))
+        distances = np.abs(np.einsum("iu,nuv,jv->nij", one, errors, other)).sum((1, 2)) / 2 / num_rows
+        found.append(distances)
+    assert pair.num_cells == (plan.bins[0].max() + 1) * (plan.bins[1].max() + 1)
+    worst = max(found, key=np.mean)
+    assert pair.total_variation == pytest.approx(worst.mean(), rel=0.02)
+    assert np.mean(worst > pair.total_variation_bound) < 0.08
+    assert pair.total_variation_bound < pair.total_variation + 3.5 * worst.std()
+
+
+def test_pairs_with_the_target_are_counted_first():
+    expected = expected_errors(SCHEMA, 20_000, PrivacyBudget(1.0, 1e-6), target="rich")
+    assert expected.num_pairs == 3
+    assert [pair.names for pair in expected.pairs if pair.first_noise] == [
+        (n, "rich") for n in ("age", "income", "job")
+    ]
+    for pair in expected.pairs:
+        assert (pair.first_noise is None) == ("rich" not in pair.names)
+        assert (pair.coarse_noise is None) == (pair.fine_noise is None) == ("rich" in pair.names)
+        assert 0 < pair.total_variation < pair.total_variation_bound < 1
+    assert expected.pairs[2].num_cells == 8
+    sizes = {pair.names: pair.num_cells for pair in expected.pairs}
+    assert sizes["income", "rich"] == 2 * (1024 + 1)
+
+
 @pytest.mark.slow
 def test_releases_are_within_what_is_expected(rng):
     budget = PrivacyBudget(1.0, 1e-6)
-    expected = {column.name: column for column in expected_errors(SCHEMA, 20_000, budget).columns}
+    planned = expected_errors(SCHEMA, 20_000, budget)
+    expected, pairs = {column.name: column for column in planned.columns}, planned.pairs
     for seed in range(2):
         rows = _rows(rng, 20_000)
         errors = evaluate_table(release_table(rows, SCHEMA, budget=budget, secure=False, seed=seed), rows)
+        distances = {tuple(pair["names"]): pair["total_variation"] for pair in errors["pairs"]}
+        assert all(distances[pair.names] < pair.total_variation_bound for pair in pairs)
         for column in errors["columns"]:
             bound = expected[column["name"]]
             assert bound.total_variation < bound.total_variation_bound
@@ -88,11 +143,17 @@ def test_the_command(tmp_path, capsys):
     words = ["plan", f"--schema={path}", "--num_rows=20000", "--epsilon=0.3,1", "--delta=1e-6"]
     assert cli.main(words) == 0
     text = capsys.readouterr().out
-    assert text.count("counts of 6 pairs of columns") == 2
-    assert text.count("income") == 2
+    assert text.count("counts of 6 pairs of columns") == text.count("pair (the worst 5 of 6)") == 2
+    assert text.count("\nincome  ") == text.count("median of all pairs") == 2
+    assert "job and rich" not in text
+    assert cli.main([*words, "--pairs"]) == 0
+    assert capsys.readouterr().out.count("job and rich") == 2
     assert cli.main([*words, "--json", "--target=rich"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["columns"][0]["noise"] > second["columns"][0]["noise"]
+    assert len(first["pairs"]) == 6
+    assert first["pairs"][3]["names"] == ["age", "income"]
+    assert first["pairs"][3]["total_variation"] > second["pairs"][3]["total_variation"]
     for more, message in (
         (["--kernel=gaussian"], "--kernel is for points"),
         (["--dim=2"], "not allowed with argument --schema"),
@@ -102,3 +163,5 @@ def test_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert cli.main(["plan", "--dim=2", *words[2:], "--relation=add_remove"]) == 2
     assert "--relation is for tables" in capsys.readouterr().err
+    assert cli.main(["plan", "--dim=2", *words[2:], "--pairs"]) == 2
+    assert "--pairs is for tables" in capsys.readouterr().err

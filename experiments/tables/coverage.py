@@ -201,13 +201,13 @@ def naive(query: Query, schema: Schema, table: pa.Table) -> dict[str, Estimate]:
         errors = _naive_errors(query, *query.of_terms(schema, codes), answers)
         return {name: Estimate.of(answers[name], error, LEVEL, method="naive") for name, error in errors.items()}
     found, values = {}, query.values(schema, codes)
-    for group, code in query.groups(schema).items():
+    for name, group in query.groups(schema).items():
         kept = ~np.isnan(values)
         if query.where:
             of_where = dataclasses.replace(query, column=None, share=query.where, where=(), by=None)
             kept &= of_where.values(schema, codes) > 0
-        if query.by is not None:
-            kept &= codes[:, schema.index(query.by)] == code
+        if group is not None:
+            kept &= group.has(codes)
         numbers = values[kept]
         if len(numbers) < 2:
             continue
@@ -215,7 +215,7 @@ def naive(query: Query, schema: Schema, table: pa.Table) -> dict[str, Estimate]:
         if query.statistic == "sd":
             squares = np.std((numbers - numbers.mean()) ** 2)
             error = float(squares) / (2 * max(float(numbers.std()), 1e-300) * math.sqrt(len(numbers)))
-        found[group] = Estimate.of(answers[group], error, LEVEL, method="naive")
+        found[name] = Estimate.of(answers[name], error, LEVEL, method="naive")
     return found
 
 

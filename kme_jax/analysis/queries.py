@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, parts_of
+from kme_jax.analysis.groups import MOST_GROUPS, Group, groups_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 from kme_jax.table.written import refusals_explained
 
-_MOST_GROUPS = 64
 EXAMPLES = (
     "mean(age), sum(pay), sd(age), median(age), quantile(age, 0.9), share(age>=65), count(age>=65), "
     "correlation(age, pay), slope(pay, age), regression(pay ~ age + sex)"
@@ -43,7 +43,7 @@ class Query:
       quantile: the share of rows below a quantile, or None.
       share: conditions of the rows whose share or number is asked for.
       where: conditions of the rows that count at all.
-      by: the column whose values are groups, or None.
+      by: the column whose values are groups, or the hour or the month of a column of times, or None.
       terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
         slope or a regression. Otherwise there are none. The predictors of a column of categories are conditions, one
         for each value except the first.
@@ -111,7 +111,7 @@ class Query:
             if schema.columns[schema.index(name)].kind != "numeric":
                 column = schema.columns[schema.index(name)]
                 comparison = ">=" if column.ordered else "="
-                as_term = self.column is None and column.num_codes <= _MOST_GROUPS
+                as_term = self.column is None and column.num_codes <= MOST_GROUPS
                 remedy = f"regression(... ~ {name})" if as_term else f"share({name}{comparison}...)"
                 raise ValueError(f"query {self.text!r}: {name} is not numeric; ask for {remedy}")
         if len(set(self.terms)) < len(self.terms):
@@ -126,23 +126,11 @@ class Query:
             if empty:
                 raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
         if self.by is not None:
-            if self.by not in schema.names and set(re.split(r"\s*,\s*", self.by)) <= set(schema.names):
-                raise ValueError(f"query {self.text!r}: one column at most can follow by; use where for another")
-            check_known(self.text, self.by, schema.names)
-            column = schema.columns[schema.index(self.by)]
-            if column.num_codes > _MOST_GROUPS:
-                raise ValueError(
-                    f"query {self.text!r}: {self.by} has {column.num_codes} values, and at most {_MOST_GROUPS} groups "
-                    "are possible; use where with a range"
-                )
+            groups_of(self.text, self.by, schema)
 
-    def groups(self, schema: Schema) -> dict[str, int]:
-        """The codes of the groups by the text of their value; {"": −1} if there is one group of all rows."""
-        if self.by is None:
-            return {"": -1}
-        column = schema.columns[schema.index(self.by)]
-        values = column.decode(np.arange(column.num_codes)).to_pylist()
-        return {"missing" if value is None else str(value): code for code, value in enumerate(values)}
+    def groups(self, schema: Schema) -> dict[str, Group | None]:
+        """The groups by the text of their value; {"": None} if there is one group of all rows."""
+        return {"": None} if self.by is None else dict(groups_of(self.text, self.by, schema))
 
     def asked_columns(self, schema: Schema) -> set[str]:
         """The names of all columns that the query asks for."""
@@ -150,7 +138,8 @@ class Query:
             schema.names[j] for conditions in (self.share, self.where) for j in ranges_of(schema.columns, conditions)
         }
         names |= {_column_of(schema, term) for term in self.terms}
-        return names | {name for name in (self.column, self.by) if name is not None}
+        names |= {schema.names[group.column] for group in self.groups(schema).values() if group is not None}
+        return names if self.column is None else names | {self.column}
 
     def values(self, schema: Schema, codes: Int64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
         """The numbers of the column, [n]; NaN for missing cells. Shares and counts have the numbers 1 and 0."""
@@ -186,8 +175,8 @@ class Query:
         values = self.values(schema, codes)
         kept = _meet(schema, self.where, codes) & ~np.isnan(values)
         answers = {}
-        for name, code in self.groups(schema).items():
-            rows = kept if self.by is None else kept & (codes[:, schema.index(self.by)] == code)
+        for name, group in self.groups(schema).items():
+            rows = kept if group is None else kept & group.has(codes)
             if self.is_total:
                 answers[name] = float(values[rows].sum()) / max(1, len(codes))
             else:
@@ -200,8 +189,8 @@ class Query:
         if self.statistic == "regression":
             return dict(zip((INTERCEPT, *self.terms[1:]), _least_squares(values[kept]), strict=True))
         answers = {}
-        for name, code in self.groups(schema).items():
-            of_group = values[kept if self.by is None else kept & (codes[:, schema.index(self.by)] == code)]
+        for name, group in self.groups(schema).items():
+            of_group = values[kept if group is None else kept & group.has(codes)]
             if self.statistic == "slope":
                 answers[name] = _least_squares(of_group)[1]
             else:
@@ -238,9 +227,9 @@ def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
         name = word.strip()
         if name in schema.names and schema.columns[schema.index(name)].kind != "numeric":
             column = schema.columns[schema.index(name)]
-            if column.num_codes > _MOST_GROUPS:
+            if column.num_codes > MOST_GROUPS:
                 raise ValueError(
-                    f"query {text!r}: {name} has {column.num_codes} values, and at most {_MOST_GROUPS} can be terms; "
+                    f"query {text!r}: {name} has {column.num_codes} values, and at most {MOST_GROUPS} can be terms; "
                     f"use a condition such as {name}{'>=' if column.ordered else '='}..."
                 )
             values = column.decode(np.arange(column.num_codes)).to_pylist()

@@ -162,10 +162,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _by_group(schema: Schema, query: Query) -> dict[str, Query]:
     """A query for each group, by the text of the group's value; {"": query} if there are no groups."""
-    if query.by is None:
-        return {"": query}
-    groups = query.groups(schema)
-    return {group: dataclasses.replace(query, by=None, where=(*query.where, f"{query.by}={group}")) for group in groups}
+    return {
+        name: query if group is None else dataclasses.replace(query, by=None, where=(*query.where, *group.conditions))
+        for name, group in query.groups(schema).items()
+    }
 
 
 def _sampling_errors(

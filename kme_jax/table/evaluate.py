@@ -48,7 +48,10 @@ def evaluate_table(
       * "warning", "num_rows", and "mean_total_variation" by the number of columns ("1" to "3");
       * "yardstick": "mean_total_variation" of as many rows, drawn from the private ones with replacement. It says how
         much a table differs from its population. Columns and pairs have a "yardstick" of their own;
-      * "columns": "name" and "total_variation" of each. For numbers also "mean", "sd" and "quantiles" (of shares 0.1,
+      * "columns": "name" and "total_variation" of each. After the released columns come those that are measured instead
+        of some, such as the weekday and the time of day of a column of times, with "derived": true. They do not count
+        for "mean_total_variation". Derived columns of private rows are those that were measured: of repaired rows.
+        For numbers also "mean", "sd" and "quantiles" (of shares 0.1,
         0.25, 0.5, 0.75 and 0.9), or None if no cell has a value, and "mean_error" and "quantile_error", the error of
         the mean and the largest error of a quantile in units of the private standard deviation, or None;
       * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
@@ -77,6 +80,11 @@ def evaluate_table(
     distances = total_variation(schema, ours, theirs)
     drawn = np.random.default_rng(0).integers(0, len(ours), source.num_rows)
     yardstick = total_variation(schema, ours, ours[drawn])
+    columns = list(enumerate(schema.extended.columns))
+    all_ours, all_theirs = schema.extended_codes(ours), schema.extended_codes(theirs)
+    singles = [(column.name,) for _, column in columns[len(schema.columns) :]]
+    of_singles = distances | total_variation(schema.extended, all_ours, all_theirs, singles)
+    of_drawn = yardstick | total_variation(schema.extended, all_ours, all_ours[drawn], singles)
     pairs = sorted((-d, names) for names, d in distances.items() if len(names) == 2)
     return {
         "warning": WARNING,
@@ -87,11 +95,12 @@ def evaluate_table(
         "columns": [
             {
                 "name": column.name,
-                "total_variation": distances[column.name,],
-                "yardstick": yardstick[column.name,],
+                "total_variation": of_singles[column.name,],
+                "yardstick": of_drawn[column.name,],
             }
-            | _numbers(column, ours[:, j], theirs[:, j])
-            for j, column in enumerate(schema.columns)
+            | ({"derived": True} if (column.name,) in singles else {})
+            | _numbers(column, all_ours[:, j], all_theirs[:, j])
+            for j, column in columns
         ],
         "pairs": [
             {"names": list(names), "total_variation": -d, "yardstick": yardstick[names]}
@@ -230,7 +239,7 @@ def describe_table(errors: dict[str, Any]) -> str:
         return _line(name, f"{both['total_variation']:.2g}", f"{both['yardstick']:.2g}")
 
     by_distance = sorted(errors["columns"], key=lambda column: -column["total_variation"])
-    lines += [distances(column["name"], column) for column in by_distance]
+    lines += [distances(_name(column), column) for column in by_distance]
     lines += [distances(" and ".join(pair["names"]), pair) for pair in errors["pairs"][:5]]
     numbers = [column for column in errors["columns"] if column.get("mean")]
     worst = sorted(numbers, key=lambda column: -abs(column["mean_error"] or 0))
@@ -239,10 +248,10 @@ def describe_table(errors: dict[str, Any]) -> str:
         for column in worst:
             ours, theirs = column[key]["private"], column[key]["synthetic"]
             error = column["mean_error"] if key == "mean" else theirs / ours if ours else None
-            lines.append(_line(column["name"], _number(ours), _number(theirs), _number(error, ".3f")))
+            lines.append(_line(_name(column), _number(ours), _number(theirs), _number(error, ".3f")))
     by_quantiles = sorted(numbers, key=lambda column: -(column["quantile_error"] or 0))
     lines += [_line("quantiles", "largest error, in SDs")] * bool(by_quantiles)
-    lines += [_line(column["name"], _number(column["quantile_error"], ".3f")) for column in by_quantiles]
+    lines += [_line(_name(column), _number(column["quantile_error"], ".3f")) for column in by_quantiles]
     strongest = errors["correlations"][:5]
     for title in ("correlation", "slope of the second on the first"):
         lines += [_line(title, "private", "synthetic")] * bool(strongest)
@@ -264,7 +273,13 @@ def describe_table(errors: dict[str, Any]) -> str:
     lines.append("yardstick: of as many rows, drawn from the private ones with replacement")
     if errors["not_measured"]:
         lines.append(f"not measured, so not compared: {printable(shown(errors['not_measured']))}")
+    if any(column.get("derived") for column in errors["columns"]):
+        lines.append("derived: measured instead of a column, and no column of the table; means above leave them out")
     return "\n".join(lines)
+
+
+def _name(column: dict[str, Any]) -> str:
+    return f"derived: {column['name']}" if column.get("derived") else column["name"]
 
 
 def _line(name: str, *cells: str) -> str:

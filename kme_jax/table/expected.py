@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.table import TableMap
@@ -59,6 +61,40 @@ class ExpectedColumn:
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
+class ExpectedPair:
+    """What to expect of a pair of measured columns, from the noise of its own counts alone.
+
+    Rows are taken to be spread evenly over the cells of each column, and independent within a bin. What bins hide of
+    real rows is no noise, and is not in here. Nor is the noise of single columns, which decides how the rows of a bin
+    are spread over its cells: it adds at most the distances of both columns. The fit leaves less noise than this.
+
+    Attributes:
+      names: of both columns.
+      num_cells: the number of cells: of combinations of bins in the third measurement. If one of the columns is the
+        target that all marginals are split by: of classes and cells in the first one.
+      first_noise: standard deviation of the noise of a count in the first measurement, in rows. None unless one of the
+        columns is the target that all marginals are split by. Then the other measurements do not have the pair.
+      coarse_noise: the same in the second measurement, all classes of the target together, or None.
+      fine_noise: the same in the third measurement, if it has half of all pairs and this one is among them, or None.
+      total_variation: the expected distance between the marginals of the private rows and of the noisy counts, in the
+        cells of ``evaluate_table``. A count is spread evenly over the cells of its bins. It is that of the first
+        measurement; or the larger of those of the second and of the third one, as it is not known beforehand whether a
+        pair is measured again.
+      total_variation_bound: what this distance exceeds rarely: two standard deviations above its mean, or a little
+        more.
+    """
+
+    names: tuple[str, str]
+    num_cells: int
+    first_noise: float | None
+    coarse_noise: float | None
+    fine_noise: float | None
+    total_variation: float
+    total_variation_bound: float
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
 class ExpectedTable:
     """What to expect of a release of a table.
 
@@ -66,10 +102,11 @@ class ExpectedTable:
       num_rows: N.
       budget: the budget.
       columns: one for each measured column but the target, if all marginals are split by it.
-      num_pairs: how many pairs of columns there are.
-      coarse_noise: standard deviation of the noise of a count of a pair of columns in the second measurement, in rows;
-        None if there are no pairs.
+      num_pairs: how many pairs of columns the second measurement has.
+      coarse_noise: standard deviation of the noise of a count of a pair of columns in the second measurement, in rows:
+        the median of all pairs. None if there are no pairs.
       fine_noise: the same in the third measurement, if it has half of all pairs.
+      pairs: one for each pair of measured columns.
     """
 
     num_rows: int
@@ -78,6 +115,7 @@ class ExpectedTable:
     num_pairs: int
     coarse_noise: float | None
     fine_noise: float | None
+    pairs: tuple[ExpectedPair, ...]
 
 
 def expected_errors(
@@ -86,7 +124,7 @@ def expected_errors(
     """The noise and the errors to expect of ``release_table``. It reads no rows, and spends nothing.
 
     The noise of single columns is exact. That of pairs is for rows that are spread evenly: bins depend on the first
-    measurement, and how many pairs are measured again on the second.
+    measurement, and how many pairs are measured again on the second. See :class:`ExpectedPair`.
 
     Args:
       schema: of the columns.
@@ -120,6 +158,7 @@ def expected_errors(
         layout, _without_rows(plans.singles_map(layout), num_rows, budget, shares[0]), denoised=False
     )
     columns = tuple(_column(schema, layout, singles, a, num_rows) for a in range(len(layout.columns)))
+    pairs = _pairs_with_classes(schema, layout, singles, num_rows)
     coarse_noise, fine_noise = None, None
     if layout.pairs():
         even = _spread_evenly(layout, singles, num_rows)
@@ -128,9 +167,15 @@ def expected_errors(
         half = range(math.ceil(len(layout.pairs()) / 2))
         coarse = plans.coarse_map(layout, plan, has_triples)
         fine = plans.pairs_map(layout, plan, half, [], [], [])
-        coarse_noise = _noise_of_pairs(layout, coarse, num_rows, budget, shares[1])
-        fine_noise = _noise_of_pairs(layout, fine, num_rows, budget, shares[2])
-    return ExpectedTable(num_rows, budget, columns, len(layout.pairs()), coarse_noise, fine_noise)
+        unit_noises = [
+            _unit_noise(layout, of_pairs, num_rows, budget, share)
+            for of_pairs, share in ((coarse, shares[1]), (fine, shares[2]))
+        ]
+        others = _other_pairs(schema, layout, plan, unit_noises, num_rows)
+        coarse_noise = float(np.median([cast(float, pair.coarse_noise) for pair in others]))
+        fine_noise = float(np.median([cast(float, pair.fine_noise) for pair in others]))
+        pairs += others
+    return ExpectedTable(num_rows, budget, columns, len(layout.pairs()), coarse_noise, fine_noise, tuple(pairs))
 
 
 def _without_rows(feature_map: TableMap, num_rows: int, budget: PrivacyBudget, share: float) -> NoisyEmbedding:
@@ -140,16 +185,105 @@ def _without_rows(feature_map: TableMap, num_rows: int, budget: PrivacyBudget, s
     return NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism)
 
 
-def _noise_of_pairs(
+def _unit_noise(
     layout: plans.Layout, feature_map: TableMap | None, num_rows: int, budget: PrivacyBudget, share: float
-) -> float | None:
-    """The median noise of the counts of pairs of columns, all classes together."""
+) -> float:
+    """The noise of a count in a block of weight 1, all classes together. That of weight ω is 1/ω of it."""
     if feature_map is None:
-        return None
-    noisy = _without_rows(feature_map, num_rows, budget, share)
-    pairs = [block for block in feature_map.blocks if len(set(block.columns) - {layout.split}) == 2]
-    noises = [plans.sigma(noisy, block) * math.sqrt(layout.num_classes) for block in pairs]
-    return float(np.median(noises)) if noises else None
+        return math.inf
+    block = feature_map.blocks[0]
+    noise = plans.sigma(_without_rows(feature_map, num_rows, budget, share), block)
+    return noise * block.weight * math.sqrt(layout.num_classes)
+
+
+@short_repr
+class _Parts(NamedTuple):
+    """How the cells of ``evaluate_table`` and the parts of a column overlap. Parts are bins, unions of bins, or cells.
+
+    Attributes:
+      number: of parts.
+      norms: Σ_i (Σ_u w_iu²)^½, with w_iu the share of the rows of part u that are in the compared cell i, if rows are
+        spread evenly over the cells of the column. It is the number of parts if each compared cell is within one part.
+    """
+
+    number: int
+    norms: float
+
+    @classmethod
+    def of(cls, schema: Schema, layout: plans.Layout, j: int, parts: Int[np.ndarray, "cells"]) -> _Parts:
+        """The overlap for the part of each cell of the column of index j."""
+        number = int(parts.max()) + 1
+        places, counts = np.unique(_compared(schema, layout, j) * number + parts, return_counts=True)
+        compared, part = np.divmod(places, number)
+        shares = counts / np.bincount(parts)[part]
+        return cls(number, float(np.sqrt(np.bincount(compared, np.square(shares))).sum()))
+
+
+def _compared(schema: Schema, layout: plans.Layout, j: int) -> Int64[np.ndarray, "cells"]:
+    """The cell of ``evaluate_table`` that each cell of a column begins in."""
+    first = layout.binnings[j].first_codes()[:-1]
+    return compared_cells(Schema((schema.columns[j],)), first[:, None])[0][0]
+
+
+def _distances(noise: float, parts: tuple[_Parts, _Parts], num_rows: int) -> tuple[float, float]:
+    """The expected total variation between a marginal of two columns and its noisy counts, and a bound.
+
+    The error of the compared cell (i, j) is Σ_uv w_iu w_jv g_uv, with independent noise g of the counts. So the
+    expected sum of absolute errors is √(2/π) σ Σ_ij (Σ_uv w_iu² w_jv²)^½, a product of a number for each column.
+
+    Its variance is at most (1 − 2/π) σ² times the number of counts. Proof: the covariance of |x| and |y|, for normal x
+    and y with correlation ρ and standard deviations s and t, is at most (1 − 2/π) ρ² s t, because it is a power series
+    in ρ² without negative terms. So the variance is at most (1 − 2/π) times the sum of all covariances, which are not
+    negative. This is the variance of Σ_uv g_uv, as the shares of each count sum to 1.
+    """
+    distance = _MEAN_SIZE * noise * math.prod(part.norms for part in parts) / (2 * num_rows)
+    deviation = math.sqrt(1 - _MEAN_SIZE**2) * noise * math.sqrt(math.prod(p.number for p in parts)) / (2 * num_rows)
+    return min(1.0, distance), min(1.0, distance + _RARELY * deviation)
+
+
+def _pairs_with_classes(
+    schema: Schema, layout: plans.Layout, singles: plans.Singles, num_rows: int
+) -> list[ExpectedPair]:
+    """The pairs of each column and the target, if all marginals are split by it."""
+    if layout.split < 0:
+        return []
+    classes, pairs = _Parts.of(schema, layout, layout.split, np.arange(layout.num_classes)), []
+    for j, noise in zip(layout.columns, singles.sigmas, strict=True):
+        cells = _Parts.of(schema, layout, j, np.arange(layout.binnings[j].num_cells))
+        names, size = (schema.names[j], schema.names[layout.split]), cells.number * classes.number
+        distances = _distances(noise, (cells, classes), num_rows)
+        pairs.append(ExpectedPair(names, size, noise, None, None, *distances))
+    return pairs
+
+
+def _other_pairs(
+    schema: Schema, layout: plans.Layout, plan: plans.Plan, unit_noises: Sequence[float], num_rows: int
+) -> list[ExpectedPair]:
+    """The pairs of the second measurement.
+
+    Args:
+      schema: of the measured columns.
+      layout: of these columns.
+      plan: the bins.
+      unit_noises: of the second and of the third measurement, see :func:`_unit_noise`.
+      num_rows: N.
+    """
+    of_columns = [
+        [_Parts.of(schema, layout, j, parts) for parts in both]
+        for j, *both in zip(layout.columns, plan.merged, plan.bins, strict=True)
+    ]
+    pairs = []
+    for a, b in layout.pairs():
+        both = list(zip(of_columns[a], of_columns[b], strict=True))
+        sizes = [one.number * other.number for one, other in both]
+        noises = [
+            noise / layout.weight(layout.num_classes * size) for noise, size in zip(unit_noises, sizes, strict=True)
+        ]
+        found = [_distances(noise, parts, num_rows) for noise, parts in zip(noises, both, strict=True)]
+        names = schema.names[layout.columns[a]], schema.names[layout.columns[b]]
+        distance, bound = (max(numbers) for numbers in zip(*found, strict=True))
+        pairs.append(ExpectedPair(names, sizes[1], None, noises[0], noises[1], distance, bound))
+    return pairs
 
 
 def _spread_evenly(layout: plans.Layout, singles: plans.Singles, num_rows: int) -> plans.Singles:
@@ -164,9 +298,7 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
     j = layout.columns[a]
     column, binning, noise = schema.columns[j], layout.binnings[j], singles.sums_sigmas[a]
     edges = binning.first_codes()
-    codes = np.zeros((binning.num_cells, len(schema.columns)), np.int64)
-    codes[:, j] = edges[:-1]
-    _, together = np.unique(compared_cells(schema, codes)[0][j], return_counts=True)  # cells in each compared cell
+    _, together = np.unique(_compared(schema, layout, j), return_counts=True)  # cells in each compared cell
     distance = _MEAN_SIZE * noise * float(np.sqrt(together).sum()) / (2 * num_rows)
     deviation = math.sqrt(1 - _MEAN_SIZE**2) * noise * math.sqrt(together.sum()) / (2 * num_rows)
     mean_error = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, Int64
@@ -37,19 +38,23 @@ def compared_cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64
 
 
 def total_variation(
-    schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndarray, "m d"]
+    schema: Schema,
+    ours: Int[np.ndarray, "n d"],
+    theirs: Int[np.ndarray, "m d"],
+    sets: Sequence[tuple[str, ...]] | None = None,
 ) -> dict[tuple[str, ...], float]:
     """Total variation between the marginals of two tables, by the names of the columns.
 
-    All sets of one, two and three columns are compared. If there are more than 1000 sets of a size, 1000 of them are
-    drawn with a fixed seed. An ordered column of more than 128 codes is cut into 64 cells of equal width over its
-    public range, and one cell for missing values. With the scale "log" or with knots, its cells are narrower where it
-    is counted finely.
+    All sets of one, two and three columns are compared, unless sets are given. If there are more than 1000 sets of a
+    size, 1000 of them are drawn with a fixed seed. An ordered column of more than 128 codes is cut into 64 cells of
+    equal width over its public range, and one cell for missing values. With the scale "log" or with knots, its cells
+    are narrower where it is counted finely.
 
     Args:
       schema: of both tables.
       ours: category codes of one table, [n, C].
       theirs: category codes of the other table, [m, C].
+      sets: the names of the columns of each set that is compared.
 
     Returns:
       {names of the columns: total variation, from 0 to 1}.
@@ -67,12 +72,14 @@ def total_variation(
         shares = [np.bincount(places, minlength=size) / len(places) for places in both]
         return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
+    if sets is not None:
+        return {names: apart(tuple(map(schema.index, names))) for names in sets}
     distances = {}
     for order in ORDERS:
-        sets = list(itertools.combinations(range(len(sizes)), order))
-        if len(sets) > _MAX_SETS:
-            sets = [sets[i] for i in np.random.default_rng(0).choice(len(sets), _MAX_SETS, replace=False)]
-        for columns in sets:
+        places = list(itertools.combinations(range(len(sizes)), order))
+        if len(places) > _MAX_SETS:
+            places = [places[i] for i in np.random.default_rng(0).choice(len(places), _MAX_SETS, replace=False)]
+        for columns in places:
             distances[tuple(schema.names[j] for j in columns)] = apart(columns)
     return distances
 

@@ -292,8 +292,8 @@ class Schema:
     def decode(self, codes: Int[np.ndarray, "n d"]) -> pa.Table:
         """The rows of category codes [m, C], as a table with all columns of a release.
 
-        Categories are text, but true and false are bools. Columns that are written have new values for these m rows: ids
-        count from 1.
+        Categories are text, but true and false are bools. Columns that are written have new values for these m rows:
+        ids count from 1.
 
         Raises:
           ValueError: the shape is wrong, or a number is not a code of its column.

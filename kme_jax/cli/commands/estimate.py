@@ -25,11 +25,12 @@ and they may be followed by conditions: mean(income) where age>=18 and age<65
 Points: all answers come from draws of the posterior, which take as long as a synthesis. Limits must lie between the
 values of a discrete column: share(age>=64.5).
 
-Tables: a column of groups may follow: mean(income) by member. There are linear regressions: regression(income ~ age +
-sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy sums. It takes no time,
-and its intervals are those of the known noise. A question can be about two columns and the target. The method
-"bootstrap" answers questions about one column and the target. It repeats the release on its own rows, so it takes a
-while. Its intervals are often shorter, and somewhat too short."""
+Tables: a column of groups may follow: mean(income) by member. The hours of a column of times that is measured in parts
+are groups, too, and the months of one that is not: mean(fare) by begin hour. There are linear regressions:
+regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy
+sums. It takes no time, and its intervals are those of the known noise. A question can be about two columns and the
+target. The method "bootstrap" answers questions about one column and the target. It repeats the release on its own
+rows, so it takes a while. Its intervals are often shorter, and somewhat too short."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import statistics
+from typing import TYPE_CHECKING
 
 import kme_jax
 from kme_jax._numerics.text import printable
@@ -10,21 +12,29 @@ from kme_jax.cli import model, parsing, sizes
 from kme_jax.cli.errors import InputError
 from kme_jax.cli.printing import print_json, print_line, progress_bar
 
+if TYPE_CHECKING:
+    from kme_jax.table.expected import ExpectedTable
+    from kme_jax.table.rehearsal import Rehearsal
+
 SUMMARY = "Show the accuracy to expect. It reads no rows."
 DESCRIPTION = """Show how large the noise will be, for one ε or several, and how large the errors will be.
 
 The command reads no rows.
 
 A table with --schema: for each column, the noise of a count, the smallest share of the rows that stands out, and the
-error of a mean; and the noise of counts of pairs of columns. At once.
+error of a mean; and the noise and the distance of pairs of columns. At once.
+
+With --rehearse, the command also releases N made-up rows, drawn from the schema alone, and saves nothing. It shows how
+long that takes, how much memory it takes, and how large the errors are. It takes as long as a release for each ε.
 
 A few columns of numbers with --dim: the errors of a mean and of a probability. They are computed on invented tables,
 which takes as long as a few releases. With --no_errors it shows the noise alone, at once."""
 
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
+_NUM_PAIRS = 5  # of the worst pairs, which are shown
 _FLAGS_OF_TABLES, _FLAGS_OF_POINTS = (
-    ("target", "relation", "max_rows"),
+    ("target", "relation", "max_rows", "pairs", "rehearse"),
     ("public_points", "kernel", "length", "num_features"),
 )
 _JSON_FIELDS = ("num_features", "noise_norm", "mean_error", "probability_error")
@@ -52,6 +62,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--relation", choices=sizes.RELATIONS, help="For a table: which databases the guarantee compares."
     )
     sizes.add_max_rows(parser, "For a table of persons with several rows:")
+    parser.add_argument(
+        "--pairs",
+        action="store_const",
+        const=True,
+        help=f"For a table: show all pairs of columns, not only the worst {_NUM_PAIRS}.",
+    )
+    parser.add_argument(
+        "--rehearse",
+        action="store_const",
+        const=True,
+        help="For a table: release made-up rows with simulated noise, save nothing, and show the "
+        "seconds, the memory and the errors.",
+    )
     model.add_flags(parser)
     parser.add_argument("--no_errors", dest="errors", action="store_false", help="Compute the noise alone, at once.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
@@ -132,8 +155,20 @@ def _plan_table(args: argparse.Namespace) -> None:
     budgets = [sizes.budget(epsilon, args.delta, args.relation, args.max_rows) for epsilon in args.epsilon]
     schema = Schema.read(args.schema)
     tables = [expected_errors(schema, args.num_rows, budget, target=args.target) for budget in budgets]
+    rehearsals = []
+    for budget in budgets if args.rehearse else ():
+        from kme_jax.table.rehearsal import rehearse
+
+        with progress_bar(f"rehearsal, ε = {budget.epsilon:g}") as progress:
+            rehearsals.append(
+                rehearse(schema, args.num_rows, budget, target=args.target, seed=args.seed, progress=progress)
+            )
     if args.json:
-        print_json([dataclasses.asdict(expected) for expected in tables])
+        documents = [dataclasses.asdict(expected) for expected in tables]
+        for document, rehearsal in zip(documents, rehearsals, strict=False):
+            document["rehearsal"] = dataclasses.asdict(rehearsal)
+            del document["rehearsal"]["expected"]
+        print_json(documents)
         return
     for expected in tables:
         print_line(f"{args.num_rows} rows, ε = {expected.budget.epsilon:g}, δ = {args.delta:g}")
@@ -142,11 +177,59 @@ def _plan_table(args: argparse.Namespace) -> None:
             line = f"{printable(column.name):<30.30} {column.num_cells:6} {column.noise:8.3g}"
             mean = "" if column.mean_bound is None else f"{column.mean_bound:.2g}"
             print_line(f"{line} {column.smallest_share:11.2%} {column.total_variation_bound:11.2g} {mean:>10}")
-        if expected.coarse_noise is not None:
-            about = f"about {expected.coarse_noise:.3g} rows"
-            fine = "" if expected.fine_noise is None else f", then about {expected.fine_noise:.3g} for half of them"
-            print_line(f"counts of {expected.num_pairs} pairs of columns: noise of {about}{fine}")
+        if expected.pairs:
+            _print_pairs(expected, len(expected.pairs) if args.pairs else _NUM_PAIRS)
     print_line("noise: of the count of a cell, in rows")
     print_line("stands out: the share of the rows that a cell needs to be clearly more than noise")
     print_line("distance ≤: the total variation, which noisy counts rarely exceed; smooth columns come much closer")
     print_line("mean ≤: the error of the mean, which the first measurement rarely exceeds; later ones make it smaller")
+    if any(expected.pairs for expected in tables):
+        print_line(
+            "a pair: the noise of its own counts alone; what bins hide and the noise of single columns add to it"
+        )
+    for rehearsal in rehearsals:
+        _print_rehearsal(rehearsal)
+    if rehearsals:
+        from kme_jax.table.rehearsal import CANNOT_KNOW
+
+        print_line(CANNOT_KNOW)
+
+
+def _print_rehearsal(rehearsal: Rehearsal) -> None:
+    """What a release of made-up rows took, and its errors beside what the plan says."""
+    print_line(
+        f"rehearsal, {rehearsal.expected.num_rows} made-up rows, ε = {rehearsal.expected.budget.epsilon:g}: "
+        f"{rehearsal.seconds_to_measure:.3g} s to measure, {rehearsal.seconds_to_synthesise:.3g} s to synthesise, "
+        f"{rehearsal.peak_memory:.2g} GiB of memory at most, {rehearsal.rows_memory:.2g} of them for the rows"
+    )
+    print_line(f"{'mean distance of':<30} {'error':>8} {'plan ≤':>8} {'yardstick':>10} {'above the plan':>15}")
+    for word, size in (("columns", 1), ("pairs", 2)):
+        errors = [one for one in rehearsal.errors if len(one.names) == size]
+        if errors:
+            means = [
+                statistics.fmean(numbers)
+                for numbers in zip(*((e.total_variation, e.bound, e.yardstick) for e in errors), strict=True)
+            ]
+            beyond = f"{sum(one.total_variation > one.bound for one in errors)} of {len(errors)}"
+            label = f"{len(errors)} {word}"
+            print_line(f"{label:<30} {means[0]:8.2g} {means[1]:8.2g} {means[2]:10.2g} {beyond:>15}")
+    print_line("yardstick: of as many rows, drawn from the made-up ones with replacement: this much is not noise")
+
+
+def _print_pairs(expected: ExpectedTable, number: int) -> None:
+    """The worst pairs of columns, so many of them, and the median of all."""
+    if expected.coarse_noise is not None:
+        noise = f"about {expected.coarse_noise:.3g} rows, then about {expected.fine_noise:.3g} for half of them"
+        print_line(f"counts of {expected.num_pairs} pairs of columns: noise of {noise}")
+    worst = sorted(expected.pairs, key=lambda pair: -pair.total_variation_bound)
+    median = statistics.median(pair.total_variation_bound for pair in worst)
+    shown = "all" if number >= len(worst) else f"the worst {number} of {len(worst)}"
+    title = f"pair ({shown})"
+    print_line(f"{title:<48} {'cells':>6} {'noise':>8} {'then':>8} {'distance ≤':>11}")
+    for pair in worst[:number]:
+        first = pair.coarse_noise if pair.first_noise is None else pair.first_noise
+        then = "" if pair.fine_noise is None else f"{pair.fine_noise:.3g}"
+        names = printable(" and ".join(pair.names))
+        line = f"{names:<48.48} {pair.num_cells:6} {first:8.3g} {then:>8}"
+        print_line(f"{line} {pair.total_variation_bound:11.2g}")
+    print_line(f"{'median of all pairs':<48} {median:35.2g}")
