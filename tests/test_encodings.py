@@ -1,6 +1,7 @@
 """Encodings and separators of .csv files: good files are read, and no cell turns a file into an error."""
 
 import gzip
+import pathlib
 import random
 import tracemalloc
 
@@ -214,6 +215,13 @@ def test_commands_read_them(place, capsys):
     capsys.readouterr()
     assert cli.main(["schema", "tabs.csv", "--output=comma.json", "--separator", "\\t", "--decimal=,"]) == 0
     assert 'kind is null do not say "decimal": ","' in capsys.readouterr().out
+
+
+def test_a_release_of_points_has_no_encoding(place, capsys):
+    folder = pathlib.Path(__file__).parent / "data" / "folders_of_0.1" / "release"
+    for flag in ("--encoding=utf-8", "--separator=;"):
+        assert cli.main(["evaluate", str(folder), "--against=rows.csv", flag]) == 2
+        assert f"{flag.partition('=')[0]} is for releases of tables" in capsys.readouterr().err
 
 
 RELEASE = ["release", "rows.csv", "--epsilon=9", "--delta=1e-6", "--output=out"]
