@@ -20,8 +20,6 @@ QUICK = (
     "kme_jax.synthesis.quantise",
     "kme_jax.synthesis.shrink",
     "kme_jax.Bounds",
-    "kme_jax.Constant",
-    "kme_jax.Identifier",
     "kme_jax.Weight",
     "kme_jax.FourierMap",
     "kme_jax.Gaussian",

@@ -258,7 +258,8 @@ class _Source(TableSource):
 def _made_up_sums(kind):
     """Integers as N rows could give: all in one cell of each table, or evenly in all."""
 
-    def sums(feature_map, batches, num_rows, *, rows_planned):
+    def sums(feature_map, batches, num_rows, *, rows_planned, has_levels):
+        assert not has_levels
         collections.deque(batches, maxlen=0)
         parts = []
         for block in feature_map.blocks:

@@ -11,6 +11,7 @@ numbers floats. So every type is accepted, and text and typed cells are read ali
 * A cell is missing, a number, a time (an instant in whole seconds, in UTC unless it names a zone), text, or unreadable.
   None, NaN, NaT, blank text and the words that readers of .csv files take for missing cells are missing.
 * A cell that is one of the words for missing cells of its column is missing, see ``kme_jax.table.words``.
+  The schema may also say that numbers in text have a decimal comma.
 * A bool is the number 1 or 0, and so are the words true and false. A complex number without an imaginary part is its
   real part. Lists, structs, durations and all other types are unreadable.
 * A numeric column reads numbers, and text that is a number. A decimal is rounded once, from its text.

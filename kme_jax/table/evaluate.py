@@ -271,7 +271,7 @@ def describe_table(errors: dict[str, Any]) -> str:
         both = {"total_variation": mean, "yardstick": errors["yardstick"]["mean_total_variation"][order]}
         lines.append(distances("mean over " + words[order], both))
     lines.append("yardstick: of as many rows, drawn from the private ones with replacement")
-    if errors["not_measured"]:
+    if errors.get("not_measured"):
         lines.append(f"not measured, so not compared: {printable(shown(errors['not_measured']))}")
     if any(column.get("derived") for column in errors["columns"]):
         lines.append("derived: measured instead of a column, and no column of the table; means above leave them out")

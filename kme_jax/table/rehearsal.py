@@ -193,7 +193,7 @@ def _name_of_persons(schema: Schema) -> str:
     return name
 
 
-def in_child(order: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
+def in_child(order: dict[str, Any], report: Progress | None) -> dict[str, Any]:
     """The result of :func:`run_child` in a new process. However this ends, the process ends, too."""
     root = str(pathlib.Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -218,8 +218,8 @@ def in_child(order: dict[str, Any], progress: Progress | None) -> dict[str, Any]
                 message = json.loads(line)
                 if "done" not in message:
                     result = message
-                elif progress:
-                    progress(message["done"], _DONE)
+                elif report:
+                    report(message["done"], _DONE)
             status = process.wait()
         finally:
             process.kill()

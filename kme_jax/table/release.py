@@ -76,7 +76,8 @@ def check_columns(schema: Schema, target: str | None) -> None:
 
 
 def check_relation(schema: Schema, relation: Relation) -> None:
-    """Raises ValueError if rows have weights, and the relation makes the number of rows public."""
+    """Raises ValueError if it is no schema, or rows have weights and the relation makes the number of rows public."""
+    check_schema(schema)
     if schema.weight is not None and relation == REPLACE_ONE:
         raise ValueError(
             f"relation: rows with weights, in {shown([schema.weight.name])}, need {ADD_REMOVE!r}, because the sum of "

@@ -149,7 +149,10 @@ class _Recoded(io.RawIOBase):
         while not len(self._rest) and not self._ended:
             block = self._file.read(_BLOCK_BYTES)
             self._ended = not block
-            self._rest = memoryview(self._decoder.decode(block, self._ended).encode(UTF_8, _UNREADABLE))
+            text = self._decoder.decode(block, self._ended)
+            while self._ended and (more := self._decoder.decode(b"", True)):  # behind half a letter at the very end
+                text += more
+            self._rest = memoryview(text.encode(UTF_8, _UNREADABLE))
         number = min(len(buffer), len(self._rest))
         buffer[:number], self._rest = self._rest[:number], self._rest[number:]
         return number

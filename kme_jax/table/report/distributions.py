@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 
 from kme_jax.table.columns import Column
 from kme_jax.table.report.bins import bins_of
@@ -43,7 +43,7 @@ def section(data: ReportData) -> Section:
     )
 
 
-def errors_of_bars(column: Column, codes: np.ndarray, cells: MeasuredCells) -> Float64[np.ndarray, "bars"]:
+def errors_of_bars(column: Column, codes: Int[np.ndarray, "n"], cells: MeasuredCells) -> Float64[np.ndarray, "bars"]:
     """Standard deviations of the noise of the shares of bars, [bars], when they were measured.
 
     Args:
