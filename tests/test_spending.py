@@ -251,7 +251,7 @@ class _Source(TableSource):
         self.schema, self.num_rows, self._reader = schema, num_rows, None
         self.person, self.max_rows, self.persons = None, 1, None
 
-    def _codes(self):
+    def _codes(self, levels):
         yield np.zeros((2, len(self.schema.columns)), np.int64)
 
 
