@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import cli
+from kme_jax import PrivacyBudget, cli, release_table
 from kme_jax.storage.files import FileError
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.draft import draft_schema
@@ -219,9 +219,19 @@ def test_commands_read_them(place, capsys):
 
 def test_a_release_of_points_has_no_encoding(place, capsys):
     folder = pathlib.Path(__file__).parent / "data" / "folders_of_0.1" / "release"
-    for flag in ("--encoding=utf-8", "--separator=;"):
-        assert cli.main(["evaluate", str(folder), "--against=rows.csv", flag]) == 2
-        assert f"{flag.partition('=')[0]} is for releases of tables" in capsys.readouterr().err
+    for words in (["evaluate", str(folder), "--against=rows.csv"], ["test", str(folder), "rows.csv"]):
+        for flag in ("--encoding=utf-8", "--separator=;"):
+            assert cli.main([*words, flag]) == 2
+            assert f"{flag.partition('=')[0]} is for releases of tables" in capsys.readouterr().err
+
+
+def test_public_rows_of_a_test_may_have_another_encoding(place, capsys):
+    rows = pa.table({"age": [3, 4] * 300, "town": ["Köln", "Orly"] * 300})
+    release_table(rows, SCHEMA, budget=PrivacyBudget(5.0, 1e-6), secure=False).save("out")
+    assert cli.main(["test", "out", "rows.csv"]) == 2
+    assert "not text in UTF-8" in capsys.readouterr().err
+    assert cli.main(["test", "out", "rows.csv", "--encoding=utf-16", "--separator=:"]) == 0
+    assert "not rejected" in capsys.readouterr().out
 
 
 RELEASE = ["release", "rows.csv", "--epsilon=9", "--delta=1e-6", "--output=out"]

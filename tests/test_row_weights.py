@@ -21,6 +21,7 @@ from kme_jax.privacy.statement import describe
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table.check import describe_weights
+from kme_jax.table.constraints import Implies
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.readers import open_table
@@ -29,6 +30,7 @@ from kme_jax.table.release import COUNT, NAMES, binnings_and_target
 COLUMNS = Numeric("age", 0, 110, integer=True), Categorical("job", ("a", "b"), nullable=True)
 SCHEMA = Schema((COLUMNS[0], Weight("homes", 50), COLUMNS[1]))
 BUDGET = PrivacyBudget(1.0, 1e-6, "add_remove")
+RULE = Implies("age<30", "job=b")
 
 
 def _survey(num_rows=4000, seed=0):
@@ -222,6 +224,14 @@ def test_edited_weights_are_refused(released, tmp_path):
         load(folder)
 
 
+def test_constraints_and_weights_go_together():
+    found = release_table(_survey(), Schema(SCHEMA.released, constraints=[RULE]), budget=BUDGET, secure=False)
+    frame, survey = found.to_pandas(), _survey().to_pandas()
+    assert set(frame.job[frame.age < 30].dropna()) <= {"b"}
+    assert frame.homes.sum() == pytest.approx(survey.homes.sum(), rel=0.05)
+    assert frame.age.mean() == pytest.approx(np.average(survey.age, weights=survey.homes), rel=0.03)
+
+
 def test_rows_of_persons_may_have_weights():
     rng = np.random.default_rng(0)
     rows = _survey(3000).append_column("id", pa.array(rng.integers(0, 1000, 3000)))
@@ -246,6 +256,10 @@ def test_rows_of_persons_may_have_weights():
         (lambda: Schema((Weight("a", 1),)), "no columns that are measured"),
         (lambda: release_table(_survey(50), SCHEMA, budget=PrivacyBudget(1.0, 1e-5)), "need 'add_remove'"),
         (lambda: expected_errors(SCHEMA, 50, PrivacyBudget(1.0, 1e-5)), "need 'add_remove'"),
+        (
+            lambda: expected_errors(Schema(SCHEMA.released, constraints=[RULE]), 50, PrivacyBudget(1.0, 1e-5)),
+            "need 'add_remove'",
+        ),
         (lambda: open_table(_survey(50).drop_columns("homes"), SCHEMA), "it lacks the schema's homes"),
         (lambda: open_table(_survey(50), SCHEMA, person="homes"), "homes is released"),
         (lambda: release_table(_survey(50), SCHEMA, budget=BUDGET, target="homes"), "has the kind weight"),

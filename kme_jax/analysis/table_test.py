@@ -31,7 +31,7 @@ from kme_jax.analysis.outcome import TestResult
 from kme_jax.analysis.sums import rows_noise
 from kme_jax.points.release import Measurement, Release
 from kme_jax.table.plan import Singles
-from kme_jax.table.readers import open_table
+from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import NAMES, TableRelease
 from kme_jax.table.tilt import Moments
 
@@ -68,7 +68,7 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     Args:
       release: of a table.
       other: another release with the same schema; or a public table with the columns of the schema: a path, a pyarrow
-        table or a pandas DataFrame.
+        table, a pandas DataFrame, or what ``open_table`` returns.
       seed: of the simulated quantiles.
 
     Returns:
@@ -96,7 +96,9 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     elif isinstance(other, Release | Measurement):
         raise ValueError("other: expected a table, got a release of points")
     else:
-        source = open_table(other, schema)
+        source = other if isinstance(other, TableSource) else open_table(other, schema)
+        if source.schema != schema:
+            raise ValueError("other: it was opened with another schema; give the release's schema to open_table")
         check_num_public(source.num_rows)
         public = schema.measured_codes(np.concatenate(list(source.codes())))
         # As many synthetic rows as public ones, so that neither decides alone where rows vary; but at least 1000.

@@ -144,11 +144,11 @@ def expected_errors(
       (True, True)
     """
     check_columns(schema, target)
+    check_budget(budget)
+    check_relation(schema, budget.relation)
     schema = schema.measured
     if num_rows < 2:
         raise ValueError(f"num_rows: expected at least 2 rows, got {num_rows}")
-    check_budget(budget)
-    check_relation(schema, budget.relation)
     if budget.relation == REPLACE_ONE:
         check_num_rows(num_rows, budget)
     rho = plans.comparable_rho(Composition.planned(budget))

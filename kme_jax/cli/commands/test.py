@@ -37,6 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--independent", type=parsing.names, metavar="COLUMN,COLUMN", help="Two columns of a release of points."
     )
     sizes.add_file_flags(parser)
+    sizes.add_text_flags(parser, "For a table,")
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of simulated quantiles. Default: 0.")
 
 
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _public_rows(args: argparse.Namespace, release: Any) -> Any:
-    """The rows of the file, for points; its path, for a table. A file with a ledger is private, and is refused."""
+    """The rows of the file for points, and the open table for a table. A file with a ledger is private: it is refused."""
     if os.path.exists(f"{args.other}.ledger"):
         raise InputError(f"{args.other} has a ledger, so it is private: a test of private rows is not private")
     print(f"this result is public only if {args.other} is", file=sys.stderr)
@@ -86,7 +87,12 @@ def _public_rows(args: argparse.Namespace, release: Any) -> Any:
         for name, is_set in {"no_header": not args.header, "array": args.array}.items():
             if is_set:
                 raise InputError(f"--{name} does not apply to a table")
-        return args.other
+        from kme_jax.table.readers import open_table
+
+        return open_table(args.other, release.schema, encoding=args.encoding, separator=args.separator)
+    for name in ("encoding", "separator"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} is for releases of tables")
     from kme_jax.points.files import read_rows
 
     has_names = pathlib.Path(args.other).suffix == ".csv" and args.header
