@@ -1,11 +1,11 @@
 """Exchanges of values between synthetic rows, after which fewer rows break a clause and pairs of columns are kept.
 
-Most rows break a clause where a bin of a column straddles its limit. Rows in a bin of ages from 13 to 19 may be children
-below 15 or not, and which of them are is drawn at random within the bin. So of two rows of this bin, one may have the
-education of a child and be 17, and the other that of an adult and be 14. If education gave way, it would no longer fit
-the other columns of both rows, although it was right. If the rows exchange their ages, both are valid, and no count of a
-pair of bins changes. So every column that a clause names may be exchanged, and counts of pairs of bins decide which one
-is. This is post-processing: it spends nothing.
+Most rows break a clause where a bin of a column straddles its limit. Rows in a bin of ages from 13 to 19 may be
+children below 15 or not, and which of them are is drawn at random within the bin. So of two rows of this bin, one may
+have the education of a child and be 17, and the other that of an adult and be 14. If education gave way, it would no
+longer fit the other columns of both rows, although it was right. If the rows exchange their ages, both are valid, and
+no count of a pair of bins changes. So every column that a clause names may be exchanged, and counts of pairs of bins
+decide which one is. This is post-processing: it spends nothing.
 """
 
 from __future__ import annotations

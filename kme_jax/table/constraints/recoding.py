@@ -148,8 +148,8 @@ class Recoding:
         """Codes of released columns that meet all constraints, for codes of the measured ones. Not for private rows.
 
         If bins are known, rows that break a clause first exchange values of any column that clauses name, so that both
-        rows break fewer clauses and the counts of pairs of bins change least, see ``Exchange``. Columns keep their
-        distributions, and pairs of bins nearly.
+        rows break fewer clauses and the counts of pairs of bins change least, see ``Exchange``. Single columns
+        keep their distributions.
 
         What is left is changed in the columns that give way. An excluded value is exchanged with that of another row,
         in which it is not excluded: of 96 random rows, the one that agrees in most columns. Where no row takes the
