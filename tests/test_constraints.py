@@ -23,6 +23,7 @@ from kme_jax.cli import main
 from kme_jax.table import open_table
 from kme_jax.table.check import check_constraints
 from kme_jax.table.constraints import KINDS, Forbidden, Implies, Lookup, OneOf, Order, Sum, constraint_of
+from kme_jax.table.constraints.exchange import Exchange
 from kme_jax.table.evaluate import describe_table, evaluate_table
 from kme_jax.table.expected import expected_errors
 
@@ -200,6 +201,87 @@ def test_exchanges_keep_the_distribution():
         changes = np.abs(np.bincount(codes[:, 2], minlength=5) - np.bincount(school, minlength=5)).sum() / 2
         assert changes <= max(most, 40)
         assert (codes[child, 2] == 0).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_codes_and_bins_become_rows_that_meet_all_constraints(seed):
+    """Each column has at most six bins. The rows are the same for the same seed."""
+    codes = _random_codes(SCHEMA.measured, 3000, seed)
+    bins = codes * 6 // [column.num_codes for column in SCHEMA.measured.columns]
+    drawn = SCHEMA.released_codes(codes, seed, bins)
+    assert not SCHEMA.recoding.broken(drawn).any()
+    _check_values(_tables(drawn))
+    assert np.array_equal(drawn, SCHEMA.released_codes(codes, seed, bins))
+    assert SCHEMA.released_codes(codes[:0], seed, codes[:0]).shape == (0, len(SCHEMA.columns))
+
+
+def _children(rng, num_rows=20_000):
+    """Codes of ages, shuffled within bins of ten years, and of three columns that are 0 for children below 15."""
+    age = rng.integers(0, 60, num_rows)
+    pupil, vote, debt = np.where(age < 15, 0, rng.integers(1, 4, (3, num_rows)))
+    drawn = np.array(age)
+    for decade in range(6):
+        drawn[age // 10 == decade] = rng.permutation(age[age // 10 == decade])
+    columns = [
+        Numeric("age", 0, 59, integer=True),
+        *(Categorical(name, ("none", "a", "b", "c")) for name in ("pupil", "vote", "debt")),
+    ]
+    schema = Schema(columns, constraints=[Implies("age<15", "pupil=none", both_ways=True)])
+    return schema, np.stack([drawn, pupil, vote, debt], axis=1)
+
+
+def test_values_within_a_bin_are_exchanged_before_others(rng):
+    """A sixth of the rows is between 10 and 19, where the bin straddles 15. Nearly all of those that break the clause
+    exchange ages, so pupil fits the other columns as before. Without bins, pupil gives way in each of them."""
+    schema, codes = _children(rng)
+    bins = np.concatenate([codes[:, :1] // 10, codes[:, 1:]], axis=1)
+    broken = schema.recoding.broken(codes)
+    assert broken.sum() > 1000
+    rows = schema.released_codes(codes, 1, bins)
+    assert not schema.recoding.broken(rows).any()
+    assert (rows[:, 1] != codes[:, 1]).mean() < 0.02
+    assert np.array_equal(rows[:, 2:], codes[:, 2:])
+    assert np.array_equal(rows[:, 0] // 10, codes[:, 0] // 10)
+    assert np.array_equal(np.sort(rows, axis=0), np.sort(codes, axis=0))
+    without = schema.released_codes(codes, 1)
+    assert np.array_equal(without[:, 1] != codes[:, 1], broken)
+
+
+def test_the_state_of_an_exchange(rng):
+    """After an exchange, what was counted before is what counting again says, and columns have the values they had."""
+    schema, codes = _children(rng, 2000)
+    codes[::7] = codes[rng.permutation(len(codes))[: len(codes[::7])], :]
+    codes[:, 3] = rng.permutation(codes[:, 3])
+    recoding, names = schema.recoding, list(schema.measured.names)
+    clauses = [clause for group in recoding.clauses.values() for clause in group]
+    before = Exchange.create(codes, codes // 7, names, clauses)
+    after = Exchange.create(codes, codes // 7, names, clauses)
+    after.run(np.random.default_rng(0))
+    again = Exchange.create(after.codes, after.codes // 7, names, clauses)
+    assert not np.array_equal(after.codes, codes)
+    assert np.array_equal(np.sort(after.codes, axis=0), np.sort(codes, axis=0))
+    assert np.array_equal(after.groups, again.groups)
+    assert np.array_equal(after.met, again.met)
+
+    def counts(exchange):
+        cells = np.eye(len(exchange.excess), dtype=int)[exchange.groups]  # [n, m, D]
+        pairs = np.einsum("nad,nbe->de", cells, cells)
+        return pairs * (1 - np.eye(len(pairs), dtype=int))
+
+    assert np.array_equal(after.excess, counts(after) - counts(before))
+    assert recoding.broken(codes).sum() > 20 * recoding.broken(after.codes).sum()
+
+
+def test_releases_exchange_values_within_bins(rng):
+    """Clauses hold in releases, and columns that depend on the one that gives way do so after it."""
+    schema, _ = _children(rng)
+    age = rng.integers(0, 60, 8000)
+    codes = np.stack([age, *np.where(age < 15, 0, rng.integers(1, 4, (3, len(age))))], axis=1)
+    released = release_table(schema.decode(codes), schema, budget=PrivacyBudget(3.0, 1e-6), secure=False)
+    for rows in (released.table, released.sample(3000, seed=5), released.sample(500, where="vote=a and age>=12")):
+        codes = schema.encode(rows)
+        assert not schema.recoding.broken(codes).any()
+        assert ((codes[:, 1] == 0) == (codes[:, 2] == 0)).mean() > 0.95
 
 
 def test_parts_of_times():

@@ -174,6 +174,16 @@ def test_balanced_samples_keep_coupled_columns_and_conditions(rng):
     np.testing.assert_array_equal(balance.sample(given, 100, 0), given.sample(100, 0))
 
 
+def test_bins_of_codes():
+    """A column of three bins, of which the first has two ranges, and a column of two classes."""
+    leaves = Leaves(np.asarray([0, 2, 5, 6]), np.asarray([2, 5, 6, 9]), np.asarray([0, 1, 0, 2]), np.ones((2, 4)))
+    probabilities = np.full((2, 1, 3), 1 / 3, np.float32)
+    rows = RelaxedRows(np.full((2, 1), 0.5), probabilities, (0, 3), (leaves,), 0)
+    codes = np.stack([np.arange(9) % 2, np.arange(9)], axis=1)
+    assert rows.bins_of(codes)[:, 1].tolist() == [0, 0, 1, 1, 1, 0, 2, 2, 2]
+    assert np.array_equal(rows.bins_of(codes)[:, 0], codes[:, 0])
+
+
 @pytest.mark.parametrize("mean", [0.9, -0.5])
 def test_balanced_samples_have_the_parities(mean, rng):
     """Of three columns of 2, 2 and 6 values. The fourth is far from the uniform distribution, and has no parity."""

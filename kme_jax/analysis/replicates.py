@@ -33,6 +33,7 @@ from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.statement import is_for_persons
 from kme_jax.table import balance
+from kme_jax.table.draw import released_codes
 from kme_jax.table.fit import synthesise
 from kme_jax.table.release import NAMES, TableRelease
 
@@ -220,5 +221,5 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
     rows = synthesise(
         measurement.layout, measurement.plan, measured, cycles=schema.measured.cycles, seed=seed, part=_PART
     )
-    drawn = schema.released_codes(balance.sample(rows, release.table.num_rows, seed), seed)
+    drawn = released_codes(rows, schema, balance.sample(rows, release.table.num_rows, seed), seed)
     return measurement.with_weights(schema.decode(drawn))

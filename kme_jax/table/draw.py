@@ -55,6 +55,22 @@ class Support(NamedTuple):
         return f"about {self.rows:,.0f} {rows} meet the conditions; {noise}{weak}"
 
 
+def released_codes(
+    rows: RelaxedRows, schema: Schema, codes: Int64[np.ndarray, "n m"], seed: int
+) -> Int64[np.ndarray, "n d"]:
+    """Codes of released columns that meet all constraints, for rows that were drawn from a distribution, [n, d].
+
+    Pairs of columns are kept as well as the bins tell them apart, see ``Recoding.released_codes``.
+
+    Args:
+      rows: the distribution of the measured columns.
+      schema: of the released columns.
+      codes: of the measured columns.
+      seed: of what is exchanged.
+    """
+    return schema.released_codes(codes, seed, rows.bins_of(codes) if schema.recoding.clauses else None)
+
+
 def drawn(
     rows: RelaxedRows, schema: Schema, terms: Sequence[Term], num_rows: int, seed: int, weighted: bool = False
 ) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"] | None]:
@@ -99,7 +115,7 @@ def drawn(
             codes, weights = distribution.weighted_sample(size, int(of_part))
         else:
             codes, weights = balance.sample(distribution, size, int(of_part)), np.ones(size)
-        codes = schema.released_codes(codes, int(of_part))
+        codes = released_codes(rows, schema, codes, int(of_part))
         met = np.ones(len(codes), bool) if is_met else met_by(schema, terms, codes)
         parts.append(codes[met])
         of_parts.append(weights[met] * size)  # those of a part sum to 1

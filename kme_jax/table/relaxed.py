@@ -188,6 +188,13 @@ class RelaxedRows:
         """Indices of all columns except ``split``."""
         return [j for j in range(self.dim) if j != self.split]
 
+    def bins_of(self, codes: Int64[np.ndarray, "n d"]) -> Int64[np.ndarray, "n d"]:
+        """The bin of each code of rows, [n, d]. A bin of the column ``split`` is one of its codes."""
+        bins = np.array(codes)
+        for leaves, j in zip(self.leaves, self.others, strict=True):
+            bins[:, j] = leaves.bins[np.searchsorted(leaves.first, codes[:, j], side="right") - 1]
+        return bins
+
     def sample(self, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
         """Category codes of rows, int64 [num_rows, d], in random order.
 

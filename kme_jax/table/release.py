@@ -41,7 +41,7 @@ from kme_jax.storage.folders import (
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
 from kme_jax.table.conditions import Term, terms_of
-from kme_jax.table.draw import Support, drawn, met_by
+from kme_jax.table.draw import Support, drawn, met_by, released_codes
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
 from kme_jax.table.relaxed import RelaxedRows
@@ -156,7 +156,7 @@ class TableMeasurement:
         rows = synthesise(
             self.layout, self.plan, measured, cycles=self.schema.measured.cycles, seed=seed, progress=progress
         )
-        codes = self.schema.released_codes(balance.sample(rows, num_rows, seed), seed)
+        codes = released_codes(rows, self.schema, balance.sample(rows, num_rows, seed), seed)
         return TableRelease(self, rows, self.with_weights(self.schema.decode(codes)), seed)
 
     @property

@@ -189,18 +189,22 @@ class Schema:
             return codes.astype(np.int64, copy=False)
         return self.recoding.measured_codes(codes)
 
-    def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
+    def released_codes(
+        self, codes: Int[np.ndarray, "n m"], seed: int = 0, bins: Int[np.ndarray, "n m"] | None = None
+    ) -> Int64[np.ndarray, "n d"]:
         """Codes of rows that meet all constraints, for codes of the measured columns. See ``Recoding.released_codes``.
 
         Args:
           codes: of synthetic rows.
           seed: of what is drawn.
+          bins: the bin of every row and column, whose pairs are to be kept; None if only columns that give way are to
+            change.
         """
         codes = np.asarray(codes)
         return (
             codes.astype(np.int64, copy=False)
             if self.recoding.is_identity
-            else self.recoding.released_codes(codes, seed)
+            else self.recoding.released_codes(codes, seed, bins)
         )
 
     @property

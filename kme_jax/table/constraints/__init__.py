@@ -4,8 +4,8 @@ Two kinds of constraints are met by construction:
 
 * A column that follows from others (``Order``, ``Sum``, ``Lookup``, ``OneOf``) is not measured. What is measured
   instead says what it is: the gap between two times, or the parts of a sum.
-* Combinations that no row has (``Implies``, ``Forbidden``) are excluded when rows are drawn: a column
-  whose value is excluded gets the value of a similar row, whose value is not, see ``Recoding``.
+* Combinations that no row has (``Implies``, ``Forbidden``) are excluded when rows are drawn: rows that have one
+  exchange values with other rows, so that pairs of columns stay nearly as they are, see ``Recoding``.
 
 Constraints are public knowledge, and cost no privacy. Private rows that break one are repaired, each by itself, before
 anything is measured.

@@ -17,6 +17,7 @@ from kme_jax._numerics.text import shown
 from kme_jax.table.columns import Column, Datetime
 from kme_jax.table.constraints.base import Clause, Codes, ColumnCodes, Constraint, Determination
 from kme_jax.table.constraints.calendar import Calendar
+from kme_jax.table.constraints.exchange import Exchange
 
 _MOST_CLAUSES = 60  # that exclude values of one column
 _MOST_COMBINATIONS = 100_000
@@ -141,19 +142,32 @@ class Recoding:
             rows[name] = self._repaired(name, group, rows, len(codes))
         return _stacked([rows[column.name] for column in self.measured], len(codes))
 
-    def released_codes(self, codes: Int[np.ndarray, "n m"], seed: int = 0) -> Int64[np.ndarray, "n d"]:
+    def released_codes(
+        self, codes: Int[np.ndarray, "n m"], seed: int = 0, bins: Int[np.ndarray, "n m"] | None = None
+    ) -> Int64[np.ndarray, "n d"]:
         """Codes of released columns that meet all constraints, for codes of the measured ones. Not for private rows.
 
-        An excluded value is exchanged with that of another row, in which it is not excluded: of 96 random rows, the one
-        that agrees in most columns. So the column keeps its distribution. Where no row takes the value, the row gets
-        that of a similar row to which the same clauses apply. If there is none, it gets the nearest value that is not
-        excluded.
+        If bins are known, rows that break a clause first exchange values of any column that clauses name, so that both
+        rows break fewer clauses and the counts of pairs of bins change least, see ``Exchange``. Single columns
+        keep their distributions.
+
+        What is left is changed in the columns that give way. An excluded value is exchanged with that of another row,
+        in which it is not excluded: of 96 random rows, the one that agrees in most columns. Where no row takes the
+        value, the row gets that of a similar row to which the same clauses apply. If there is none, it gets the nearest
+        value that is not excluded.
 
         Args:
           codes: of the measured columns, of synthetic rows.
-          seed: of the choice of similar rows.
+          seed: of the choice of other rows.
+          bins: the bin of every row and column, 0 or more, such as those of ``RelaxedRows.bins_of``; None if only
+            columns that give way are to change.
         """
         codes = np.asarray(codes, np.int64)
+        if bins is not None and self.clauses and len(codes):
+            names, clauses = [column.name for column in self.measured], itertools.chain(*self.clauses.values())
+            exchange = Exchange.create(codes, np.asarray(bins, np.int64), names, clauses)
+            exchange.run(np.random.default_rng([seed, 3]))
+            codes = exchange.codes
         rows = {column.name: codes[:, place] for place, column in enumerate(self.measured)}
         random = np.random.default_rng([seed, 2])
         for name, group in self.clauses.items():
