@@ -1,6 +1,7 @@
 """Encodings and separators of .csv files: good files are read, and no cell turns a file into an error."""
 
 import gzip
+import io
 import pathlib
 import random
 import tracemalloc
@@ -215,6 +216,34 @@ def test_commands_read_them(place, capsys):
     capsys.readouterr()
     assert cli.main(["schema", "tabs.csv", "--output=comma.json", "--separator", "\\t", "--decimal=,"]) == 0
     assert 'kind is null do not say "decimal": ","' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "encoding", ["ascii", "euc_jp", "big5", "gb2312", "cp856", "iso8859_6", "utf-16-le", "utf-32-le"]
+)
+def test_bytes_do_not_depend_on_where_blocks_end(encoding, monkeypatch):
+    """An id is compared by its bytes. Rows before it move the ends of blocks, and must not change them."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        content = bytes(rng.integers(0, 256, 64 - rng.integers(0, 4), dtype=np.uint8))
+        found = set()
+        for size in (1, 2, 3, 5, 2**20):
+            monkeypatch.setattr("kme_jax.table.formats.text._BLOCK_BYTES", size)
+            found.add(TextOptions(encoding).in_utf_8(io.BytesIO(content)).read())
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_ids_that_cannot_be_decoded_are_no_ids(tmp_path, suffix):
+    """All of them would be alike, and several persons would be one."""
+    lines = b"id,age,town\nM\x81,1,Orly\nM\x8d,2,Orly\nM\xe9,3,Orly\nM,4,Orly\n"
+    path = tmp_path / f"rows.csv{suffix}"
+    path.write_bytes(gzip.compress(lines) if suffix else lines)
+    schema = Schema(SCHEMA.columns, dropped=("id",))
+    persons = open_table(path, schema, person="id", encoding="cp1252").persons
+    assert persons.used.tolist() == [False, False, True, True]
+    assert (persons.num_persons, persons.num_without) == (2, 2)
+    assert open_table(path, schema, person="id").persons.num_persons == 4  # as they are, bytes are different
 
 
 def test_a_release_of_points_has_no_encoding(place, capsys):

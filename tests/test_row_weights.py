@@ -1,5 +1,6 @@
 """Rows that count by their weights: sums, their sensitivity, releases, and answers about the population."""
 
+import dataclasses
 import json
 
 import jax
@@ -25,7 +26,8 @@ from kme_jax.table.constraints import Implies
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.readers import open_table
-from kme_jax.table.release import COUNT, NAMES, binnings_and_target
+from kme_jax.table.rehearsal import made_up_rows
+from kme_jax.table.release import COUNT, NAMES, binnings_and_target, public_inputs
 
 COLUMNS = Numeric("age", 0, 110, integer=True), Categorical("job", ("a", "b"), nullable=True)
 SCHEMA = Schema((COLUMNS[0], Weight("homes", 50), COLUMNS[1]))
@@ -224,6 +226,40 @@ def test_edited_weights_are_refused(released, tmp_path):
         load(folder)
 
 
+def test_a_statement_of_weights_under_replace_one_is_refused(tmp_path):
+    schema = Schema(COLUMNS, dropped=("homes",))
+    plain = measure_table(_survey(200), schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
+    statement = plain.statement | {"public_inputs": public_inputs(SCHEMA, None)}
+    forged = dataclasses.replace(plain, schema=SCHEMA, statement=statement).save(tmp_path / "x")
+    with pytest.raises(ReleaseError, match="need 'add_remove'"):
+        load(forged)
+
+
+def test_bounds_are_stated_in_full():
+    weighted = Schema((*COLUMNS, Weight("homes", 2500000.4)))
+    assert "homes, at most 2500000.4:" in " ".join(public_inputs(weighted, None))
+    assert "homes, at most 50:" in " ".join(public_inputs(SCHEMA, None))
+
+
+def test_weights_may_have_decimal_commas():
+    cells = pa.array(["12,5", "1.000,0", "7"])
+    levels = Weight("homes", 50, decimal=",").levels(cells)
+    np.testing.assert_allclose(levels, [LEVELS / 4, LEVELS, 7 / 50 * LEVELS], atol=0.5)
+    schema = Schema((*COLUMNS, Weight("homes", 50, decimal=",")))
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+def test_levels_beyond_their_range_count_in_full():
+    (feature_map, _), rows = _maps()
+    integers = feature_map.integers(1000)
+    beyond, within = np.full(len(rows), LEVELS + 30_000), np.full(len(rows), LEVELS)
+    np.testing.assert_array_equal(integers.sum_at_levels(rows, beyond), integers.sum_at_levels(rows, within))
+
+
+def test_made_up_rows_count_in_full():
+    assert made_up_rows(SCHEMA, 3)["homes"].to_pylist() == [50.0, 50.0, 50.0]
+
+
 def test_constraints_and_weights_go_together():
     found = release_table(_survey(), Schema(SCHEMA.released, constraints=[RULE]), budget=BUDGET, secure=False)
     frame, survey = found.to_pandas(), _survey().to_pandas()
@@ -250,6 +286,9 @@ def test_rows_of_persons_may_have_weights():
         (lambda: Weight("homes", -3), "lower must be below upper"),
         (lambda: Weight("homes", float("inf")), "upper must be finite"),
         (lambda: Weight("homes", "50"), "upper must be a number"),
+        (lambda: Weight("homes", 98302 * 5e-324), "upper must be from 1e-100 to 1e\\+100"),
+        (lambda: Weight("homes", 1e200), "upper must be from 1e-100 to 1e\\+100"),
+        (lambda: Weight("homes", 50, decimal=";"), 'decimal must be "." or ","'),
         (lambda: Weight("", 50), "a name must be"),
         (lambda: Schema((*COLUMNS, Weight("a", 1), Weight("b", 1))), "more than one column has weights: a, b"),
         (lambda: Schema((*COLUMNS, Weight("age", 1))), "more than one column is named age"),

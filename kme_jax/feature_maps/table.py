@@ -649,8 +649,9 @@ class TableIntegers(IntegerMap):
 
         Args:
           rows: category codes that the map covers, [n, d].
-          levels: l, from 0 to ``LEVELS``, [n].
+          levels: l, [n]. Those beyond the range from 0 to ``LEVELS`` count as its ends.
         """
+        levels = np.clip(levels, 0, LEVELS)
         blocks = self.feature_map.blocks
         largest = max((block.weight for block in blocks), default=1)
         total, size = np.zeros(self.num_features, np.int64), max(1, _MOST_EXACT // largest)

@@ -89,7 +89,7 @@ def weights_of(schema: Schema) -> str:
     """The weights of rows in words, as the statement says them; "" if there are none."""
     if schema.weight is None:
         return ""
-    named = f"{schema.weight.name}, at most {schema.weight.upper:g}"
+    named = f"{schema.weight.name}, at most {repr(schema.weight.upper).removesuffix('.0')}"
     return f"{named}: the number of rows is the sum of the weights, divided by this largest one"
 
 
@@ -304,6 +304,7 @@ def _checked_statement(
         1 if max_rows is None else max_rows,
         statement.get("person"),
     )
+    check_relation(schema, budget.relation)
     binnings, index = binnings_and_target(schema, target)
     counted = set() if budget.relation == REPLACE_ONE else {COUNT}
     complete = {NAMES[0], *counted} <= set(measured) <= {*NAMES, *counted}

@@ -24,6 +24,8 @@ from kme_jax._numerics.text import shown
 from kme_jax.table.columns import Numeric
 from kme_jax.table.written import WrittenColumn
 
+_LEAST, _MOST = 1e-100, 1e100
+
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Weight(WrittenColumn):
 
     Attributes:
       upper: the largest weight, from public knowledge. The noise is in proportion to it.
+      decimal: "." or ",": what stands before the decimals of cells that are text, see ``Numeric``.
 
     Examples:
       >>> import pyarrow as pa
@@ -48,14 +51,17 @@ class Weight(WrittenColumn):
     kind = "weight"
     name: str
     upper: float
+    decimal: str = "."
 
     def _validate(self):
         numbers = self._numbers
         object.__setattr__(self, "upper", numbers.upper)
+        if not _LEAST <= self.upper <= _MOST:  # so that levels are exact, and sums of weights finite
+            raise self._error(f"upper must be from {_LEAST:g} to {_MOST:g}, got {self.upper:g}")
 
     @functools.cached_property
     def _numbers(self) -> Numeric:
-        return Numeric(self.name, 0, self.upper, default=0)
+        return Numeric(self.name, 0, self.upper, default=0, decimal=self.decimal)
 
     @property
     def type(self) -> pa.DataType:
@@ -70,8 +76,8 @@ class Weight(WrittenColumn):
         return f"{shown((self.name,))} has the kind weight: rows are counted by it, and it is not measured"
 
     def values(self, num_rows: int) -> pa.Array:
-        """Weights of 1. A release puts its own in their place, see ``TableMeasurement.with_weights``."""
-        return pa.array(np.ones(num_rows))
+        """The largest weight in every row. A release scales it, see ``TableMeasurement.with_weights``."""
+        return pa.array(np.full(num_rows, self.upper))
 
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
         """Weights as float64."""

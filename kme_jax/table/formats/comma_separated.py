@@ -23,7 +23,7 @@ import pyarrow.csv
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import Format, Reader
-from kme_jax.table.formats.text import TextOptions
+from kme_jax.table.formats.text import NO_LETTER, TextOptions
 
 _GZIP = b"\x1f\x8b"
 _NOT_CSV = {_GZIP: "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
@@ -121,6 +121,14 @@ class CsvReader(Reader):
         """The text of the file."""
         with self._open() as file, io.TextIOWrapper(file, encoding, errors, newline="") as text:
             yield text
+
+    def column(self, name: str) -> Iterator[pa.Array]:
+        """See ``Reader.column``. Cells with bytes that cannot be decoded are missing: they would all be alike."""
+        for cells in super().column(name):
+            if self._options.is_utf_8:
+                yield cells
+            else:
+                yield pc.if_else(pc.match_substring(cells, NO_LETTER), None, cells)  # pyright: ignore[reportAttributeAccessIssue]
 
     def count(self) -> int:
         if self._empty:

@@ -18,6 +18,8 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said
 
 UTF_8 = "utf-8"
+NO_LETTER = b"\xff"
+"""Stands for a byte that cannot be decoded. It is no part of UTF-8."""
 _BLOCK_BYTES = 2**20
 _UNREADABLE, _UNREADABLE_UNITS = "kme_jax.unreadable", "kme_jax.unreadable_units"
 _QUOTE, _ENDS = '"', "\r\n"
@@ -28,12 +30,13 @@ _STATEFUL = ("utf_7", "hz", "iso2022", "unicode_escape", "raw_unicode_escape", "
 def _unreadable(error: UnicodeError) -> tuple[str | bytes, int]:
     """A handler of errors: a byte that is no UTF-8 stands for a byte or letter that cannot be decoded or encoded.
 
-    Decoding goes on at the next byte, so half of a letter takes no comma with it.
+    Decoding goes on at the next byte, so half of a letter takes no comma with it. Each letter that cannot be encoded is
+    a byte of its own, so the result does not depend on where blocks end.
     """
     if isinstance(error, UnicodeDecodeError):
         return "\udcff", error.start + 1
     if isinstance(error, UnicodeEncodeError):
-        return b"\xff", error.end
+        return NO_LETTER * (error.end - error.start), error.end
     raise error
 
 
