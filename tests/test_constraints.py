@@ -298,9 +298,20 @@ def test_parts_of_times():
     assert hours.measured.names == ("at week", "at weekday", "at time")
     assert np.array_equal(hours.released_codes(hours.measured_codes(codes)), codes)
     assert hours.measured_codes([[30]]).tolist() == [[0, 3, 6]]  # Thursday 2 January, 6:00
-    weekday = _random_codes(hours.measured, 2000, 0)
-    released = hours.released_codes(weekday)
-    assert np.array_equal(hours.measured_codes(released)[:, 1:], weekday[:, 1:])
+    drawn = _random_codes(hours.measured, 2000, 0)
+    found = hours.measured_codes(hours.released_codes(drawn))
+    assert np.array_equal(found[:, 2], drawn[:, 2])
+    # Weekdays that the first or the last week does not have are exchanged with other rows.
+    assert np.array_equal(np.bincount(found[:, 1]), np.bincount(drawn[:, 1]))
+    assert np.sum(found[:, 0] == 0) == np.sum(drawn[:, 0] == 0)
+    assert found[found[:, 0] == 0, 1].min() == 2  # 1 January is a Wednesday
+
+
+def test_constraints_may_be_about_weekdays_of_weeks_that_a_bound_cuts():
+    day = Datetime("day", "2025-01-01", "2025-03-05", parts=True)
+    schema = Schema([day, COLUMNS["fare"]], constraints=[Implies("fare>=150", "day weekday=Monday")])
+    released = schema.released_codes(_random_codes(schema.measured, 500, 0))
+    assert not schema.recoding.broken(released).any()
 
 
 def test_chains_and_sums_of_what_follows():

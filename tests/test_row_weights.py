@@ -210,8 +210,11 @@ def test_a_release_is_saved_and_read(released, tmp_path):
     assert loaded.schema == SCHEMA
     assert Schema.read(tmp_path / "x" / "schema.json") == SCHEMA
     assert json.loads((tmp_path / "x" / "schema.json").read_text())["schema_version"] == 3
-    sample = loaded.sample(10, where="age>=65")
-    assert sum(sample["homes"].to_pylist()) == pytest.approx(sum(released.table["homes"].to_pylist()))
+    frame = released.to_pandas()
+    assert loaded.sample(10)["homes"].to_numpy().sum() == pytest.approx(frame.homes.sum())
+    old = loaded.sample(10, where="age>=65")["homes"].to_numpy().sum()
+    assert old == pytest.approx(frame.homes[frame.age >= 65].sum())
+    assert old == pytest.approx(loaded.support("age>=65").rows)
     text = describe(loaded.statement)
     assert "Rows count by homes, at most 50: the number of rows is the sum of the weights" in text
     assert "counted by their weights" in (tmp_path / "x" / "report.html").read_text()

@@ -72,9 +72,12 @@ def test_other_cells_stay_as_they_are():
     assert rank.encode(pa.array(["99", "low"])).tolist() == [1, 0]
 
 
-def test_a_word_with_no_default_is_the_usual_value():
-    column = Numeric("age", 0, 110, integer=True, missing=(99,))
-    assert column.encode(pa.array([99, None, 98])).tolist() == [column.usual, column.usual, 98]
+def test_words_need_a_code_for_missing_cells_or_a_default():
+    """Otherwise they would count as the middle of the bounds, and nobody would see it."""
+    with pytest.raises(ValueError, match=r'column age: words .* need "nullable": true, or a default'):
+        Numeric("age", 0, 110, integer=True, missing=(99,))
+    column = Numeric("age", 0, 110, integer=True, missing=(99,), default=50)
+    assert column.encode(pa.array([99, None, 98])).tolist() == [50, 50, 98]
 
 
 CELLS = st.one_of(

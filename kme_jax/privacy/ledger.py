@@ -309,7 +309,8 @@ class Ledger:
                 unfinished = line
             elif not line.endswith(_UNFINISHED.rstrip(b"\n")):
                 raise LedgerError(
-                    f"{self.path}: line {number} is not a line of a ledger; repair it or use another file"
+                    f"{self.path}: line {number} is not a line of a ledger; is it the ledger at all, such as "
+                    "rows.csv.ledger? Then repair it, or use another file"
                 )
         return records, unfinished
 

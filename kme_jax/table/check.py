@@ -21,6 +21,7 @@ _MANY_MOVED = 0.02  # share of all rows
 # By kind of column: what its cells look like.
 _LOOKS = {
     "numeric": "Numbers look like 1234.5, unless the schema says that the decimal sign is a comma.",
+    "weight": "Weights look like 1234.5, unless the schema says that the decimal sign is a comma.",
     "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59.",
     "categorical": "Cells are spelled like the categories.",
     "ordinal": "Cells are spelled like the categories.",
@@ -38,6 +39,7 @@ class ColumnCheck:
       missing: number of cells that are missing.
       unreadable: number of cells that cannot be read as a value of the column.
       moved: number of numbers or times beyond a bound, which are moved to the bound.
+      filled: the value that missing and unreadable cells count as, as text; None if they count as missing.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ColumnCheck:
     missing: int
     unreadable: int
     moved: int
+    filled: str | None = None
 
     def _in_short(self) -> str:
         # Counts are not shown: a notebook keeps what it shows, and may be published.
@@ -52,7 +55,7 @@ class ColumnCheck:
 
 
 def check_table(source: TableSource) -> list[ColumnCheck]:
-    """How the cells of every column are read, in the order of the schema. SENSITIVE.
+    """How the cells of every column are read, in the order of the schema, with that of the weights last. SENSITIVE.
 
     Args:
       source: the private table, of N rows.
@@ -70,13 +73,19 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
       (1, 1, 1)
     """
     source.check_size()
-    columns = source.schema.columns
+    weight = source.schema.weight
+    columns = (*source.schema.columns, *([] if weight is None else [weight.numbers]))
     counts = np.zeros((len(columns), 3), np.int64)
     for batch in source.batches():
         for place, column in enumerate(columns):
             codes = column.look(batch.column(column.name))
             counts[place] += [np.sum(codes == mark) for mark in (-1, -2, -3)]
-    return [ColumnCheck(c.name, c.kind, *map(int, row)) for c, row in zip(columns, counts, strict=True)]
+    kinds = [*(column.kind for column in source.schema.columns), *([] if weight is None else [weight.kind])]
+    filled = [None if c.nullable else c.labels(np.array([c.usual]))[0] for c in columns]
+    return [
+        ColumnCheck(c.name, kind, *map(int, row), filled=value)
+        for c, kind, row, value in zip(columns, kinds, counts, filled, strict=True)
+    ]
 
 
 def check_constraints(source: TableSource) -> dict[str, int]:
@@ -107,6 +116,8 @@ def describe_persons(source: TableSource) -> str:
     if persons is None:
         return ""
     lines = [f"{source.num_read} rows of {persons.num_persons} persons; {source.num_rows} are used"]
+    if persons.num_persons == source.num_read > 1:
+        lines.append("each row has an id of its own: does this column tell persons apart, or rows?")
     if persons.num_without:
         lines.append(f"{persons.num_without} rows have no id, and are not used")
     return "\n".join(lines)
@@ -124,11 +135,13 @@ def describe_weights(source: TableSource) -> str:
     levels = np.concatenate([codes[:, -1] for codes in source.codes(levels=True)])
     shares, name = levels / LEVELS, printable(weight.name)
     lines = [f"rows count by {name}, whose sum is {shares.sum() * weight.upper:,.6g}"]
+    if not shares.any():
+        return f"no row counts: all weights in {name} are 0. Is the kind right?"
     at_most = int((levels == LEVELS).sum())
     lines.append(f"{int((levels == 0).sum())} rows do not count, and {at_most} have the largest weight, or more")
     lines.append(
         f"the noise is as large as for {shares.sum():,.0f} rows without weights, because the largest weight is "
-        f"{1 / max(shares.mean(), 1 / LEVELS):.3g} times the mean"
+        f"{1 / shares.mean():.3g} times the mean"
     )
     return "\n".join(lines)
 
@@ -162,6 +175,9 @@ def describe(
                 line += (
                     f"   {c.unreadable / num_rows:.0%} cannot be read. {looks} Files are in UTF-8, or need --encoding."
                 )
+            lost = c.missing + c.unreadable
+            if c.filled is not None and lost > _MANY_MOVED * num_rows:
+                line += f"   {lost / num_rows:.0%} count as {c.filled}, because the column is not nullable."
             if c.moved > _MANY_MOVED * num_rows:
                 line += f"   {c.moved / num_rows:.0%} beyond a bound: is the unit right?"
         lines.append(line)

@@ -162,6 +162,8 @@ class Column(abc.ABC):
             raise self._error(f"nullable must be true or false, got {said(self.nullable)}")
         self._validate()
         self._validate_words()
+        if self.missing and not self.nullable and self.default is None:
+            raise self._error('words for missing cells need "nullable": true, or a default to count as')
         if self.default is not None:
             if isinstance(self.default, bool | list | tuple | dict):
                 raise self._error(f"default must be one of its values, got {said(self.default)}")

@@ -20,7 +20,7 @@ from kme_jax.storage.files import FileError
 from kme_jax.table.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
 from kme_jax.table.columns import DROP, MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
 from kme_jax.table.readers import open_reader
-from kme_jax.table.schema import SCHEMA_VERSION
+from kme_jax.table.schema import WITH_WRITTEN
 
 _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
@@ -28,7 +28,7 @@ _COMMENT = (
     "categorical (categories), ordinal (categories, in order), datetime (lower, upper, resolution: day, hour, minute "
     "or second); all with nullable, and optionally default, the value for cells that cannot be read, and missing, a "
     "list of words and numbers that stand for missing cells; drop (free text and identifiers, which are not looked "
-    "at); with schema_version 3 also id (new ids, optionally with a prefix) and constant (value), whatever the rows "
+    "at); id (new ids, optionally with a prefix) and constant (value), whatever the rows "
     "say, and weight (upper), by which rows are counted. Fields that a kind does not have may stay null."
 )
 
@@ -82,7 +82,11 @@ def draft_schema(
         else:
             comma = {"decimal": ","} if decimal == "," and column["kind"] == "numeric" else {}
             columns.append({"name": field.name} | column | comma)
-    draft = {"schema_version": SCHEMA_VERSION, "filled_from_data": public, "columns": columns}
+    draft = {
+        "schema_version": WITH_WRITTEN,  # so that all kinds may be filled in
+        "filled_from_data": public,
+        "columns": columns,
+    }
     return draft if public else {"comment": _COMMENT} | draft, left_out
 
 

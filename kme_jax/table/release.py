@@ -164,18 +164,19 @@ class TableMeasurement:
         count = self.statement["num_rows"]
         return count if self.schema.weight is None else max(count, min(_ROWS_OF_COUNT * count, _ENOUGH_ROWS))
 
-    def with_weights(self, rows: pa.Table) -> pa.Table:
+    def with_weights(self, rows: pa.Table, share: float = 1.0) -> pa.Table:
         """Synthetic rows with their weights, if private rows have some. Otherwise rows as they are.
 
-        All weights are equal. Their sum is the noisy sum of the private ones.
+        All weights are equal. Their sum is the noisy sum of the private ones, or a share of it.
 
         Args:
           rows: as from ``Schema.decode``.
+          share: of the population that the rows stand for.
         """
         weight = self.schema.weight
         if weight is None:
             return rows
-        of_row = self.statement["num_rows"] * weight.upper / max(1, rows.num_rows)
+        of_row = share * self.statement["num_rows"] * weight.upper / max(1, rows.num_rows)
         place = rows.column_names.index(weight.name)
         return rows.set_column(place, weight.name, pa.array(np.full(rows.num_rows, of_row)))
 
@@ -386,7 +387,8 @@ class TableRelease:
         Ids of an ``Identifier`` count from 1 in every sample.
 
         Args:
-          num_rows: number of rows.
+          num_rows: number of rows. If private rows have weights, those of the sample add up to the weight of the
+            released rows that meet the conditions.
           seed: of the sampling.
           where: conditions that every row meets, such as "age>=65", "18<=age<65 and job in (nurse, baker)", or
             "end>begin or (age<18 and sex=Female)". Comparisons are =, !=, <, <=, > and >=, with a value or with another
@@ -409,7 +411,16 @@ class TableRelease:
         terms = _terms_of(self.schema, conditions)
         codes, weights = drawn(self.rows, self.schema, terms, num_rows, seed, weighted)
         table = self.schema.decode(codes)
-        return table.append_column("weight", pa.array(weights)) if weighted else self.measurement.with_weights(table)
+        if weighted:
+            return table.append_column("weight", pa.array(weights))
+        share = 1.0
+        if self.schema.weight is not None and conditions:
+            share = max(self._share_of(terms), 0.5 / self.table.num_rows)  # a weight is positive
+        return self.measurement.with_weights(table, share)
+
+    def _share_of(self, terms: Sequence[Term]) -> float:
+        """The share of the released rows that meet a term."""
+        return float(met_by(self.schema, terms, self.schema.encode(self.table, words=False)).mean())
 
     def support(self, where: str | Sequence[str]) -> Support:
         """How many private rows meet conditions, about, beside the noise of a count.
@@ -421,10 +432,9 @@ class TableRelease:
           ValueError: a condition cannot be read.
         """
         terms = _terms_of(self.schema, [where] if isinstance(where, str) else where)
-        met = met_by(self.schema, terms, self.schema.encode(self.table, words=False))
         noises = [m["cell_noise"][1] for m in self.statement["measurements"] if m["cell_noise"]]
         units, used = self.schema.units_of_row, rows_used(self.statement)
-        rows = float(met.mean()) * self.statement["num_rows"]
+        rows = self._share_of(terms) * self.statement["num_rows"]
         return Support(rows * units, noises[-1] * units, used, self.schema.weight is not None)
 
     def to_pandas(self, table: pa.Table | None = None) -> Any:

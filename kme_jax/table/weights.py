@@ -54,13 +54,14 @@ class Weight(WrittenColumn):
     decimal: str = "."
 
     def _validate(self):
-        numbers = self._numbers
+        numbers = self.numbers
         object.__setattr__(self, "upper", numbers.upper)
         if not _LEAST <= self.upper <= _MOST:  # so that levels are exact, and sums of weights finite
             raise self._error(f"upper must be from {_LEAST:g} to {_MOST:g}, got {self.upper:g}")
 
     @functools.cached_property
-    def _numbers(self) -> Numeric:
+    def numbers(self) -> Numeric:
+        """The column that reads the weights."""
         return Numeric(self.name, 0, self.upper, default=0, decimal=self.decimal)
 
     @property
@@ -98,7 +99,7 @@ class Weight(WrittenColumn):
 
         Formal guarantee: each level depends on its own cell alone, and no cell raises an error.
         """
-        return self._numbers.encode(cells)  # of a grid of LEVELS + 1 points
+        return self.numbers.encode(cells)  # of a grid of LEVELS + 1 points
 
     def repeated(self, levels: Int64[np.ndarray, "n"], num_rows: int) -> Int64[np.ndarray, "m"]:
         """Places of rows, each about as often as its weight says: for statistics of the population. SENSITIVE.

@@ -24,8 +24,8 @@ Fill in bounds and categories from public knowledge. The kinds of columns are
   weight       upper: how many people or homes a row stands for, as in surveys; rows are counted by it
 A column of the first four kinds may be nullable: cells may be missing. Columns that are filled in look like this:
   {"name": "age", "kind": "numeric", "lower": 0, "upper": 110, "integer": true, "unit": "years"}
-  {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "nullable": true}
-  {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "decimal": ",", "missing": [-999, "refused"]}
+  {"name": "wage", "kind": "numeric", "lower": 0, "upper": 100, "step": 0.01, "decimal": ",", "nullable": true}
+  {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "nullable": true, "missing": [-999, "refused"]}
   {"name": "fortune", "kind": "numeric", "lower": 0, "upper": 1000000000, "scale": "log"}
   {"name": "insured", "kind": "categorical", "categories": [false, true]}
   {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kme_jax.table.columns import SECONDS, Categorical, Column, Datetime, Numeric
-from kme_jax.table.constraints.base import ColumnCodes, Determination
+from kme_jax.table.constraints.base import Clause, Codes, ColumnCodes, Determination
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONDAY = 4  # days from 1970-01-01, a Thursday, to the first Monday
@@ -15,7 +15,9 @@ class Calendar(Determination):
     """A column of times, which follows from its week, its weekday and its time of day. See ``Datetime.parts``.
 
     The week is counted from that of the lower bound. A cell is missing if its week is. Where parts lead beyond a bound,
-    the week is changed, and so the weekday and the time of day stay, unless the bounds hold no such time.
+    the week is changed, and so the weekday and the time of day stay, unless the bounds hold no such time. Synthetic
+    rows rarely need it: weekdays that the first and the last week do not have are exchanged with other rows, see
+    :attr:`clauses`.
 
     Attributes:
       measured: week and weekday, and the time of day if the resolution is finer than a day.
@@ -39,6 +41,25 @@ class Calendar(Determination):
                 Numeric(f"{column.name} time", 0, self._of_day - 1, integer=True, unit=unit, nullable=nullable)
             )
         self.measured = tuple(parts)
+
+    @property
+    def clauses(self) -> list[Clause]:
+        """What the first and the last week exclude: the weekdays before the lower and after the upper bound.
+
+        There are none if the bounds are in one week.
+        """
+        week, weekday = self.measured[0].name, self.measured[1].name
+        last_day = (self._times.first_unit + self._times.num_values - 1) // self._of_day
+        first, last = (self._first_day - _MONDAY) % 7, (last_day - _MONDAY) % 7
+        last_week = (last_day - _MONDAY) // 7 - self._first_week
+        if last_week < 1:
+            return []
+        cut = [(0, (0, first)), (last_week, (last + 1, 7))]
+        return [
+            Clause(({week: Codes(((place, place + 1),))},), weekday, Codes((days,)))
+            for place, days in cut
+            if days[0] < days[1]
+        ]
 
     def keeps(self, part, codes):
         # The week may be changed, and then the rest stays.

@@ -84,6 +84,9 @@ class Recoding:
                 of_constraints.append(_clauses(constraint, columns, measured, found))
             for clause in of_constraints[-1]:
                 clauses.setdefault(clause.column, []).append(clause)
+        for one in found.values():
+            if isinstance(one, Calendar) and one.measured[1].name not in clauses:  # constraints might contradict it
+                clauses |= {clause.column: one.clauses for clause in one.clauses}
         sources = {name: {s for clause in group for s in clause.sources} for name, group in clauses.items()}
         in_order = {name: clauses[name] for name in _in_order(sources) if name in clauses}
         all_found = tuple(dict.fromkeys(found[name] for name in order if name in found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from jaxtyping import Float64, Int
 
@@ -14,8 +16,9 @@ from kme_jax.table.report.words import kind_of, number, percent, with_error
 
 _MAX_BARS = 12  # categories in the picture of a marginal
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
+_RARELY = 2.0  # standard deviations above the mean, which are rarely exceeded
 _MAY_BE_NOISE = 2.0  # standard deviations
-# How far to trust a column, by the share of rows that noise puts into a wrong bar.
+# How far to trust a column, by the share of rows that noise rarely puts into a wrong bar.
 _TRUST = ((0.01, "Very reliable"), (0.04, "Reliable"), (0.12, "Rough"), (0.3, "Very rough"))
 _NO_TRUST = "Mostly noise"
 
@@ -58,15 +61,18 @@ def errors_of_bars(column: Column, codes: Int[np.ndarray, "n"], cells: MeasuredC
 def trust(errors: Float64[np.ndarray, "bars"]) -> str:
     """How far a column can be trusted, as two sentences.
 
-    The number is the expected total variation between noisy shares of bars and the private ones. Other measurements and
-    smoothing make it smaller. Details within a bar are not looked at.
+    The first number is the expected total variation between noisy shares of bars and the private ones, and the second
+    one is two standard deviations more. Other measurements and smoothing make it smaller, and where there is little
+    noise, drawing rows makes it larger. Details within a bar are not looked at.
 
     Args:
       errors: of the shares of the bars, see :func:`errors_of_bars`.
     """
-    wrong = min(1.0, _MEAN_SIZE / 2 * float(errors.sum()))
-    word = next((word for most, word in _TRUST if wrong < most), _NO_TRUST)
-    moved = f"noise puts up to about {percent(wrong)} of the rows into a wrong bar"
+    wrong = _MEAN_SIZE / 2 * float(errors.sum())
+    most = wrong + _RARELY * math.sqrt(1 - _MEAN_SIZE**2) / 2 * float(np.linalg.norm(errors))
+    wrong, most = min(1.0, wrong), min(1.0, most)
+    word = next((word for limit, word in _TRUST if most < limit), _NO_TRUST)
+    moved = f"noise puts about {percent(wrong)} of the rows into a wrong bar, rarely more than {percent(most)}"
     return f"{word}: {moved}. Bars below {percent(min(1.0, _MAY_BE_NOISE * float(np.median(errors))))} may be noise."
 
 
