@@ -43,7 +43,11 @@ _JSON_FIELDS = ("num_features", "noise_norm", "mean_error", "probability_error")
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
-        "--num_rows", type=int, required=True, metavar="N", help="N, the number of private rows, or about that."
+        "--num_rows",
+        type=int,
+        required=True,
+        metavar="N",
+        help="N, the number of private rows, or about that. With weights: their sum, divided by the largest one.",
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--schema", metavar="FILE", help="The schema of a table, a .json file.")
