@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kme_jax import cli
+from kme_jax import Categorical, Numeric, Schema, cli
 from kme_jax.cli import parsing
 from tests import documentation
 
@@ -186,8 +186,11 @@ def test_the_examples_of_the_guide_of_tables_run(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     rich = np.where(rng.random(500) < 0.2, "yes", "no")
     _people()[["age", "rich"]].to_csv("survey.csv", index=False)
+    pathlib.Path("visits.csv").write_text("age;town\n30;Köln\n40;Bonn\n", encoding="cp1252")
+    Schema((Numeric("age", 0, 110), Categorical("town", ("Bonn", "Köln")))).write("visits.json")
     after = _run_page("docs/guides/tables.md", table=pa.table({"age": rng.integers(0, 100, 500), "rich": rich}))
     assert after["released"].table.num_rows == 500
+    assert after["source"].num_rows == 2
     _people()[["age", "rich"]].to_csv("people.csv", index=False)
     _run_page("docs/index.md")
     assert (tmp_path / "published" / "synthetic.parquet").exists()
