@@ -72,7 +72,7 @@ def test_no_row_counts_more_than_in_full(place):
         assert level or not at_level.any()
 
 
-def test_sums_are_those_of_single_rows(monkeypatch):
+def test_sums_are_those_of_single_rows():
     maps, rows = _maps()
     levels = np.random.default_rng(2).integers(0, LEVELS + 1, len(rows))
     for feature_map in maps:
@@ -80,9 +80,15 @@ def test_sums_are_those_of_single_rows(monkeypatch):
         together = integers.sum_at_levels(rows, levels)
         one_by_one = [integers.sum_at_levels(rows[i : i + 1], levels[i : i + 1]) for i in range(len(rows))]
         np.testing.assert_array_equal(together, np.sum(one_by_one, axis=0))
-        monkeypatch.setattr("kme_jax.feature_maps.table._MOST_EXACT", 1 << 30)  # a few rows at once
-        np.testing.assert_array_equal(together, integers.sum_at_levels(rows, levels))
-        monkeypatch.undo()
+
+
+def test_sums_of_the_largest_weights_are_exact():
+    """Floats are exact up to 2⁵³, which these sums exceed after 2¹⁴ rows."""
+    feature_map, rng = TableMap.of_codes(3, weight=2**39 - 1), np.random.default_rng(0)
+    codes, levels = rng.integers(0, 3, 40_000), rng.integers(0, LEVELS + 1, 40_000)
+    found = feature_map.integers(2**20).sum_at_levels(codes[:, None].astype(float), levels)
+    terms = (2**39 - 1) * levels // LEVELS
+    assert found.tolist() == [sum(terms[codes == code].tolist()) for code in range(3)]
 
 
 def test_levels_need_a_private_number_of_rows():

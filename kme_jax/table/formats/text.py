@@ -20,7 +20,7 @@ from kme_jax._numerics.text import said
 UTF_8 = "utf-8"
 NO_LETTER = b"\xff"
 """Stands for a byte that cannot be decoded. It is no part of UTF-8."""
-_BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**20
 _UNREADABLE, _UNREADABLE_UNITS = "kme_jax.unreadable", "kme_jax.unreadable_units"
 _QUOTE, _ENDS = '"', "\r\n"
 # With a state that goes on behind a cell, or with escapes that a cell could write commas and line breaks with.
@@ -94,8 +94,8 @@ class TextOptions:
         """Whether the bytes of the file are read as they are."""
         return self.encoding in (None, UTF_8)
 
-    def in_utf_8(self, file: IO[bytes]) -> IO[bytes]:
-        """The bytes of a file in UTF-8, without a copy of the file.
+    def in_utf_8(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES) -> IO[bytes]:
+        """The bytes of a file in UTF-8, without a copy of the file. They do not depend on the size of blocks.
 
         Reading raises UnicodeError if the file does not begin as one of this encoding does.
         """
@@ -103,7 +103,7 @@ class TextOptions:
             return file
         handler = _UNREADABLE if len("a".encode(self.encoding)) == 1 else _UNREADABLE_UNITS
         decoder = codecs.getincrementaldecoder(self.encoding)(handler)
-        return io.BufferedReader(_Recoded(file, decoder), _BLOCK_BYTES)
+        return io.BufferedReader(_Recoded(file, decoder, block_bytes), BLOCK_BYTES)
 
     def keeps(self, separator: str) -> bool:
         """Whether no bytes before a separator, a quote or a line break can take it for a part of a letter.
@@ -142,15 +142,16 @@ def _is_kept(encoding: str, sign: str) -> bool:
 class _Recoded(io.RawIOBase):
     """The bytes of a file in another encoding, in UTF-8."""
 
-    def __init__(self, file: IO[bytes], decoder: codecs.IncrementalDecoder):
-        self._file, self._decoder, self._ended, self._rest = file, decoder, False, memoryview(b"")
+    def __init__(self, file: IO[bytes], decoder: codecs.IncrementalDecoder, block_bytes: int):
+        self._file, self._decoder, self._block_bytes = file, decoder, block_bytes
+        self._ended, self._rest = False, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         while not len(self._rest) and not self._ended:
-            block = self._file.read(_BLOCK_BYTES)
+            block = self._file.read(self._block_bytes)
             self._ended = not block
             text = self._decoder.decode(block, self._ended)
             while self._ended and (more := self._decoder.decode(b"", True)):  # behind half a letter at the very end
