@@ -227,3 +227,13 @@ def test_the_command_tells_the_support(released, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "may be noise" in said or "there are no such rows" in said
     assert load("out").table.num_rows == 3000
+
+
+def test_a_name_that_is_spelled_alike_is_suggested():
+    columns = [Numeric("income", 0, 9), Numeric("end - begin", 0, 9)]
+    for text, meant in (("Incom>=3", "income"), ("end-begin>=3", "end - begin")):
+        with pytest.raises(ValueError, match=f"do you mean {meant}") as found:
+            terms_of(columns, [text])
+        assert "\n" not in str(found.value)
+    with pytest.raises(ValueError, match=r"there is no column 'zzz', only income, end - begin$"):
+        terms_of(columns, ["zzz>=3"])

@@ -307,6 +307,12 @@ def test_parts_of_times():
     assert found[found[:, 0] == 0, 1].min() == 2  # 1 January is a Wednesday
 
 
+def test_a_wrong_value_of_a_measured_column_is_named():
+    day = Datetime("day", "2025-01-01", "2025-03-05", parts=True)
+    with pytest.raises(ValueError, match="'Sonntag' is not one of its values, Monday"):
+        Schema([day, COLUMNS["fare"]], constraints=[Implies("day weekday=Sonntag", "fare=0")])
+
+
 def test_constraints_may_be_about_weekdays_of_weeks_that_a_bound_cuts():
     day = Datetime("day", "2025-01-01", "2025-03-05", parts=True)
     schema = Schema([day, COLUMNS["fare"]], constraints=[Implies("fare>=150", "day weekday=Monday")])

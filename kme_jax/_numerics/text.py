@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,13 @@ def shown(names: Sequence[str]) -> str:
     """The first ten names, and the number of the others, in one line. Unprintable characters are escaped."""
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return ", ".join(_short(name if name.isprintable() else repr(name)) for name in names[:_MAX_SHOWN]) + more
+
+
+def shown_for(name: str, names: Sequence[str]) -> str:
+    """Names as :func:`shown`, and the one that is spelled most like a name that is not among them."""
+    spelled = {other.replace(" ", "").lower(): other for other in reversed(names)}
+    alike = difflib.get_close_matches(name.replace(" ", "").lower(), spelled, n=1)
+    return shown(names) + (f"; do you mean {shown([spelled[alike[0]]])}?" if alike else "")
 
 
 def said(value: Any) -> str:

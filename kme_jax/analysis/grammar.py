@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import shown
+from kme_jax._numerics.text import shown_for
 
 TOTALS = ("count", "sum")
 _STATISTIC = re.compile(r"\s*(\w+)\s*\(")
@@ -126,4 +126,4 @@ def check_known(text: str, name: str, names: Sequence[str]) -> None:
       ValueError: see above.
     """
     if name not in names:
-        raise ValueError(f"query {text!r}: there is no column {name!r}, only {shown(names)}")
+        raise ValueError(f"query {text!r}: there is no column {name!r}, only {shown_for(name, names)}")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Int64, Shaped
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import shown
+from kme_jax._numerics.text import shown_for
 from kme_jax.table.columns import MISSING, Column
 
 _OPERATORS = {
@@ -269,7 +269,9 @@ def _condition(columns: Sequence[Column], text: str) -> Term:
                 return first.both(_condition(columns, after))
         unknown, names = _COMPARED.match(text), [column.name for column in columns]
         if unknown:
-            raise ValueError(f"condition {text!r}: there is no column {unknown[1]!r}, only {shown(names)}")
+            raise ValueError(
+                f"condition {text!r}: there is no column {unknown[1]!r}, only {shown_for(unknown[1], names)}"
+            )
         remedy = "age>=65 or job=missing"
         raise ValueError(f"condition {text!r}: expected a column, one of = != < <= > >=, and a value: {remedy}")
     j, rest = parts

@@ -20,7 +20,7 @@ from jaxtyping import Int, Int64, Shaped
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import shown
+from kme_jax._numerics.text import shown, shown_for
 from kme_jax._numerics.validation import TOLERANCE, are_close, require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, PrivacyBudget, Relation, check_integer
@@ -70,7 +70,7 @@ def check_columns(schema: Schema, target: str | None) -> None:
     if refused:
         raise ValueError(f"target: {refused[0]}; choose one of {shown(schema.measured.names)}")
     if target is not None and target not in schema.names:
-        raise ValueError(f"target: the schema has no column {target!r}, only {shown(schema.names)}")
+        raise ValueError(f"target: the schema has no column {target!r}, only {shown_for(target, schema.names)}")
     if target is not None and target not in schema.measured.names:
         raise ValueError(f"target: {target!r} is not measured itself; choose one of {shown(schema.measured.names)}")
 

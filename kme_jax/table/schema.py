@@ -14,7 +14,7 @@ import pyarrow as pa
 from jaxtyping import Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import said, shown
+from kme_jax._numerics.text import said, shown, shown_for
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
@@ -220,7 +220,7 @@ class Schema:
         """
         if name not in self.names:
             with refusals_explained(self.written_columns):
-                raise ValueError(f"no column {said(name)} in the schema, which has {shown(self.names)}")
+                raise ValueError(f"no column {said(name)} in the schema, which has {shown_for(name, self.names)}")
         return self.names.index(name)
 
     def check_fields(self, fields: pa.Schema, *, weighted: bool = True) -> None:

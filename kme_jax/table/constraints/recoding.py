@@ -345,8 +345,12 @@ def _clauses(
     """
     try:
         clauses = constraint.clauses(measured)
-    except ValueError:
-        names = {name for clause in constraint.clauses(columns) for name in (clause.column, *clause.sources)}
+    except ValueError as error:
+        try:
+            of_released = constraint.clauses(columns)
+        except ValueError:
+            raise error from None  # it is about measured columns, and says what is wrong with them
+        names = {name for clause in of_released for name in (clause.column, *clause.sources)}
         for name in sorted(names & set(found)):
             others = found[name].sources or tuple(part.name for part in found[name].measured)
             raise ValueError(f"{name} follows from {shown(others)}, so nothing else can be said of it") from None
