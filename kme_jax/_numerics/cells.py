@@ -7,6 +7,7 @@ missing cell turns whole numbers into floats. So nothing here depends on such a 
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import re
 import uuid
@@ -315,3 +316,57 @@ def _id_of(value: Any) -> bytes | None:
     if isinstance(value, datetime.date) and value == value:  # also datetimes and those of pandas; NaT is not itself
         return value.isoformat().encode()
     return str(value).encode() if isinstance(value, uuid.UUID) else None
+
+
+_FORMAT = re.compile(r"%([dmYy])([./ -])%([dmYy])\2%([dmYy])(?:[ T]%H:%M(:%S)?)?")
+_DIGITS = {"d": r"(\d{1,2})", "m": r"(\d{1,2})", "Y": r"(\d{4})", "y": r"(\d{2})"}
+_PIVOT = 69  # years of two digits from here on are of the twentieth century, as in POSIX
+
+
+@functools.lru_cache(64)
+def _pattern_of(text: str) -> tuple[re.Pattern[bytes], str] | None:
+    """The pattern of times in a format, and its letters in order; None if it is no format, see ``parse_time_in``."""
+    found = _FORMAT.fullmatch(text)
+    if found is None:
+        return None
+    first, sign, second, third, seconds = found.groups()
+    letters = first + second + third
+    if sorted(letters.lower()) != ["d", "m", "y"] or (first == "Y" and sign == "-"):
+        return None
+    pattern = re.escape(sign).join(_DIGITS[letter] for letter in letters)
+    if "%H" in text:
+        pattern += r"[ T](\d{1,2}):(\d{2})" + (r":(\d{2})" if seconds else "")
+    return re.compile(pattern.encode(), re.ASCII), letters
+
+
+def is_time_format(text: str) -> bool:
+    """Whether it is a format for :func:`parse_time_in`."""
+    return _pattern_of(text) is not None
+
+
+def parse_time_in(text: str, cell: bytes) -> int | None:
+    """A time in a format such as %d.%m.%Y, in whole seconds since 1970, as by ``parse_time``.
+
+    A format has day, month and year, two equal signs of ". / -" or blanks between them, and maybe a time of day:
+    %d.%m.%Y %H:%M, or with %S. The year comes not first with hyphens, as in ISO times: one cell of a DataFrame can turn
+    typed times into ISO text, and this text must not be another time in the format.
+
+    Args:
+      text: the format.
+      cell: without blanks around it.
+
+    Returns:
+      None if the cell is no such time.
+    """
+    pattern, letters = cast(tuple[re.Pattern[bytes], str], _pattern_of(text))
+    found = pattern.fullmatch(cell)
+    if found is None:
+        return None
+    numbers = [int(digits) for digits in found.groups()]
+    of = dict(zip(letters, numbers, strict=False))
+    year = of["Y"] if "Y" in of else of["y"] + (1900 if of["y"] >= _PIVOT else 2000)
+    try:
+        hour, minute, second = (*numbers[3:], 0, 0, 0)[:3]
+        return seconds_of(datetime.datetime(year, of["m"], of["d"], hour, minute, second))
+    except ValueError:  # no such day, or no such hour
+        return None

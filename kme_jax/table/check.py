@@ -22,7 +22,7 @@ _MANY_MOVED = 0.02  # share of all rows
 _LOOKS = {
     "numeric": "Numbers look like 1234.5, unless the schema says that the decimal sign is a comma.",
     "weight": "Weights look like 1234.5, unless the schema says that the decimal sign is a comma.",
-    "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59.",
+    "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59, unless the schema has a format.",
     "categorical": "Cells are spelled like the categories.",
     "ordinal": "Cells are spelled like the categories.",
 }

@@ -45,11 +45,13 @@ from jaxtyping import Bool, Float, Int, Int64
 from kme_jax._numerics.cells import (
     FIRST_SECOND,
     LAST_SECOND,
+    is_time_format,
     parse_float,
     parse_number,
     parse_number_with_comma,
     parse_numbers,
     parse_time,
+    parse_time_in,
 )
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
@@ -902,6 +904,8 @@ class Datetime(Column):
       parts: whether the week, the weekday and the time of day are measured as columns of their own, such as "begin
         weekday". Then a release knows how they depend on each other and on other columns. Otherwise it only knows about
         when something was, in cells that may be longer than a day.
+      format: how text cells are written, such as "%d.%m.%Y" for 31.12.2025, or "%m/%d/%Y %H:%M". Cells with another
+        text are read as ISO times, as without a format. Bounds are always ISO text.
 
     Examples:
       >>> from kme_jax import Datetime
@@ -919,8 +923,14 @@ class Datetime(Column):
     default: str | None = None
     parts: bool = False
     missing: tuple[str | float, ...] = ()
+    format: str | None = None
 
     def _validate(self):
+        if self.format is not None and not (isinstance(self.format, str) and is_time_format(self.format)):
+            raise self._error(
+                f"format must be like %d.%m.%Y or %m/%d/%Y %H:%M, with %S for seconds, got {said(self.format)}; times "
+                "such as 2025-12-31 need none"
+            )
         if not isinstance(self.resolution, str) or self.resolution not in SECONDS:
             raise self._error(f"resolution must be one of {', '.join(SECONDS)}, got {said(self.resolution)}")
         if not isinstance(self.parts, bool):
@@ -979,6 +989,9 @@ class Datetime(Column):
 
     def _encode_text(self, cells, marks):
         times = [parse_time(cell) for cell in cells]
+        if self.format is not None:
+            of_format = [parse_time_in(self.format, cell) for cell in cells]
+            times = [other if one is None else one for one, other in zip(of_format, times, strict=True)]
         missing = np.zeros(len(cells), bool)
         # A time with a hyphen in the fifth place is not a number. Other text may be a number, and is then read as one.
         for place, (cell, time) in enumerate(zip(cells, times, strict=True)):

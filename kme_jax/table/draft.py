@@ -24,12 +24,12 @@ from kme_jax.table.schema import WITH_WRITTEN
 
 _COMMENT = (
     "Replace each null by public knowledge, never by what the rows say. Kinds: numeric (lower, upper; optionally "
-    "integer, step, unit, scale: log for skewed numbers, knots, and decimal: a comma if text such as 1,5 is a number), "
-    "categorical (categories), ordinal (categories, in order), datetime (lower, upper, resolution: day, hour, minute "
-    "or second); all with nullable, and optionally default, the value for cells that cannot be read, and missing, a "
-    "list of words and numbers that stand for missing cells; drop (free text and identifiers, which are not looked "
-    "at); id (new ids, optionally with a prefix) and constant (value), whatever the rows "
-    "say, and weight (upper), by which rows are counted. Fields that a kind does not have may stay null."
+    "integer, step, unit, scale: log for skewed numbers, knots, and decimal: a comma if text such as 1,5 is a "
+    "number), categorical (categories), ordinal (categories, in order), datetime (lower, upper, resolution: day, "
+    "hour, minute or second, optionally format); all with nullable, and optionally default, the value for cells that "
+    "cannot be read, and missing, a list of words and numbers that stand for missing cells; drop (free text and "
+    "identifiers, which are not looked at); id (new ids, optionally with a prefix) and constant (value), whatever the "
+    "rows say, and weight (upper), by which rows are counted. Fields that a kind does not have may stay null."
 )
 
 

@@ -30,7 +30,7 @@ A column of the first four kinds may be nullable: cells may be missing. Columns 
   {"name": "insured", "kind": "categorical", "categories": [false, true]}
   {"name": "postcode", "kind": "categorical", "categories": ["01067", "04103", "10115"], "nullable": true}
   {"name": "school", "kind": "ordinal", "categories": ["primary", "secondary", "university"]}
-  {"name": "since", "kind": "datetime", "lower": "2000-01-01", "upper": "2025-12-31", "resolution": "day"}
+  {"name": "since", "kind": "datetime", "lower": "2000-01-01", "upper": "2025-12-31", "format": "%d.%m.%Y"}
   {"name": "patient", "kind": "id", "prefix": "P"}
   {"name": "country", "kind": "constant", "value": "NL"}
   {"name": "homes", "kind": "weight", "upper": 2500}
