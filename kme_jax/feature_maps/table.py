@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -456,13 +455,13 @@ class TableMap(FeatureMap):
         return numpy.where(bins < 0, -1, bins * block.zoom + codes % width * block.zoom // width)
 
     def weighted_counts(
-        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | Sequence[Real[AnyArray, "n"]] | None = None
+        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | list[Real[AnyArray, "n"]] | None = None
     ) -> Real[np.ndarray, "F"]:
         """Σ_n a_n e_{c_b(x_n)} for every block b: how many rows are in each cell of each marginal.
 
         Args:
           rows: category codes, whole numbers, [n, d].
-          weights: a, [n], or one [n] for each block; None for a weight of 1 each.
+          weights: a, [n], or a list of one [n] for each block; None for a weight of 1 each.
 
         Returns:
           Counts of all marginals, [F]: float64 if there are weights, int64 otherwise.

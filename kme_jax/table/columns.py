@@ -60,14 +60,13 @@ from kme_jax.table.arrow import (
     is_number,
     is_text,
     is_time,
-    parse_clock,
     plain_type,
     seconds_of,
     seconds_of_digits,
     taken_from,
     text_cells,
 )
-from kme_jax.table.words import Words
+from kme_jax.table.words import Words, key_of
 
 MAX_CATEGORIES = 4096
 
@@ -100,7 +99,7 @@ _CYCLES = 86400, 7 * 86400  # a day and a week, in seconds
 MAX_LABEL = 1000
 
 
-_LABEL = f"text of at most {MAX_LABEL} printable characters, without blanks around it"
+LABEL = f"text of at most {MAX_LABEL} printable characters, without blanks around it"
 
 
 PUBLIC_KNOWLEDGE = "from public knowledge, never from the rows"
@@ -159,7 +158,7 @@ class Column(abc.ABC):
 
     def __post_init__(self):
         if not is_label(self.name):
-            raise ValueError(f"column {said(self.name)}: a name must be {_LABEL}")
+            raise ValueError(f"column {said(self.name)}: a name must be {LABEL}")
         if not isinstance(self.nullable, bool):
             raise self._error(f"nullable must be true or false, got {said(self.nullable)}")
         self._validate()
@@ -182,9 +181,7 @@ class Column(abc.ABC):
             if isinstance(word, bool) or not isinstance(word, str | int | float):
                 raise self._error(f"missing lists {said(word)}: a word must be text or a number")
             if isinstance(word, str) and not is_label(word):
-                raise self._error(
-                    f"missing lists {said(word)}: a word must be {_LABEL}; empty cells are missing anyway"
-                )
+                raise self._error(f"missing lists {said(word)}: a word must be {LABEL}; empty cells are missing anyway")
             if not isinstance(word, str) and not abs(word) < _MAX_NUMBER:
                 raise self._error(f"missing lists {said(word)}: a number must be finite")
         if self._words is not None and (twice := self._words.twice()) is not None:
@@ -507,7 +504,7 @@ class Numeric(Column):
         if not isinstance(self.integer, bool):
             raise self._error(f"integer must be true or false, got {said(self.integer)}")
         if self.unit is not None and not (self.unit == "" or is_label(self.unit)):
-            raise self._error(f"unit must be {_LABEL}, got {said(self.unit)}")
+            raise self._error(f"unit must be {LABEL}, got {said(self.unit)}")
         for field in ("lower", "upper", *["step"] * (self.step is not None)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -663,17 +660,6 @@ class Numeric(Column):
 _NARROW = ("float32", "float16")
 
 
-def _key(cell: bytes) -> tuple[str, float] | None:
-    """The number, the time or the time of day that text stands for, with the name of its sort; None for other text."""
-    number = parse_number(cell)
-    if number is not None:
-        return None if math.isnan(number) else ("number", number)
-    for name, value in (("time", parse_time(cell)), ("clock", parse_clock(cell))):
-        if value is not None:
-            return name, value
-    return None
-
-
 def _unique(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int | None]:
     """The code of each key, except of the key None; None for a key of several codes."""
     codes: dict[Any, int | None] = {}
@@ -730,7 +716,7 @@ class Categorical(Column):
                     'leading zeros, as in "01067"'
                 )
             if not is_label(category):
-                raise self._error(f"a category must be {_LABEL}, got {said(category)}")
+                raise self._error(f"a category must be {LABEL}, got {said(category)}")
         if self.nullable and MISSING in self.categories:
             raise self._error(f"a category is named {MISSING!r}, as missing cells of a nullable column are: rename it")
         if len(set(self.categories)) < len(self.categories):
@@ -758,7 +744,7 @@ class Categorical(Column):
     @functools.cached_property
     def _keys(self) -> dict[tuple[str, float], int | None]:
         """The code of each number, time and time of day that is a category; None where several categories are."""
-        return _unique((_key(category.encode()), code) for code, category in enumerate(self.categories))
+        return _unique((key_of(category.encode()), code) for code, category in enumerate(self.categories))
 
     @functools.cached_property
     @np.errstate(all="ignore")
@@ -783,7 +769,7 @@ class Categorical(Column):
         """The first two categories that are the same number or time; None if there are none."""
         seen: dict[tuple[str, float], str] = {}
         for category in self.categories:
-            key = _key(category.encode())
+            key = key_of(category.encode())
             if key is not None and seen.setdefault(key, category) != category:
                 return seen[key], category
         return None
@@ -811,7 +797,7 @@ class Categorical(Column):
         number = parse_number(cell)
         if number is not None:
             return self._of_number(number, marks)
-        key = _key(cell) if self._keys else None
+        key = key_of(cell) if self._keys else None
         code = None if key is None else self._keys.get(key)
         return marks.unreadable if code is None else code
 
@@ -1073,7 +1059,7 @@ def dropped_name(entry: dict[str, Any], place: int) -> str:
     """
     name: Any = entry.get("name")
     if not is_label(name):
-        raise ValueError(f"column {place}: a name must be {_LABEL}, got {said(name)}")
+        raise ValueError(f"column {place}: a name must be {LABEL}, got {said(name)}")
     for key, value in entry.items():
         if key not in ("name", "kind", *DRAFTED) and value is not None:
             raise ValueError(f"column {shown((name,))}: field {shown((key,))} does not apply to kind {DROP}: remove it")

@@ -28,6 +28,22 @@ from kme_jax.table.arrow import parse_clock, seconds_of_digits
 _Key = tuple[str, float]
 
 
+def key_of(cell: bytes, parse: Callable[[bytes], float | None] = parse_number) -> _Key | None:
+    """The number, the time or the time of day that text stands for, with the name of its sort; None for other text.
+
+    Args:
+      cell: text without blanks around it.
+      parse: the number that it stands for: NaN if it is missing, None if it is none.
+    """
+    number = parse(cell)
+    if number is not None:
+        return None if math.isnan(number) else ("number", number)
+    for name, value in (("time", parse_time(cell)), ("clock", parse_clock(cell))):
+        if value is not None:
+            return name, value
+    return None
+
+
 @np.errstate(all="ignore")
 def _narrow(number: float) -> float:
     """A number of 32 bits, as float64; a whole number unchanged."""
@@ -54,13 +70,7 @@ class Words:
         return ("number", float(word)) if isinstance(word, int | float) else self._key(word.encode(errors="replace"))
 
     def _key(self, cell: bytes) -> _Key | None:
-        number = self.parse(cell)
-        if number is not None:
-            return None if math.isnan(number) else ("number", number)
-        for name, value in (("time", parse_time(cell)), ("clock", parse_clock(cell))):
-            if value is not None:
-                return name, value
-        return None
+        return key_of(cell, self.parse)
 
     @functools.cached_property
     def _texts(self) -> frozenset[bytes]:

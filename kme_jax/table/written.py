@@ -26,11 +26,10 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.privacy.budget import check_integer
 from kme_jax.table.arrow import is_text
-from kme_jax.table.columns import DRAFTED, FIELDS, is_label, pandas_module
+from kme_jax.table.columns import DRAFTED, FIELDS, LABEL, is_label, pandas_module
 
 _MOST_DIGITS = 18  # of the number of a row
 _MAX_INTEGER = 2**63 - 1
-_LABEL = "text of at most 1000 printable characters, without blanks around it"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 pc: Any = pyarrow.compute  # most of its functions are created on import
 
@@ -55,7 +54,7 @@ class WrittenColumn(abc.ABC):
 
     def __post_init__(self):
         if not is_label(self.name):
-            raise ValueError(f"column {said(self.name)}: a name must be {_LABEL}")
+            raise ValueError(f"column {said(self.name)}: a name must be {LABEL}")
         self._validate()
 
     def _error(self, text: str) -> ValueError:
@@ -144,7 +143,7 @@ class Identifier(WrittenColumn):
 
     def _validate(self):
         if self.prefix is not None and not is_label(self.prefix):
-            raise self._error(f"prefix must be {_LABEL}, got {said(self.prefix)}")
+            raise self._error(f"prefix must be {LABEL}, got {said(self.prefix)}")
         try:
             check_integer("digits", self.digits, 1, _MOST_DIGITS)
         except ValueError as error:
@@ -199,7 +198,7 @@ class Constant(WrittenColumn):
             raise self._error(f"value must be a number, text, or true or false, got {said(value)}")
         if isinstance(value, str):
             if not is_label(value):
-                raise self._error(f"value must be {_LABEL}, got {said(value)}")
+                raise self._error(f"value must be {LABEL}, got {said(value)}")
         elif not (math.isfinite(value) if isinstance(value, float) else abs(value) <= _MAX_INTEGER):
             raise self._error(f"value must be finite, and a whole number below 2⁶³, got {said(value)}")
 
