@@ -115,7 +115,11 @@ def test_draws_have_the_probabilities(key):
     assert drawn.secure is (key is None)
     assert ("NOT PRIVATE" in repr(drawn)) is (key is not None)
     np.testing.assert_array_equal(drawn.sample.weights, 1 / num_points)
-    assert scipy.stats.chisquare(counts, 150 * probabilities).pvalue > 1e-6
+    # Rare databases are counted together: a single one of an expected 0.01 would already be far out.
+    rare = 150 * probabilities < 5
+    observed, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, 150 * probabilities))
+    assert len(observed) >= 4
+    assert scipy.stats.chisquare(observed, expected).pvalue > 1e-6
 
 
 @pytest.mark.parametrize("noise", ["gumbel", "exponential"])
