@@ -107,7 +107,7 @@ def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
         told = dataclasses.replace(observed, neighbours=neighbours)
         fitted = mixture.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
         errors.append(np.abs(_fitted(10_000, *fitted) - table).sum())
-    assert errors[1] < 0.7 * errors[0]
+    assert errors[1] < 0.75 * errors[0]
 
 
 def _observed_of(num_classes, num_bins, noise):
@@ -225,14 +225,15 @@ def test_what_all_fits_weaken_is_restored(rng):
     np.testing.assert_allclose(columns[0], columns[1], atol=1e-4)
 
 
-def test_what_noise_explains_is_not_missed(rng):
-    """Counts that differ from a mixture by noise alone have no clear direction, in bins nor in unions of bins."""
+def test_what_noise_explains_is_hardly_corrected(rng):
+    """Counts that differ from a mixture by noise alone move it by the noise of a few directions at most."""
     table = _dependent_table()
     observed = dataclasses.replace(_observed_behind(rng, table, 20.0), num_ordered=(8, 12))
     one_row_each = table[0].sum(1)[None] / table.sum(), np.zeros((1, 8, 20))  # a relaxed row for each bin
     one_row_each[1][0, :, :8] = np.eye(8)
     one_row_each[1][0, :, 8:] = table[0] / table[0].sum(1, keepdims=True)
-    assert directions.missed(observed, *one_row_each) is None
+    counts = directions.missed(observed, *one_row_each)
+    assert counts is None or np.linalg.norm(counts[:, :8, 8:] - table) < 3 * 20.0
     independent = np.full((1, 1), 1.0), np.concatenate([table.sum(2), table.sum(1)], axis=1)[:, None] / table.sum()
     counts = directions.missed(observed, *independent)
     assert np.abs(counts[:, :8, 8:] - table).sum() < 0.2 * np.abs(independent_counts(table) - table).sum()
@@ -243,6 +244,26 @@ def test_what_noise_explains_is_not_missed(rng):
 def independent_counts(table):
     """The counts that two independent columns would have."""
     return np.einsum("ta,tb->tab", table.sum(2), table.sum(1)) / table.sum()
+
+
+@pytest.mark.parametrize(("gap", "is_corrected"), [(1.5, True), (0.5, False), (-1.5, False)])
+def test_dependence_that_counts_clearly_show_is_not_weakened(gap, is_corrected):
+    """A mixture misses 1.5 times the noise: too little to be clear by itself, but not if dependence is."""
+    table, noise = _dependent_table(), 20.0
+    independent = independent_counts(table)
+    direction = (table - independent) / np.linalg.norm(table - independent)
+    observed = _observed_behind(np.random.default_rng(0), table, 1e-6)
+    precision = np.where(observed.pairs_precision > 0, 1 / noise, 0)
+    pairs = np.array(observed.pairs)
+    pairs[:, :8, 8:20] = table + gap * noise * direction
+    one_row_each = table[0].sum(1)[None] / table.sum(), np.zeros((1, 8, 20))
+    one_row_each[1][0, :, :8] = np.eye(8)
+    one_row_each[1][0, :, 8:] = table[0] / table[0].sum(1, keepdims=True)
+    counts = directions.missed(dataclasses.replace(observed, pairs=pairs, pairs_precision=precision), *one_row_each)
+    assert (counts is not None) == is_corrected
+    if counts is not None:
+        moved = np.vdot(direction, counts[:, :8, 8:] - table)
+        assert 0.25 * gap * noise < moved < gap * noise
 
 
 def test_pairs_that_are_known_in_unions_alone_are_corrected_there(rng):

@@ -20,6 +20,9 @@ from kme_jax.table.observed import Observed
 # How far counts differ from those of a mixture in a direction, in units of their noise: in products of scores, which
 # decide correlations, and in others.
 _PROBABLY, _CLEARLY = 2.0, 3.0
+# The same where a mixture weakens dependence that counts clearly show: how far they differ from independence, and how
+# far from the mixture.
+_SHOWN, _WEAKENED = 4.0, 1.0
 _NUM_LEADING = 2  # directions in which a mixture itself has most dependence, of each pair of columns
 _ABOVE_EDGE = 1.1  # the smallest singular value that stands out, in units of the largest one of noise
 _EXTREME = 1e-6  # share of all rows, beyond which a score grows no more
@@ -43,7 +46,11 @@ def missed(
 
     Directions are orthonormal, so each of them has noise σ √T in counts of all T classes together. What is more than
     three times as large, or twice for scores, is corrected, up to the part that noise may explain: the correction of a
-    difference c is c − σ² T / c (James & Stein 1961). It is divided between the classes in proportion to their sizes.
+    difference c is c − σ² T / c (James & Stein 1961). Mixtures weaken dependence. So in the directions of scores, and in
+    those of the mixture itself, a stronger dependence that is once as large as the noise is enough, if noisy counts
+    differ from *independence* by more than four times the noise: by g. The correction is then c − σ² T / g.
+
+    Corrections are divided between the classes in proportion to their sizes.
 
     Args:
       observed: the noisy counts.
@@ -106,6 +113,7 @@ def _correction(
     left, _, right = np.linalg.svd((table - expected) / np.sqrt(expected), full_matrices=False)
     num_leading = min(_NUM_LEADING, min(table.shape) - 1)
     directions += [np.outer(left[:, i], right[i]) * np.sqrt(expected) for i in range(num_leading)]
+    num_own = len(directions)
     left, sizes, right = np.linalg.svd(difference, full_matrices=False)
     edge = noise * (math.sqrt(len(rows)) + math.sqrt(len(columns)))
     directions += [np.outer(left[:, i], right[i]) for i in np.flatnonzero(sizes > _ABOVE_EDGE * edge)]
@@ -120,6 +128,9 @@ def _correction(
             continue
         basis.append(direction / size)
         component = float(np.vdot(basis[-1], difference))
-        if abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
+        shown = component + float(np.vdot(basis[-1], table - expected))
+        if i < num_own and abs(shown) > _SHOWN * noise and component * np.sign(shown) > _WEAKENED * noise:
+            correction += (component - noise**2 / shown) * basis[-1]
+        elif abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
             correction += (component - noise**2 / component) * basis[-1]
     return correction if correction.any() else None
