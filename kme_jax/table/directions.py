@@ -46,9 +46,11 @@ def missed(
 
     Directions are orthonormal, so each of them has noise σ √T in counts of all T classes together. What is more than
     three times as large, or twice for scores, is corrected, up to the part that noise may explain: the correction of a
-    difference c is c − σ² T / c (James & Stein 1961). Mixtures weaken dependence. So in the directions of scores, and in
-    those of the mixture itself, a stronger dependence that is once as large as the noise is enough, if noisy counts
-    differ from *independence* by more than four times the noise: by g. The correction is then c − σ² T / g.
+    difference c is c − σ² T / c (James & Stein 1961).
+
+    Mixtures weaken dependence. So in the directions of scores, and in those of the mixture itself, less is enough if
+    noisy counts differ from *independence* by more than four times the noise: dependence that is stronger than that of
+    the mixture by the noise of one count. The correction is then c − σ² T / g, where g is the distance from independence.
 
     Corrections are divided between the classes in proportion to their sizes.
 
