@@ -50,7 +50,7 @@ def missed(
 
     Mixtures weaken dependence. So in the directions of scores, and in those of the mixture itself, less is enough if
     noisy counts differ from *independence* by more than four times the noise: dependence that is stronger than that of
-    the mixture by the noise of one count. The correction is then c − σ² T / g, where g is the distance from independence.
+    the mixture by the noise of one count. The correction is c − σ² T / g, where g is how far they are from it.
 
     Corrections are divided between the classes in proportion to their sizes.
 
