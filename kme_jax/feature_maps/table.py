@@ -34,6 +34,7 @@ COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
 LEVELS = (1 << 16) - 1
 """The level of a row that counts in full. Rows with weights have levels from 0 to this one, see ``TableIntegers``."""
+_FEW_CODES = 1 << 14  # of a column whose integers are computed once for each code
 _MOST_EXACT = 1 << 53  # sums of whole numbers up to here are exact in float64
 
 
@@ -545,13 +546,30 @@ class TableMap(FeatureMap):
             chunk = slice(start, start + CHUNK_ROWS)
             columns = {j: np.ascontiguousarray(rows[chunk, j], np.int64) for j in used}
             terms = []
-            for moment in self.moments:
-                values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
-                terms.append(values)
-                if len(moment.columns) == 1:
-                    terms.append((values * values + moment.weight // 2) // moment.weight)
+            for moment, of_codes in zip(self.moments, self._moments_of_codes, strict=True):
+                if of_codes is None:
+                    terms += self._integer_terms(moment, columns)
+                else:
+                    terms += [np.take(one, columns[moment.columns[0]]) for one in of_codes]
             sums += [(one if levels is None else _at_levels(one, levels[chunk])).sum() for one in terms]
         return sums
+
+    def _integer_terms(self, moment: Moment, columns: Any) -> list[np.ndarray]:
+        """The integers of the features of a moment, [n] each, of the codes [n] of each column."""
+        values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
+        if len(moment.columns) == 2:
+            return [values]
+        return [values, (values * values + moment.weight // 2) // moment.weight]
+
+    @functools.cached_property
+    def _moments_of_codes(self) -> list[list[np.ndarray] | None]:
+        """For each moment, its integers for every code of its column; None for two columns, or for many codes."""
+        found: list[list[np.ndarray] | None] = []
+        for moment in self.moments:
+            j, num_codes = moment.columns[0], self.binnings[moment.columns[0]].num_codes
+            few = len(moment.columns) == 1 and num_codes <= _FEW_CODES
+            found.append(self._integer_terms(moment, {j: np.arange(num_codes)}) if few else None)
+        return found
 
     def moment_sums(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "_"]]:
         """For each moment, the sums of its features without their weight over N rows: [2] or [1].
