@@ -117,6 +117,20 @@ class Binning:
         ]
         return np.asarray(starts, np.int64)
 
+    @functools.cached_property
+    def _cells_of_codes(self) -> Int64[np.ndarray, "codes"]:
+        return self._found(np.arange(self.num_codes))
+
+    def _found(self, codes: Int[np.ndarray, "*n"]) -> Int64[np.ndarray, "*n"]:
+        """The last edge that is not above each code. All codes are compared at once, several times as fast as
+        ``np.searchsorted``, which follows another path for each."""
+        step = 1 << (len(self._edges) - 1).bit_length()
+        edges = np.concatenate([self._edges[1:], np.full(step - len(self._edges) + 1, np.iinfo(np.int64).max)])
+        found = np.zeros(codes.shape, np.int64)
+        while step := step // 2:
+            found += (np.take(edges, found + (step - 1)) <= codes) * step
+        return found
+
     @property
     def num_values(self) -> int:
         """Number of cells for values: all cells but the one for a missing value."""
@@ -132,11 +146,15 @@ class Binning:
         if self.width == 1 and not self.knots:
             return codes
         numpy = jnp if isinstance(codes, jax.Array) else np
-        if self.knots:
-            edges = numpy.asarray(self._edges, codes.dtype)
-            cells = (numpy.searchsorted(edges, codes, side="right") - 1).astype(codes.dtype)
-        else:
+        if not self.knots:
             cells = codes // self.width
+        elif isinstance(codes, jax.Array):
+            edges = jnp.asarray(self._edges, codes.dtype)
+            cells = (jnp.searchsorted(edges, codes, side="right") - 1).astype(codes.dtype)
+        elif self.num_codes <= _FEW_CODES:
+            cells = np.take(self._cells_of_codes, codes).astype(codes.dtype)
+        else:
+            cells = self._found(codes).astype(codes.dtype, copy=False)
         if not self.missing:
             return cells
         return numpy.where(codes == self.num_codes - 1, self.num_values, cells)
