@@ -2,11 +2,11 @@
 
 python -P sums_program.py NUM_ROWS CORES
 
-With -P it does not take this folder for one of modules. CORES are the numbers of the cores that it may use, such as 0,1. The program draws a few batches of Arrow columns: whole
-and other numbers, days, categories and missing cells. It then writes a line with what it is about to do, waits for a
-line, and sums the features of NUM_ROWS rows. These are the batches, one after the other, again and again, so that any
-number of rows takes no room. Each of three passes encodes the rows, as a release does. At the end it writes what it
-measured. Both lines are JSON.
+With -P, Python takes none of the files beside this one for a module. CORES are the numbers of the cores that the
+program may use, such as 0,1. It draws a few batches of Arrow columns: whole and other numbers, days, categories and
+missing cells. It then writes a line with what it is about to do, waits for a line, and sums the features of NUM_ROWS
+rows. These are the batches, one after the other, again and again, so that any number of rows takes no room. Each of
+three passes encodes the rows, as a release does. At the end it writes what it measured. Both lines are JSON.
 
 This file imports nothing of ``experiments``, and only what an earlier ``kme_jax`` has, too.
 """
@@ -62,9 +62,9 @@ def batch(rng: np.random.Generator, num_rows: int = ROWS_OF_BATCH) -> pa.RecordB
     shared, columns = rng.random(num_rows), {}
     for column in SCHEMA.columns:
         uniform = np.where(rng.random(num_rows) < 0.5, shared, rng.random(num_rows))
-        missing = pa.array(rng.random(num_rows) < _MISSING * column.nullable)
-        values = column.decode((column.num_values * uniform**2).astype(np.int64))
-        cells = pa.compute.if_else(missing, pa.scalar(None, values.type), values)
+        codes = (column.num_values * uniform**2).astype(np.int64)
+        codes[rng.random(num_rows) < _MISSING * column.nullable] = column.num_values
+        cells = column.decode(codes)
         columns[column.name] = cells.dictionary_encode() if isinstance(column, Categorical) else cells
     return pa.RecordBatch.from_pydict(columns)
 
@@ -80,7 +80,7 @@ def maps() -> list[TableMap]:
     First each column in all its cells, alone and by the target; then all pairs by the target in few bins; then most
     pairs in more bins, and the parts of three cells of two columns. Moments of numbers come with the first and third.
     """
-    binnings, _ = binnings_and_target(SCHEMA, TARGET)
+    binnings = tuple(binnings_and_target(SCHEMA, TARGET)[0])
     places = range(len(binnings) - 1)
     target, halves = len(binnings) - 1, np.arange(2)
     cells = [np.arange(binning.num_cells) for binning in binnings]
