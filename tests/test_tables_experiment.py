@@ -618,7 +618,7 @@ def test_ratios_are_of_processes_in_turn(tmp_path):
         calls.append((checkout, num_rows, len(cores)))
         seconds = [4.0, 1.0] if str(checkout) == "." else [2.0, 2.5]
         facts = {"digest": num_rows, "peak_bytes": 2**20, "num_features": 7, "nonzeros_per_row": 3, "passes": 3}
-        return [facts | {"seconds": second} for second in seconds[: len(cores)]]
+        return [facts | {"seconds": second, "core_seconds": 2 * second} for second in seconds[: len(cores)]]
 
     config = throughput.ThroughputConfig(num_rows=(50, 90), compared_rows=10, num_repeats=2, earlier=".",
                                          output_dir=str(tmp_path))  # fmt: skip
@@ -626,9 +626,10 @@ def test_ratios_are_of_processes_in_turn(tmp_path):
     result = throughput.run(config, measured)
     assert calls[:2] == [(REPOSITORY, 10, 1), (pathlib.Path("."), 10, 1)]
     assert [call[1] for call in calls[-2:]] == [50, 90]
-    assert "| one process | 5 | 5 | 2.00 times the earlier version |" in throughput.comparison_markdown(result)
+    text = throughput.comparison_markdown(result)
+    assert "| one process | 5 | 5 | 2 | earlier version | 2.00 | 2.00 |" in text
     if len(os.sched_getaffinity(0)) > 1:
-        assert "| 8 | 8 | 1.60 times the one process on one core |" in throughput.comparison_markdown(result)
+        assert "| two processes, each on one core | 9 | 9 | 4 | one process on one core | 1.80 | 1.80 |" in text
     assert throughput.markdown(result).endswith("| 50 | 7 | 3 | 3 | 25 | 1 |\n| 90 | 7 | 3 | 3 | 45 | 1 |")
     assert json.loads((tmp_path / "table_throughput.json").read_text())["earlier_commit"] == result["earlier_commit"]
     with pytest.raises(RuntimeError, match="differ"):

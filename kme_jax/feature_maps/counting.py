@@ -1,8 +1,11 @@
 """Counts of several marginals of the same rows. Marginals that share columns are counted together.
 
 A *joint table* counts rows by all columns of several marginals. Each of the marginals is a sum of it over the other
-columns, so one joint table takes the place of several passes over the rows. Which marginals share a table depends on
-their sizes alone, and so on nothing private.
+columns, so one joint table takes the place of several passes over the rows.
+
+Formal guarantee: the sizes of marginals, which are public, decide which marginals share a table. They and the number of
+rows decide every type and size of an array. Counts are whole numbers in int64, so each marginal has the counts that it
+has without the others. A row adds 1 to one cell of each marginal, or nothing where it is not counted.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
 LEVELS = (1 << 16) - 1
 """The level of a row that counts in full. Rows with weights have levels from 0 to this one, see ``TableIntegers``."""
-_FEW_CODES = 1 << 14  # of a column whose integers are computed once for each code
+_FEW_CODES = 1 << 14  # of a column, for which cells and integers are computed once for each code
 _MOST_EXACT = 1 << 53  # sums of whole numbers up to here are exact in float64
 
 
