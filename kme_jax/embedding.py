@@ -24,7 +24,7 @@ from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import in_short
 from kme_jax.domain import Bounds
-from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.feature_maps.base import FeatureMap, IntegerMap, RunningSum
 
 
 @pytree_dataclass
@@ -91,6 +91,12 @@ def private_points(rows: Any) -> Float[np.ndarray, "N d"]:
     if array.ndim != 2 or not array.shape[1]:
         raise ValueError(f"rows: expected numbers of shape [rows, columns], got shape {list(array.shape)}")
     return points_of(array)
+
+
+def _has_codes(feature_map: FeatureMap, rows: Any) -> bool:
+    """Whether rows are an array of integers, which the map takes as it is."""
+    is_array = isinstance(rows, np.ndarray) and not isinstance(rows, np.ma.MaskedArray)
+    return feature_map.takes_codes and is_array and rows.ndim == 2 and rows.dtype.kind in "iu"
 
 
 def _exact_points(rows: Any) -> np.ndarray:
@@ -339,31 +345,34 @@ def integer_embedding_of_batches(
         are not enough, or there are levels although N is not private, or the map is not one of tables.
     """
     integers: IntegerMap | None = None
-    total: Int64[np.ndarray, "sums"] | None = None
+    running: RunningSum | None = None
     rows_read = 0
     if has_levels and rows_planned is None:
         raise ValueError("has_levels: the number of rows must be private")
     for batch in batches:
         levels = np.asarray(batch[:, -1], np.int64) if has_levels else None
-        safe, usable = _usable(feature_map, _exact_points(batch[:, :-1] if has_levels else batch), bounds)
+        rows = batch[:, :-1] if has_levels else batch
+        if bounds is None and _has_codes(feature_map, rows):
+            check_columns(rows, feature_map.dim, "rows")
+            safe, usable = rows, feature_map.covers(rows)
+        else:
+            safe, usable = _usable(feature_map, _exact_points(rows), bounds)
         integers = integers or feature_map.integers(num_rows if rows_planned is None else rows_planned)
         rows_before, rows_read = rows_read, rows_read + len(safe)
-        if len(safe) or (rows_planned is not None and total is None):
+        if len(safe) or (rows_planned is not None and running is None):
+            running = running or integers.running_sum()
             report = reporter(progress) if len(safe) else None
             batch_progress = report and functools.partial(_report_batch, report, rows_before, len(safe), num_rows)
             if levels is None:
-                batch_total = integers.sum(
-                    safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress
-                )
+                running.add(safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress)
             else:
-                batch_total = integers.sum_at_levels(safe[usable], levels[usable])
+                running.add_at_levels(np.asarray(safe)[usable], levels[usable])
                 if batch_progress:
                     batch_progress(1, 1)
-            total = batch_total if total is None else total + batch_total
-    if integers is None or total is None:
+    if integers is None or running is None:
         raise ValueError("rows: expected at least one row, got none")
     if rows_read != num_rows:
         raise ValueError(f"rows: expected {num_rows}, got {rows_read}")
     if rows_planned is not None and rows_read > rows_planned:
         raise ValueError(f"rows: at most {rows_planned} can be summed exactly")
-    return IntegerEmbedding(integers, total, num_rows)
+    return IntegerEmbedding(integers, running.total(), num_rows)

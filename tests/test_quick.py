@@ -30,6 +30,7 @@ from experiments.tables.coverage import CoverageConfig
 from experiments.tables.hard import HardConfig
 from experiments.tables.planned import PlannedConfig
 from experiments.tables.scale import ScaleConfig
+from experiments.tables.throughput import ThroughputConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = [
@@ -51,6 +52,7 @@ CONFIGS = [
     SecurityConfig,
     ShiftConfig,
     TablesConfig,
+    ThroughputConfig,
 ]
 REDRAWS = "experiments.figures.redraw"  # it computes nothing
 

@@ -30,10 +30,13 @@ from experiments.tables import (
     plot,
     releases,
     scale,
+    sums_program,
+    throughput,
 )
 from experiments.tables.config import TablesConfig
 from kme_jax import PrivacyBudget
 from kme_jax.analysis.queries import Query
+from kme_jax.embedding import integer_embedding
 from kme_jax.privacy.composition import Composition
 from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Numeric
@@ -582,6 +585,65 @@ def test_the_command_lines_need_data_alone(module, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 2
     assert f"error: --data_dir={tmp_path}: data set adult: " in done.stderr.splitlines()[-1]
+
+
+# --- throughput ------------------------------------------------------------------------------------------------------
+
+
+def test_the_features_that_are_timed():
+    maps = sums_program.maps()
+    for feature_map in maps:
+        feature_map.validate()
+    assert sum(len(feature_map.blocks) for feature_map in maps) == 150
+    assert sum(feature_map.num_features for feature_map in maps) > 20_000
+
+
+def test_batches_are_summed_again_and_again():
+    rng, (one, two) = np.random.default_rng(0), (sums_program.ROWS_OF_BATCH, 2 * sums_program.ROWS_OF_BATCH)
+    batches = [sums_program.batch(rng) for _ in range(2)]
+    codes = np.concatenate([sums_program.SCHEMA.encode(batch) for batch in batches])
+    for j, column in enumerate(sums_program.SCHEMA.columns):
+        share = np.mean(codes[:, j] == column.num_values)
+        assert 0.04 < share < 0.06 if column.nullable else share == 0
+    found, rows = sums_program.sums(batches, two + 900), codes[np.arange(two + 900) % two]
+    for feature_map, total in zip(sums_program.maps(), found, strict=True):
+        np.testing.assert_array_equal(total, integer_embedding(feature_map, rows).total)
+    assert not np.array_equal(codes[:one], codes[one:])
+
+
+def test_ratios_are_of_processes_in_turn(tmp_path):
+    calls = []
+
+    def measured(checkout, num_rows, cores):
+        calls.append((checkout, num_rows, len(cores)))
+        seconds = [4.0, 1.0] if str(checkout) == "." else [2.0, 2.5]
+        facts = {"digest": num_rows, "peak_bytes": 2**20, "num_features": 7, "nonzeros_per_row": 3, "passes": 3}
+        return [facts | {"seconds": second, "core_seconds": 2 * second} for second in seconds[: len(cores)]]
+
+    config = throughput.ThroughputConfig(num_rows=(50, 90), compared_rows=10, num_repeats=2, earlier=".",
+                                         output_dir=str(tmp_path))  # fmt: skip
+    config.validate()
+    result = throughput.run(config, measured)
+    assert calls[:2] == [(REPOSITORY, 10, 1), (pathlib.Path("."), 10, 1)]
+    assert [call[1] for call in calls[-2:]] == [50, 90]
+    text = throughput.comparison_markdown(result)
+    assert "| one process | 5 | 5 | 2 | earlier version | 2.00 | 2.00 |" in text
+    if len(os.sched_getaffinity(0)) > 1:
+        assert "| two processes, each on one core | 9 | 9 | 4 | one process on one core | 1.80 | 1.80 |" in text
+    assert throughput.markdown(result).endswith("| 50 | 7 | 3 | 3 | 25 | 1 |\n| 90 | 7 | 3 | 3 | 45 | 1 |")
+    assert json.loads((tmp_path / "table_throughput.json").read_text())["earlier_commit"] == result["earlier_commit"]
+    with pytest.raises(RuntimeError, match="differ"):
+        throughput.run(config, lambda *call: [one | {"digest": len(calls)} for one in measured(*call)])
+    with pytest.raises(InputError, match="no folder kme_jax"):
+        dataclasses.replace(config, earlier=str(tmp_path)).validate()
+
+
+@pytest.mark.slow
+def test_processes_sum_the_same_rows_at_once():
+    core = min(os.sched_getaffinity(0))
+    first, second = throughput.at_once(REPOSITORY, 1000, [[core], [core]])
+    assert first["digest"] == second["digest"]
+    assert first["nonzeros_per_row"] == 150
 
 
 # --- intervals -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ TABLES = {
     "table_peers": (_RELATIONS, "experiments.tables.peers", "markdown"),
     "table_peers_headline": (_RELATIONS, "experiments.tables.peers", "headline"),
     "table_scale": (("table_scale",), "experiments.tables.scale", "markdown"),
+    "table_throughput": (("table_throughput",), "experiments.tables.throughput", "markdown"),
+    "table_throughput_turns": (("table_throughput",), "experiments.tables.throughput", "comparison_markdown"),
     **{
         f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
         for kind in ("columns", "pairs")

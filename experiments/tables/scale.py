@@ -101,8 +101,7 @@ def _measure(path: pathlib.Path, adult: datasets.Dataset, epsilon: float, delta:
     source, sums, noise = open_table(path, schema), 0.0, 0.0
     for feature_map in maps:
         started = time.perf_counter()
-        rows = (codes.astype(np.float64) for codes in source.codes())
-        embedding = integer_embedding_of_batches(feature_map, rows, source.num_rows)
+        embedding = integer_embedding_of_batches(feature_map, source.codes(), source.num_rows)
         summed = time.perf_counter()
         perturb_securely(embedding, budget, share=1 / len(maps))
         sums, noise = sums + summed - started, noise + time.perf_counter() - summed

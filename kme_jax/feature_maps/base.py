@@ -26,6 +26,8 @@ MAX_SUM_BITS = 61  # |Σ_n q(x_n)| < 2^61, so that an int64 has room for the noi
 
 def are_codes(values: Real[AnyArray, "*n"], num_codes: int | Int[np.ndarray, "d"]) -> Bool[AnyArray, "*n"]:
     """Which values [..., n] are whole numbers from 0 to ``num_codes`` − 1, in the same shape. NaN is not a code."""
+    if values.dtype.kind in "iu":
+        return (values >= 0) & (values < num_codes)
     return (values >= 0) & (values < num_codes) & (values == np.floor(values))
 
 
@@ -41,9 +43,12 @@ class FeatureMap(abc.ABC):
 
     Attributes:
       kernel: the kernel k that ⟨ψ(x), ψ(y)⟩ equals or approximates.
+      takes_codes: whether rows are whole numbers, so that arrays of integers are used as they are. The integers of a
+        row then do not depend on the type of the array, and ``IntegerMap.sum`` looks at no row that is not usable.
     """
 
     kernel: Kernel
+    takes_codes: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -248,7 +253,8 @@ class IntegerMap(abc.ABC):
         The sum is the same for any order of the rows, any batches, and any number of devices of one kind.
 
         Args:
-          rows: [N, d], with finite entries that the map covers.
+          rows: [N, d], with finite entries that the map covers. If the map ``takes_codes``, rows that are not usable
+            may be anything.
           usable: which rows count, [N].
           rows_planned: a public number that replaces N, if N is private, wherever the number of rows decides how the
             integers of a row are computed; see ``tiles.pair_sums``.
@@ -264,7 +270,43 @@ class IntegerMap(abc.ABC):
         """
         raise ValueError(f"levels: {type(self.feature_map).__name__} has no rows that count in part")
 
+    def running_sum(self) -> RunningSum:
+        """The sum of no rows yet. Batches are added to it."""
+        return RunningSum(self)
+
     @abc.abstractmethod
     def released(self, total: Int64[np.ndarray, "sums"]) -> Int64[np.ndarray, "F"]:
         """The integers [F], int64, that noise is added to. They are computed from ``sum`` over all rows, and are close
         to s Σ_n ψ(x_n)."""
+
+
+class RunningSum:
+    """Σ_n q(x_n) over the batches so far. SENSITIVE. See ``IntegerMap.running_sum``."""
+
+    def __init__(self, integers: IntegerMap):
+        self._integers = integers
+        self._total: Int64[np.ndarray, "sums"] | None = None
+
+    def _add(self, more: Int64[np.ndarray, "sums"]) -> None:
+        self._total = more if self._total is None else self._total + more
+
+    def add(
+        self,
+        rows: Real[AnyArray, "N d"],
+        usable: Bool[AnyArray, "N"],
+        *,
+        rows_planned: int | None = None,
+        devices=None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Adds a batch, see ``IntegerMap.sum``."""
+        self._add(self._integers.sum(rows, usable, rows_planned=rows_planned, devices=devices, progress=progress))
+
+    def add_at_levels(self, rows: Real[np.ndarray, "n d"], levels: Int64[np.ndarray, "n"]) -> None:
+        """Adds a batch of rows that count in part, see ``IntegerMap.sum_at_levels``."""
+        self._add(self._integers.sum_at_levels(rows, levels))
+
+    def total(self) -> Int64[np.ndarray, "sums"]:
+        """The sum over all batches, of which there is at least one."""
+        assert self._total is not None
+        return self._total

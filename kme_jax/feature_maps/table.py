@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import jax
@@ -23,7 +24,8 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
+from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, RunningSum, are_codes
+from kme_jax.feature_maps.counting import CHUNK_ROWS, Axis, MarginalCounter, RunningCounts, smallest_kind
 from kme_jax.kernels import Kernel
 
 MAX_CELLS = 1024
@@ -32,6 +34,7 @@ COUNT_WEIGHT = 1 << 20
 """ω of a block that is measured by itself. Integer noise is then so fine that it is like continuous noise."""
 LEVELS = (1 << 16) - 1
 """The level of a row that counts in full. Rows with weights have levels from 0 to this one, see ``TableIntegers``."""
+_FEW_CODES = 1 << 14  # of a column, for which cells and integers are computed once for each code
 _MOST_EXACT = 1 << 53  # sums of whole numbers up to here are exact in float64
 
 
@@ -114,6 +117,20 @@ class Binning:
         ]
         return np.asarray(starts, np.int64)
 
+    @functools.cached_property
+    def _cells_of_codes(self) -> Int64[np.ndarray, "codes"]:
+        return self._found(np.arange(self.num_codes))
+
+    def _found(self, codes: Int[np.ndarray, "*n"]) -> Int64[np.ndarray, "*n"]:
+        """The last edge that is not above each code. All codes are compared at once, several times as fast as
+        ``np.searchsorted``, which follows another path for each."""
+        step = 1 << (len(self._edges) - 1).bit_length()
+        edges = np.concatenate([self._edges[1:], np.full(step - len(self._edges) + 1, np.iinfo(np.int64).max)])
+        found = np.zeros(codes.shape, np.int64)
+        while step := step // 2:
+            found += (np.take(edges, found + (step - 1)) <= codes) * step
+        return found
+
     @property
     def num_values(self) -> int:
         """Number of cells for values: all cells but the one for a missing value."""
@@ -129,11 +146,15 @@ class Binning:
         if self.width == 1 and not self.knots:
             return codes
         numpy = jnp if isinstance(codes, jax.Array) else np
-        if self.knots:
-            edges = numpy.asarray(self._edges, codes.dtype)
-            cells = (numpy.searchsorted(edges, codes, side="right") - 1).astype(codes.dtype)
-        else:
+        if not self.knots:
             cells = codes // self.width
+        elif isinstance(codes, jax.Array):
+            edges = jnp.asarray(self._edges, codes.dtype)
+            cells = (jnp.searchsorted(edges, codes, side="right") - 1).astype(codes.dtype)
+        elif self.num_codes <= _FEW_CODES:
+            cells = np.take(self._cells_of_codes, codes).astype(codes.dtype)
+        else:
+            cells = self._found(codes).astype(codes.dtype, copy=False)
         if not self.missing:
             return cells
         return numpy.where(codes == self.num_codes - 1, self.num_values, cells)
@@ -201,10 +222,10 @@ class Block:
         equal = (self.columns, self.weight, self.zoom) == (other.columns, other.weight, other.zoom)
         return equal and all(map(np.array_equal, self.bins, other.bins))
 
-    @property
-    def may_miss(self) -> bool:
-        """Whether the block does not count the rows of at least one cell."""
-        return int(np.min(self.bins[0])) < 0
+    @functools.cached_property
+    def has_uncounted(self) -> bool:
+        """Whether the block may not count some rows. It depends on the fields alone."""
+        return self.zoom > 0 or int(np.min(self.bins[0])) < 0
 
 
 @storable()
@@ -320,6 +341,7 @@ class TableMap(FeatureMap):
     binnings: tuple[Binning, ...]
     blocks: tuple[Block, ...]
     moments: tuple[Moment, ...] = ()
+    takes_codes: ClassVar[bool] = True
 
     @classmethod
     def of_codes(cls, num_codes: int, weight: int = COUNT_WEIGHT) -> TableMap:
@@ -426,8 +448,10 @@ class TableMap(FeatureMap):
 
     def covers(self, rows: Real[AnyArray, "n d"]) -> Bool[AnyArray, "n"]:
         """Whether each row holds codes only: whole numbers from 0 to ``num_codes`` − 1. bool [n]."""
-        num_codes = np.asarray([binning.num_codes for binning in self.binnings])
-        return np.all(are_codes(rows, num_codes), axis=1)
+        covered = np.ones(len(rows), bool)
+        for j, binning in enumerate(self.binnings):  # columns may be contiguous in memory
+            covered = covered & are_codes(rows[:, j], binning.num_codes)
+        return covered
 
     def __call__(self, x):
         """ψ(x), [n, F], in the precision of floating-point rows x."""
@@ -437,62 +461,76 @@ class TableMap(FeatureMap):
             for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
                 index = index * size + jnp.asarray(bins)[self.binnings[j].cells(codes[:, j])]
             if block.zoom:
-                index = self._zoomed(block, index, codes[:, block.columns[0]], jnp)
+                (j,) = block.columns
+                part = codes[:, j] % self.binnings[j].width * block.zoom // self.binnings[j].width
+                index = jnp.where(index < 0, -1, index * block.zoom + part)
             features.append(block.weight * scale * jax.nn.one_hot(index, block.size, dtype=x.dtype))
         for moment in self.moments:
-            values = jnp.stack(self._moment(moment, codes), axis=1)
+            values = jnp.stack(self._moment(moment, codes.T), axis=1)
             features.append((moment.weight * scale * values).astype(x.dtype))
         return jnp.concatenate(features, axis=1)
 
-    def _moment(self, moment: Moment, codes: Any) -> list[Any]:
-        """The features of a moment without its weight, [n] each, of codes [n, d] or of a list of d columns."""
-        by_column = codes if isinstance(codes, list) else codes.T
-        scores = [moment.scores(i, self.binnings[j], by_column[j]) for i, j in enumerate(moment.columns)]
+    def _moment(self, moment: Moment, columns: Any) -> list[Any]:
+        """The features of a moment without its weight, [n] each, of the codes [n] of each column."""
+        scores = [moment.scores(i, self.binnings[j], columns[j]) for i, j in enumerate(moment.columns)]
         return [scores[0], scores[0] * scores[0]] if len(scores) == 1 else [scores[0] * scores[1]]
 
-    def _zoomed(self, block: Block, bins, codes, numpy):
-        width = self.binnings[block.columns[0]].width
-        return numpy.where(bins < 0, -1, bins * block.zoom + codes % width * block.zoom // width)
+    def _counter(self, kinds: list[Hashable]) -> MarginalCounter:
+        """What counts the marginals of all blocks.
+
+        Args:
+          kinds: of the weights of each block.
+        """
+        places: dict[Hashable, int] = {}
+        axes: list[Axis] = []
+        marginals: list[tuple[int, ...]] = []
+        for block in self.blocks:
+            of_block = []
+            for j, bins in zip(block.columns, block.bins, strict=True):
+                key = (j, block.zoom, bins.tobytes())
+                if key not in places:
+                    places[key] = len(axes)
+                    shifted = bins + block.has_uncounted
+                    kind = smallest_kind(int(shifted.max()) + 1)
+                    axes.append(Axis(j, shifted.astype(kind), block.zoom, self.binnings[j].width))
+                of_block.append(places[key])
+            marginals.append(tuple(of_block))
+        return MarginalCounter([binning.cells for binning in self.binnings], axes, marginals, kinds)
+
+    @functools.cached_property
+    def counter(self) -> MarginalCounter:
+        """What counts the marginals of all blocks. It follows from the map."""
+        return self._counter([None] * len(self.blocks))
+
+    @functools.cached_property
+    def counter_by_weight(self) -> MarginalCounter:
+        """The same if rows have other weights in blocks of another ω, which is the kind of these weights."""
+        return self._counter([block.weight for block in self.blocks])
+
+    def counts(self, running: RunningCounts) -> Real[np.ndarray, "cells"]:
+        """The counts of all marginals, one after the other.
+
+        Args:
+          running: of :attr:`counter`, or of :attr:`counter_by_weight`.
+        """
+        marginals = zip(self.blocks, running.marginals(), strict=True)
+        return np.concatenate([counts[1:] if block.has_uncounted else counts.ravel() for block, counts in marginals])
 
     def weighted_counts(
-        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | list[Real[AnyArray, "n"]] | None = None
+        self, rows: Real[AnyArray, "n d"], weights: Real[AnyArray, "n"] | None = None
     ) -> Real[np.ndarray, "F"]:
         """Σ_n a_n e_{c_b(x_n)} for every block b: how many rows are in each cell of each marginal.
 
         Args:
           rows: category codes, whole numbers, [n, d].
-          weights: a, [n], or a list of one [n] for each block; None for a weight of 1 each.
+          weights: a, [n]; None for a weight of 1 each.
 
         Returns:
           Counts of all marginals, [F]: float64 if there are weights, int64 otherwise.
         """
-        of_blocks = weights if isinstance(weights, list) else [weights] * len(self.blocks)
-        columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
-        cells = [binning.cells(column) for binning, column in zip(self.binnings, columns, strict=True)]
-        # Blocks share work: the bins of a column and the indices of shared first columns are computed once.
-        binned: dict[tuple[int, int], np.ndarray] = {}
-        products: dict[tuple, np.ndarray] = {}
-        counts = []
-        for block, weights_of_block in zip(self.blocks, of_blocks, strict=True):
-            index, key = columns[0], ()
-            for j, bins, size in zip(block.columns, block.bins, block.shape, strict=False):
-                if (j, id(bins)) not in binned:
-                    binned[j, id(bins)] = bins[cells[j]]
-                column_bins = binned[j, id(bins)]
-                if key:
-                    if (key, size) not in products:
-                        products[key, size] = index * size
-                    index = products[key, size] + column_bins
-                else:
-                    index = column_bins
-                key = (key, j, id(bins))
-            if block.zoom:
-                index = self._zoomed(block, index, columns[block.columns[0]], np)
-            if block.may_miss:
-                counts.append(np.bincount(index + 1, weights_of_block, block.size + 1)[1:])
-            else:
-                counts.append(np.bincount(index, weights_of_block, block.size))
-        return np.concatenate(counts)
+        running = RunningCounts(self.counter, np.int64 if weights is None else np.float64)
+        running.add(np.asarray(rows), None if weights is None else {None: np.asarray(weights, np.float64)})
+        return self.counts(running)
 
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         del rows_planned, devices, progress
@@ -520,15 +558,36 @@ class TableMap(FeatureMap):
         Returns:
           One integer for each feature of each moment, in their order.
         """
-        columns = [np.ascontiguousarray(rows[:, j], np.int64) for j in range(self.dim)]
-        sums = []
+        used = sorted({j for moment in self.moments for j in moment.columns})
+        sums = np.zeros(sum(moment.size for moment in self.moments), np.int64)
+        for start in range(0, len(rows) if self.moments else 0, CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            columns = {j: np.ascontiguousarray(rows[chunk, j], np.int64) for j in used}
+            terms = []
+            for moment, of_codes in zip(self.moments, self._moments_of_codes, strict=True):
+                if of_codes is None:
+                    terms += self._integer_terms(moment, columns)
+                else:
+                    terms += [np.take(one, columns[moment.columns[0]]) for one in of_codes]
+            sums += [(one if levels is None else _at_levels(one, levels[chunk])).sum() for one in terms]
+        return sums
+
+    def _integer_terms(self, moment: Moment, columns: Any) -> list[np.ndarray]:
+        """The integers of the features of a moment, [n] each, of the codes [n] of each column."""
+        values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
+        if len(moment.columns) == 2:
+            return [values]
+        return [values, (values * values + moment.weight // 2) // moment.weight]
+
+    @functools.cached_property
+    def _moments_of_codes(self) -> list[list[np.ndarray] | None]:
+        """For each moment, its integers for every code of its column; None for two columns, or for many codes."""
+        found: list[list[np.ndarray] | None] = []
         for moment in self.moments:
-            values = np.rint(moment.weight * self._moment(moment, columns)[0]).astype(np.int64)
-            of_rows = [values]
-            if len(moment.columns) == 1:
-                of_rows.append((values * values + moment.weight // 2) // moment.weight)
-            sums += [(one if levels is None else _at_levels(one, levels)).sum() for one in of_rows]
-        return np.asarray(sums, np.int64)
+            j, num_codes = moment.columns[0], self.binnings[moment.columns[0]].num_codes
+            few = len(moment.columns) == 1 and num_codes <= _FEW_CODES
+            found.append(self._integer_terms(moment, {j: np.arange(num_codes)}) if few else None)
+        return found
 
     def moment_sums(self, coordinates: Float[np.ndarray, "F"], num_rows: int) -> list[Float[np.ndarray, "_"]]:
         """For each moment, the sums of its features without their weight over N rows: [2] or [1].
@@ -632,13 +691,9 @@ class TableIntegers(IntegerMap):
         return math.sqrt(squares) * (1 + 1e-12)
 
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
-        blocks = self.feature_map.blocks
-        weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
-        rows = rows if np.all(usable) else rows[usable]
-        counts = self.feature_map.weighted_counts(rows).astype(np.int64) * weights
-        if progress:
-            progress(len(rows), len(rows))
-        return np.concatenate([counts, self.feature_map.integer_moments(np.asarray(rows))])
+        running = self.running_sum()
+        running.add(rows, usable, rows_planned=rows_planned, devices=devices, progress=progress)
+        return running.total()
 
     def sum_at_levels(self, rows: Real[np.ndarray, "n d"], levels: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "sums"]:
         """Σ_n of q(x_n) · l_n / ``LEVELS``, each term rounded toward zero: int64. SENSITIVE.
@@ -650,18 +705,57 @@ class TableIntegers(IntegerMap):
           rows: category codes that the map covers, [n, d].
           levels: l, [n]. Those beyond the range from 0 to ``LEVELS`` count as its ends.
         """
-        levels = np.clip(levels, 0, LEVELS)
-        blocks = self.feature_map.blocks
-        largest = max((block.weight for block in blocks), default=1)
-        total, size = np.zeros(self.num_features, np.int64), max(1, _MOST_EXACT // largest)
-        for start in range(0, len(rows), size):
-            some, of_some = rows[start : start + size], levels[start : start + size]
-            weights = {block.weight for block in blocks}
-            by_weight = {weight: _at_levels(np.full(len(some), weight), of_some) for weight in weights}
-            counts = self.feature_map.weighted_counts(some, [by_weight[block.weight] for block in blocks])
-            moments = self.feature_map.integer_moments(np.asarray(some), of_some)
-            total += np.concatenate([np.rint(counts).astype(np.int64), moments])
-        return total
+        running = self.running_sum()
+        running.add_at_levels(rows, levels)
+        return running.total()
+
+    def running_sum(self) -> TableSum:
+        """See ``IntegerMap.running_sum``. Marginals are summed out of joint tables once, after all batches."""
+        return TableSum(self)
 
     def released(self, total):
         return total
+
+
+class TableSum(RunningSum):
+    """Σ_n q(x_n) over the batches so far. SENSITIVE.
+
+    Formal guarantee: it is the sum of q over the rows, exactly: the integers of a row do not depend on other rows, and
+    sums of whole numbers are exact. Counts without levels are int64. Counts with levels are sums of integers of at most
+    2⁵³ in float64, which are added up in int64.
+    """
+
+    def __init__(self, integers: TableIntegers):
+        super().__init__(integers)
+        self._map = integers.feature_map
+        self._moments = np.zeros(sum(moment.size for moment in self._map.moments), np.int64)
+        self._in_full: RunningCounts | None = None
+        self._in_part: RunningCounts | None = None
+
+    def add(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
+        rows = np.asarray(rows if np.all(usable) else rows[usable])
+        self._in_full = self._in_full or RunningCounts(self._map.counter, np.int64)
+        self._in_full.add(rows)
+        self._moments += self._map.integer_moments(rows)
+        if progress:
+            progress(len(rows), len(rows))
+
+    def add_at_levels(self, rows, levels):
+        levels = np.clip(levels, 0, LEVELS)
+        self._in_part = self._in_part or RunningCounts(self._map.counter_by_weight, np.int64)
+        weights = {block.weight for block in self._map.blocks}
+        size = max(1, min(CHUNK_ROWS, _MOST_EXACT // max(weights, default=1)))
+        for start in range(0, len(rows), size):
+            some, of_some = rows[start : start + size], levels[start : start + size]
+            self._in_part.add(some, {weight: _at_levels(np.full(len(some), weight), of_some) for weight in weights})
+        self._moments += self._map.integer_moments(np.asarray(rows), levels)
+
+    def total(self):
+        blocks = self._map.blocks
+        total = np.zeros(sum(block.size for block in blocks), np.int64)
+        if self._in_full is not None:
+            weights = np.repeat([block.weight for block in blocks], [block.size for block in blocks])
+            total += self._map.counts(self._in_full) * weights
+        if self._in_part is not None:
+            total += self._map.counts(self._in_part)
+        return np.concatenate([total, self._moments])

@@ -57,7 +57,7 @@ def floats_of(array: pa.Array) -> Float64[np.ndarray, "n"]:
     """An array of numbers as float64 [n]. Missing cells are NaN. Numbers beyond 2⁵³ are rounded."""
     if pa.types.is_decimal(array.type):
         return floats_of_decimals(array)
-    return pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return pc.cast(array, pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
 
 
 def floats_of_decimals(array: pa.Array) -> Float64[np.ndarray, "n"]:

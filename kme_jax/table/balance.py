@@ -11,6 +11,8 @@ nothing.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -95,12 +97,16 @@ class Exchange:
         by_row = np.concatenate(probabilities, axis=-1)  # [T, K, D]
         expected = np.stack([(p * w[:, None]).T @ p for p, w in zip(by_row, rows.weights, strict=True)])
         excess = -len(codes) * (expected if tells_apart else expected.sum(0, keepdims=True))
+        ends = np.cumsum([0, *(of_rows.shape[-1] for of_rows in probabilities)])
+        parts = [slice(*ends[a : a + 2]) for a in range(len(groups))]
+        for a, b in itertools.combinations(range(len(groups)), 2):
+            (low, end), (start, stop) = ends[a : a + 2], ends[b : b + 2]
+            shape = (len(excess), int(end - low), int(stop - start))
+            index = (classes * shape[1] + groups[a] - low) * shape[2] + groups[b] - start
+            counts = np.bincount(index, minlength=math.prod(shape)).reshape(shape)
+            excess[:, parts[a], parts[b]] += counts
+            excess[:, parts[b], parts[a]] += counts.transpose(0, 2, 1)
         cells = np.stack(groups, axis=1)
-        for a in range(cells.shape[1]):
-            for b in range(cells.shape[1]):
-                if a != b:
-                    index = (classes * offset + cells[:, a]) * offset + cells[:, b]
-                    excess += np.bincount(index, minlength=excess.size).reshape(excess.shape)
         free = sorted(set(range(len(rows.leaves))) - set(rows.coupled()))
         return cls(codes, rows.others, source, classes, cells, excess, free, *_parities(rows, codes))
 
@@ -118,7 +124,8 @@ class Exchange:
     ) -> tuple[Int64[np.ndarray, "pairs"], Int64[np.ndarray, "pairs"]]:
         """Pairs of rows of the same relaxed row that have different values of a column. Each row is in one pair."""
         order = random.permutation(len(self.source))
-        order = order[np.argsort(self.source[order], kind="stable")]
+        source = self.source.astype(np.min_scalar_type(int(self.source.max(initial=0))))  # short numbers sort faster
+        order = order[np.argsort(source[order], kind="stable")]
         start = int(random.integers(2))
         size = (len(order) - start) // 2
         first, second = order[start : start + 2 * size : 2], order[start + 1 : start + 2 * size : 2]
@@ -133,11 +140,11 @@ class Exchange:
         size = self.excess.shape[-1]
         flat = self.excess.reshape(-1)
         base = (self.classes[first] * size)[:, None]
-        ours, theirs = self.groups[first][:, others], self.groups[second][:, others]
+        ours, theirs = (self.groups.take(rows, 0).take(others, 1) for rows in (first, second))
         old, new = self.groups[first, place][:, None], self.groups[second, place][:, None]
         ours_old, ours_new = (base + ours) * size + old, (base + ours) * size + new
         theirs_old, theirs_new = (base + theirs) * size + old, (base + theirs) * size + new
-        change = flat[ours_new] - flat[ours_old] + flat[theirs_old] - flat[theirs_new] + 2
+        change = flat.take(ours_new) - flat.take(ours_old) + flat.take(theirs_old) - flat.take(theirs_new) + 2
         change = np.where(ours == theirs, 0, change).sum(1)
         steps = self._parity_steps(place, first, second)  # [P, pairs]
         # A parity is a table of eight cells, each of which has an eighth of what is missing.
@@ -148,12 +155,10 @@ class Exchange:
             better &= (taken <= max(abs(missing), _LEAST_STEP)) | (change < 0) | (step * missing <= 0)
         if not better.any():
             return
-        for index, step in ((ours_old, -1), (ours_new, 1), (theirs_old, 1), (theirs_new, -1)):
-            chosen = index[better].reshape(-1)
-            classes, rest = np.divmod(chosen, size * size)
-            a, b = np.divmod(rest, size)
-            np.add.at(flat, chosen, step)
-            np.add.at(flat, (classes * size + b) * size + a, step)
+        base, ours, theirs, old, new = (index[better] for index in (base, ours, theirs, old, new))
+        for a, b, step in ((ours, old, -1.0), (ours, new, 1.0), (theirs, old, 1.0), (theirs, new, -1.0)):
+            np.add.at(flat, ((base + a) * size + b).reshape(-1), step)
+            np.add.at(flat, ((base + b) * size + a).reshape(-1), step)
         self.missing[:] -= steps[:, better].sum(1)
         first, second, column = first[better], second[better], self.columns[place]
         for values, j in ((self.groups, place), (self.signs, place), (self.codes, column)):

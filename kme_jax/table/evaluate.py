@@ -207,10 +207,12 @@ def _explained(schema: Schema, ours: Int[np.ndarray, "n d"], theirs: Int[np.ndar
     numbers = [(j, column) for j, column in enumerate(schema.columns) if column.kind == "numeric"]
     categories = [(j, column) for j, column in enumerate(schema.columns) if column.kind in ("categorical", "ordinal")]
     pairs = []
-    for (j, number), (k, category) in itertools.product(numbers, categories):
-        shares = [correlation_ratio(numeric_values(number, codes[:, j]), codes[:, k]) for codes in (ours, theirs)]
-        if shares[0] is not None:
-            pairs.append({"names": [number.name, category.name], "private": shares[0], "synthetic": shares[1]})
+    for j, number in numbers:
+        values = [numeric_values(number, codes[:, j]) for codes in (ours, theirs)]
+        for k, category in categories:
+            shares = [correlation_ratio(one, codes[:, k]) for one, codes in zip(values, (ours, theirs), strict=True)]
+            if shares[0] is not None:
+                pairs.append({"names": [number.name, category.name], "private": shares[0], "synthetic": shares[1]})
     return sorted(pairs, key=lambda pair: -pair["private"])
 
 

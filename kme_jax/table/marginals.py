@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Float64, Int, Int64
 
+from kme_jax.feature_maps.counting import Axis, MarginalCounter, RunningCounts
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.schema import Schema
 
 ORDERS = (1, 2, 3)
 _MAX_CODES, _CELLS, _OF_KNOTS = 128, 64, 256
 _MAX_SETS = 1000
-_MOST_CELLS = 1 << 24
+_MOST_CELLS, _CELLS_AT_ONCE = 1 << 24, 1 << 22
 
 
 def compared_cells(schema: Schema, codes: Int[np.ndarray, "n d"]) -> tuple[Int64[np.ndarray, "d n"], list[int]]:
@@ -61,27 +62,68 @@ def total_variation(
     """
     (first, sizes), (second, _) = compared_cells(schema, ours), compared_cells(schema, theirs)
 
-    def joint(cells: Int64[np.ndarray, "d n"], columns: tuple[int, ...]) -> Int64[np.ndarray, "n"]:
-        return np.asarray(np.ravel_multi_index([cells[j] for j in columns], [sizes[j] for j in columns]))
-
-    def apart(columns: tuple[int, ...]) -> float:
-        both, size = [joint(first, columns), joint(second, columns)], math.prod(sizes[j] for j in columns)
-        if size > _MOST_CELLS:  # only the cells that occur
-            occupied, places = np.unique(np.concatenate(both), return_inverse=True)
-            both, size = np.split(places, [len(ours)]), len(occupied)
-        shares = [np.bincount(places, minlength=size) / len(places) for places in both]
-        return float(np.abs(shares[0] - shares[1]).sum() / 2)
-
     if sets is not None:
-        return {names: apart(tuple(map(schema.index, names))) for names in sets}
+        places = [tuple(map(schema.index, names)) for names in sets]
+        return dict(zip(sets, _apart(first, second, sizes, places), strict=True))
     distances = {}
     for order in ORDERS:
         places = list(itertools.combinations(range(len(sizes)), order))
         if len(places) > _MAX_SETS:
             places = [places[i] for i in np.random.default_rng(0).choice(len(places), _MAX_SETS, replace=False)]
-        for columns in places:
-            distances[tuple(schema.names[j] for j in columns)] = apart(columns)
+        names = [tuple(schema.names[j] for j in columns) for columns in places]
+        distances |= dict(zip(names, _apart(first, second, sizes, places), strict=True))
     return distances
+
+
+def _apart(
+    first: Int64[np.ndarray, "d n"],
+    second: Int64[np.ndarray, "d m"],
+    sizes: Sequence[int],
+    places: Sequence[tuple[int, ...]],
+) -> list[float]:
+    """Total variation between the marginals of some columns of two tables.
+
+    Args:
+      first, second: the cells of the tables, by column.
+      sizes: the number of cells of each column.
+      places: the columns of each marginal.
+    """
+    found: dict[tuple[int, ...], float] = {}
+    axes = [Axis(j, np.arange(size)) for j, size in enumerate(sizes)]
+    for some in _at_once(sizes, places):
+        shape = [sizes[j] for j in some[0]]
+        if math.prod(shape) > _MOST_CELLS:  # only the cells that occur
+            both = [np.ravel_multi_index([cells[j] for j in some[0]], shape) for cells in (first, second)]
+            occupied, numbers = np.unique(np.concatenate(both), return_inverse=True)
+            parts = np.split(numbers, [first.shape[1]])
+            found[some[0]] = _distance(*(np.bincount(part, minlength=len(occupied)) / len(part) for part in parts))
+            continue
+        counter, shares = MarginalCounter([np.asarray] * len(sizes), axes, some, [None] * len(some)), []
+        for cells in (first, second):
+            counts = RunningCounts(counter, np.int64)
+            counts.add(cells.T)
+            shares.append([marginal.reshape(-1) / cells.shape[1] for marginal in counts.marginals()])
+        found.update((columns, _distance(*both)) for columns, *both in zip(some, *shares, strict=True))
+    return [found[columns] for columns in places]
+
+
+def _at_once(sizes: Sequence[int], places: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """Parts of the sets of columns, with few cells together. A set with many cells is a part of its own."""
+    part: list[tuple[int, ...]] = []
+    room = 0
+    for columns in places:
+        size = math.prod(sizes[j] for j in columns)
+        if part and room + size > _CELLS_AT_ONCE:
+            yield part
+            part, room = [], 0
+        part.append(columns)
+        room += size
+    if part:
+        yield part
+
+
+def _distance(ours: Float64[np.ndarray, "cells"], theirs: Float64[np.ndarray, "cells"]) -> float:
+    return float(np.abs(ours - theirs).sum() / 2)
 
 
 def means(distances: dict[tuple[str, ...], float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from jaxtyping import Float64, PRNGKeyArray
+from jaxtyping import Int64, PRNGKeyArray
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
@@ -92,16 +92,17 @@ class _Session:
         total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
         has_levels = self.source.schema.weight is not None
 
-        def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
+        def batches() -> Iterator[Int64[np.ndarray, "_ d"]]:
             done = passes_before * self.source.num_rows
             for codes in self.source.codes(levels=True):
                 rows, levels = np.split(codes, [len(self.source.schema.columns)], axis=1)
-                yield np.column_stack([self.source.schema.measured_codes(rows), levels]).astype(np.float64)
+                measured = self.source.schema.measured_codes(rows)
+                yield np.concatenate([measured, levels], axis=1) if has_levels else measured
                 done += len(codes)
                 if self.progress:
                     self.progress(done, total)
             if not self.rows_are_public:  # there may be none
-                yield np.zeros((0, feature_map.dim + has_levels))
+                yield np.zeros((0, feature_map.dim + has_levels), np.int64)
 
         planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
         embedding = integer_embedding_of_batches(

@@ -164,7 +164,7 @@ class TableSource:
                 codes = self.schema.encode(batch)
                 if levels and self.schema.weight is not None:
                     of_rows = self.schema.weight.levels(batch.column(self.schema.weight.name))
-                    codes = np.column_stack([codes, of_rows])
+                    codes = np.concatenate([codes, of_rows[:, None]], axis=1)  # column after column in memory
             except pa.ArrowException:  # its message may show cells
                 raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes

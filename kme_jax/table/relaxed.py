@@ -246,6 +246,7 @@ class RelaxedRows:
         num_rows = len(source)
         each = np.bincount(source, minlength=self.weights.size)
         counts, starts = each[source], np.repeat(np.cumsum(each) - each, each)
+        in_short = source.astype(np.min_scalar_type(len(each)))  # short numbers sort faster
         codes = np.empty((num_rows, self.dim), np.int64)
         if self.split >= 0:
             codes[:, self.split] = source // self.weights.shape[1]
@@ -256,7 +257,7 @@ class RelaxedRows:
                 # Ranks of random numbers within each relaxed row: strata in random order.
                 ranks = np.empty(num_rows)
                 order = random.random(num_rows) if given is None else given.place
-                ranks[np.lexsort((order, source))] = np.arange(num_rows)
+                ranks[np.lexsort((order, in_short))] = np.arange(num_rows)
                 quantiles = (ranks - starts + random.random(num_rows)) / counts
             else:
                 quantiles = given.place
@@ -410,8 +411,9 @@ def _spread(
     bins, ranks = leaves.bins[leaf], rank_of_leaf[leaf]
     within = edges[classes, ranks] + place * (edges[classes, ranks + 1] - edges[classes, ranks])
     groups = classes * num_bins + bins
-    by_place = np.lexsort((within, groups))
-    counts = np.bincount(groups, minlength=len(leaves.shares) * num_bins)
+    num_groups = len(leaves.shares) * num_bins
+    by_place = np.lexsort((within, groups.astype(np.min_scalar_type(num_groups))))
+    counts = np.bincount(groups, minlength=num_groups)
     starts = np.cumsum(counts) - counts
     quantiles = np.empty(len(leaf))
     quantiles[by_place] = np.arange(len(leaf)) - starts[groups[by_place]]
