@@ -9,12 +9,8 @@ a value or text by itself, see ``kme_jax.table.columns``.
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import functools
 import os
 import pathlib
-import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -25,57 +21,13 @@ from jaxtyping import Int64
 from kme_jax._numerics.text import shown
 from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.formats import FORMATS, suffix_of, written
-from kme_jax.table.formats.base import Reader
-from kme_jax.table.formats.folder import FolderReader
-from kme_jax.table.formats.memory import FrameReader, MemoryReader
-from kme_jax.table.formats.text import TextOptions
+from kme_jax.storage.formats import written
+from kme_jax.storage.formats.base import Reader
+from kme_jax.storage.formats.opening import open_reader, read_ahead
+from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
 from kme_jax.table.written import Identifier
-
-
-def open_reader(
-    data: str | os.PathLike | pa.Table | Any, *, encoding: str | None = None, separator: str | None = None
-) -> Reader:
-    """A reader of the data, see ``open_table``. It has read names and types of columns, of a .csv file names only.
-
-    Raises:
-      ValueError: the encoding or the separator is not valid, see ``TextOptions``. Nothing was read.
-      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its
-        content does not fit its suffix, or columns have no names or equal names.
-    """
-    text, pandas = TextOptions(encoding, separator), sys.modules.get("pandas")
-    is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
-    if text.given and (is_frame or isinstance(data, pa.Table)):
-        raise FileError(f"the table: {text.given} is for .csv files; leave it out for a table in memory")
-    if isinstance(data, pa.Table):
-        return MemoryReader(data)
-    if is_frame:
-        return FrameReader(data, pandas)
-    path = pathlib.Path(data)
-    read = functools.partial(_of_file, text=text)
-    return FolderReader(path, read) if path.is_dir() else read(path)
-
-
-def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
-    suffix = suffix_of(path.name)
-    if suffix not in FORMATS:
-        *others, last = FORMATS
-        raise FileError(f"{path}: expected a {', '.join(others)} or {last} file")
-    read_text = FORMATS[suffix].read_text
-    if text.given and read_text is None:
-        raise FileError(f"{path}: {text.given} is for .csv files; leave it out for a {suffix} file")
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    if not path.stat().st_size:
-        raise FileError(f"{path}: is empty")
-    try:
-        return FORMATS[suffix].read(path) if read_text is None else read_text(path, text)
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 class TableSource:
@@ -175,15 +127,6 @@ def _not_of_persons(schema: Schema) -> list[str]:
     return [column.name for column in schema.released if not isinstance(column, Identifier)]
 
 
-def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np.ndarray, "_ d"]]:
-    """The same items. A thread computes each one before it is asked for."""
-    with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item
-
-
 def open_table(
     data: str | os.PathLike | pa.Table | Any,
     schema: Schema,
@@ -233,7 +176,7 @@ def open_table(
         raise ValueError("person: name the column with the ids of persons, whose rows are cut to max_rows")
     if person is not None and not isinstance(person, str):
         raise ValueError(f"person: expected the name of a column, got a {type(person).__name__}")
-    return TableSource(open_reader(data, encoding=encoding, separator=separator), schema, person, max_rows)
+    return TableSource(open_reader(data, TextOptions(encoding, separator)), schema, person, max_rows)
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

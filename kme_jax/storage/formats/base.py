@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.text import TextOptions
+from kme_jax.storage.formats.text import TextOptions
 
 BATCH_ROWS = 2**16
 
@@ -62,11 +62,22 @@ class Reader(abc.ABC):
         for batch in self._read((name,)):
             yield batch.column(place if batch.num_columns == len(self.fields) else 0)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of at most ``BATCH_ROWS`` rows, with the column names of ``fields``."""
-        for batch in self._read():
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of at most ``BATCH_ROWS`` rows.
+
+        Args:
+          names: the columns, of those of ``fields``; None for all, with their names there.
+        """
+        names = self.fields.names if names is None else list(names)
+        # A reader may leave out other columns, or may not: if all are read, there is no doubt.
+        wanted = None if len(names) == len(self.fields) else names
+        places = [self.fields.names.index(name) for name in names]
+        for batch in self._read(wanted):
+            whole = batch.num_columns == len(self.fields)
+            columns = [batch.column(place) for place in (places if whole else range(len(names)))]
             for start in range(0, batch.num_rows, BATCH_ROWS):
-                yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
+                pieces = [column.slice(start, BATCH_ROWS) for column in columns]
+                yield pa.RecordBatch.from_arrays(pieces, names=names)
 
 
 @short_repr

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import BATCH_ROWS, Format, Reader
+from kme_jax.storage.formats.base import BATCH_ROWS, Format, Reader
 
 _BUFFER_BYTES = 2**18  # of one column of a .parquet file, because row groups can be large
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import Format, Reader
+from kme_jax.storage.formats.base import Format, Reader
 
 _MAGIC = b"ARROW1"
 

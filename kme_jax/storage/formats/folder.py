@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import Reader
+from kme_jax.storage.formats.base import Reader
 
 
 class FolderReader(Reader):
@@ -50,5 +50,4 @@ class FolderReader(Reader):
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for reader in self._readers:
-            for batch in reader.batches():
-                yield batch.select(self.fields.names)
+            yield from reader.batches(names or self.fields.names)
