@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kme_jax.points.release import Measurement, Release
     from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
     from kme_jax.privacy.ledger import Ledger, Spending
+    from kme_jax.storage.rows import RowSource, open_rows
     from kme_jax.synthesis import (
         WeightedSample,
         adaptive_weights,
@@ -114,6 +115,7 @@ __all__ = [
     "QuadratureMap",
     "RandomBinningMap",
     "Release",
+    "RowSource",
     "Spending",
     "SubspaceMap",
     "WeightedSample",
@@ -135,6 +137,7 @@ __all__ = [
     "mean_embedding_of_batches",
     "measure",
     "noisy_function",
+    "open_rows",
     "perturb",
     "perturb_securely",
     "posterior_mean",
@@ -177,6 +180,7 @@ _MODULES = {
     "points.release": ("Measurement", "Release"),
     "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
     "privacy.ledger": ("Ledger", "Spending"),
+    "storage.rows": ("RowSource", "open_rows"),
     "synthesis": (
         "WeightedSample",
         "adaptive_weights",

@@ -14,7 +14,7 @@ from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
-from kme_jax.embedding import integer_embedding, private_array
+from kme_jax.embedding import IntegerEmbedding, integer_embedding, integer_embedding_of_batches, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
@@ -23,16 +23,14 @@ from kme_jax.privacy.calibration import gaussian_noise_multiplier
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
-from kme_jax.storage.folders import (
-    ROOM,
-    check_folder,
-)
+from kme_jax.storage.folders import ROOM, check_folder
+from kme_jax.storage.rows import RowSource
 
 _MAX_FEATURES = 10**8
 
 
 def measure(
-    rows: Shaped[AnyArray, "N d"],
+    rows: Shaped[AnyArray, "N d"] | RowSource,
     kernel: Kernel | FeatureMap,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -52,10 +50,10 @@ def measure(
     is written and flushed before noise is drawn. No error depends on the values of a row. With bounds, every entry is
     clamped to the bounds of its column, and NaN becomes the middle. Without bounds, a row that the map does not cover
     (``FeatureMap.covers``: an entry is NaN, infinite, or beyond the reach of the proposal) counts as the zero vector,
-    and in N.
+    and in N. A row has the same integers in an array and in a source of any kind, with batches of any size.
 
     Args:
-      rows: the private database x, [N, d].
+      rows: the private database x, [N, d]: an array, or a source of rows that are read in batches (``open_rows``).
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
         it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. A feature map ψ with an
         integer version may be given instead of a kernel; with bounds, of rows in [0, 1]^d.
@@ -74,7 +72,8 @@ def measure(
 
     Raises:
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
-        (``LedgerError``), or the folder cannot be written (``ReleaseError``).
+        (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
+        opened (``FileError``).
       ModuleNotFoundError: if OpenDP is not installed.
 
     Examples:
@@ -88,7 +87,8 @@ def measure(
       >>> measured.synthesise().sample.weights.shape  # spends nothing; as often as you like
       (20,)
     """
-    rows = private_array(rows)
+    if not isinstance(rows, RowSource):
+        rows = private_array(rows)
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
     if own_points is not None:
         if public is not None:
@@ -102,18 +102,19 @@ def measure(
         source = public
     else:
         raise ValueError("give bounds, public points or a proposal")
-    check_shapes(rows, source)
+    check_shapes(np.shape(rows), source)
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)
-    check_num_rows(len(rows), budget)
+    num_rows = rows.shape[0]
+    check_num_rows(num_rows, budget)
     if isinstance(kernel, FeatureMap):
         feature_map = kernel
-        check_shapes(rows, np.zeros((1, feature_map.dim)))
+        check_shapes(np.shape(rows), np.zeros((1, feature_map.dim)))
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
     else:
         feature_map = plan_map(kernel, source, num_features=num_features, bounded=bounds is not None, seed=seed)
-    mechanism = plan_mechanism(len(rows), feature_map, budget, noise=noise)
+    mechanism = plan_mechanism(num_rows, feature_map, budget, noise=noise)
     proposal = source if isinstance(source, NormalProposal) else None
     weighted = proposal is None and feature_map.public_points is None
     points = check_points(source) if weighted else None
@@ -130,13 +131,23 @@ def measure(
         check_folder(folder, 2 * num_bytes + ROOM)
     if spending is not None:
         spending.check(mechanism)
-    embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
+    embedding = _sum(feature_map, rows, bounds, progress)
     total = None if spending is None else spending.spend(mechanism)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         measured = result(perturb_securely(embedding, budget, noise=noise), total)
         if folder is not None:
             measured.save(folder)
     return measured
+
+
+def _sum(
+    feature_map: FeatureMap, rows: Shaped[np.ndarray, "N d"] | RowSource, bounds: Bounds | None, progress: Any
+) -> IntegerEmbedding:
+    if isinstance(rows, RowSource):
+        return integer_embedding_of_batches(
+            feature_map, rows.batches(), rows.num_rows, bounds=bounds, progress=progress
+        )
+    return integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
 
 
 def _within(
@@ -196,7 +207,7 @@ def plan_map(
 
 
 def release(
-    rows: Shaped[AnyArray, "N d"],
+    rows: Shaped[AnyArray, "N d"] | RowSource,
     kernel: Kernel,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -214,7 +225,8 @@ def release(
     folder, and then ``Measurement.synthesise``, as the command ``kme-jax release`` does.
 
     Args:
-      rows: the private database x, [N, d]. See :func:`measure` for this argument and the next four.
+      rows: the private database x, [N, d]: an array or a source. See :func:`measure` for this argument and the next
+        four.
       kernel: k.
       public: public points [M, d], or a proposal.
       budget: (ε, δ), with δ in (0, 1/N).
