@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MeanEmbedding,
         integer_embedding,
         integer_embedding_of_batches,
+        integer_embedding_of_processes,
         mean_embedding,
         mean_embedding_of_batches,
     )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from kme_jax.points.release import Measurement, Release
     from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
     from kme_jax.privacy.ledger import Ledger, Spending
+    from kme_jax.processes import ProcessError, Processes
     from kme_jax.storage.rows import RowSource, open_rows
     from kme_jax.synthesis import (
         WeightedSample,
@@ -112,6 +114,8 @@ __all__ = [
     "NoisyEmbedding",
     "NormalProposal",
     "PrivacyBudget",
+    "ProcessError",
+    "Processes",
     "QuadratureMap",
     "RandomBinningMap",
     "Release",
@@ -131,6 +135,7 @@ __all__ = [
     "improved",
     "integer_embedding",
     "integer_embedding_of_batches",
+    "integer_embedding_of_processes",
     "l1_ball_weights",
     "load",
     "mean_embedding",
@@ -160,6 +165,7 @@ _MODULES = {
         "MeanEmbedding",
         "integer_embedding",
         "integer_embedding_of_batches",
+        "integer_embedding_of_processes",
         "mean_embedding",
         "mean_embedding_of_batches",
     ),
@@ -180,6 +186,7 @@ _MODULES = {
     "points.release": ("Measurement", "Release"),
     "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
     "privacy.ledger": ("Ledger", "Spending"),
+    "processes": ("ProcessError", "Processes"),
     "storage.rows": ("RowSource", "open_rows"),
     "synthesis": (
         "WeightedSample",

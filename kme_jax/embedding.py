@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,8 +24,10 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import in_short
+from kme_jax._version import __version__
 from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.processes import Processes
 
 
 @pytree_dataclass
@@ -411,3 +414,56 @@ def integer_embedding_of_batches(
     if rows_read > planned:
         raise ValueError(f"rows: at most {planned} can be summed exactly")
     return IntegerEmbedding(integers, total, num_rows)
+
+
+def integer_embedding_of_processes(
+    feature_map: FeatureMap,
+    batches: Iterable[Shaped[AnyArray, "_ d"]],
+    num_rows: int,
+    processes: Processes,
+    *,
+    bounds: Bounds | None = None,
+    devices=None,
+    progress: Progress | bool = False,
+) -> IntegerEmbedding | None:
+    """:func:`integer_embedding` of the rows of all processes, in process 0; None in the others.
+
+    Every process calls this with the same map and bounds, and with its own rows, of which there may be none. The result
+    is bit for bit that of one process with all rows, on devices of one kind and with the same versions of the
+    libraries. See ``Processes`` for what each process learns.
+
+    Formal guarantee: as of :func:`integer_embedding` for all rows together. The sum of all rows is the sum of the
+    processes' sums, and no sum is rounded. Each process makes the integers for the same map, bounds and N, which is
+    checked before rows are read.
+
+    Args:
+      feature_map: ψ, chosen without looking at the rows.
+      batches: private rows of this process, [n_i, d] each.
+      num_rows: the number of rows of this process. The sum of these numbers, N, is public, and so is every one to the
+        other processes.
+      processes: all processes, in their block.
+      bounds: as in :func:`integer_embedding`.
+      devices: as in :func:`integer_embedding`.
+      progress: True for a bar, or a function that is called with (rows done, rows of this process).
+
+    Raises:
+      ProcessError: another process failed, or is not heard, or has another map or other bounds.
+      ValueError: as :func:`integer_embedding`, or if the batches do not have ``num_rows`` rows in total.
+    """
+    total_rows = processes.total(num_rows)
+    processes.agree(_digest((feature_map, bounds)))
+    own = integer_embedding_of_batches(
+        feature_map, batches, num_rows, bounds=bounds, devices=devices, progress=progress, rows_planned=total_rows
+    )
+    total = processes.sum(own.total)
+    return None if total is None else IntegerEmbedding(own.integer_map, total, total_rows)
+
+
+def _digest(public: Any) -> bytes:
+    """A SHA-256 digest of a public pytree and of the version of this package."""
+    leaves, structure = jax.tree.flatten(public)
+    digest = hashlib.sha256(f"{__version__} {structure}".encode())
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return digest.digest()

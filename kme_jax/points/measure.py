@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
-from kme_jax.embedding import IntegerEmbedding, integer_embedding, integer_embedding_of_batches, private_array
+from kme_jax.embedding import integer_embedding_of_batches, integer_embedding_of_processes, private_array
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
@@ -23,10 +23,47 @@ from kme_jax.privacy.calibration import gaussian_noise_multiplier
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
+from kme_jax.processes import Processes
 from kme_jax.storage.folders import ROOM, check_folder
-from kme_jax.storage.rows import RowSource
+from kme_jax.storage.rows import RowSource, every_batch
 
 _MAX_FEATURES = 10**8
+
+
+@overload
+def measure(
+    rows: Shaped[AnyArray, "N d"] | RowSource,
+    kernel: Kernel | FeatureMap,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    folder: str | os.PathLike | None = None,
+    noise: str = "gaussian",
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | bool = False,
+    processes: None = None,
+) -> Measurement: ...
+
+
+@overload
+def measure(
+    rows: Shaped[AnyArray, "N d"] | RowSource,
+    kernel: Kernel | FeatureMap,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    folder: str | os.PathLike | None = None,
+    noise: str = "gaussian",
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | bool = False,
+    processes: Processes,
+) -> Measurement | None: ...
 
 
 def measure(
@@ -42,7 +79,8 @@ def measure(
     num_features: int = 10_000,
     seed: int = 0,
     progress: Progress | bool = False,
-) -> Measurement:
+    processes: Processes | None = None,
+) -> Measurement | None:
     """Steps 1 and 2 of :func:`release`: the noisy embedding of private rows. The later steps do not need the rows.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
@@ -69,8 +107,14 @@ def measure(
       num_features: J, even, for a proposal. A lattice may have fewer features.
       seed: the public seed of the frequencies. The noise has no seed.
       progress: True for a bar, or a function that is called with (work done, total work) while rows are summed.
+      processes: the processes of ``jax.distributed``, each of which calls this with its own rows, see ``Processes``.
+        None if this process has all rows.
+
+    Returns:
+      The measurement. With several processes, None in all but process 0.
 
     Raises:
+      ProcessError: another process failed, or is not heard, or has another map or other bounds.
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
         (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
         opened (``FileError``).
@@ -102,14 +146,17 @@ def measure(
         source = public
     else:
         raise ValueError("give bounds, public points or a proposal")
-    check_shapes(np.shape(rows), source)
+    shape = np.shape(rows)
+    if processes is not None and len(shape) == 2:  # this process may have no rows
+        shape = (processes.total(shape[0]), shape[1])
+    check_shapes(shape, source)
+    num_rows = shape[0]
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)
-    num_rows = rows.shape[0]
     check_num_rows(num_rows, budget)
     if isinstance(kernel, FeatureMap):
         feature_map = kernel
-        check_shapes(np.shape(rows), np.zeros((1, feature_map.dim)))
+        check_shapes(shape, np.zeros((1, feature_map.dim)))
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
     else:
@@ -127,27 +174,26 @@ def measure(
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     check_synthesis(draft.noisy, proposal, points)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
-    if folder is not None:
-        check_folder(folder, 2 * num_bytes + ROOM)
-    if spending is not None:
-        spending.check(mechanism)
-    embedding = _sum(feature_map, rows, bounds, progress)
+    if processes is None or processes.index == 0:
+        if folder is not None:
+            check_folder(folder, 2 * num_bytes + ROOM)
+        if spending is not None:
+            spending.check(mechanism)
+    batches = every_batch(rows)
+    if processes is None:
+        embedding = integer_embedding_of_batches(feature_map, batches, num_rows, bounds=bounds, progress=progress)
+    else:
+        embedding = integer_embedding_of_processes(
+            feature_map, batches, rows.shape[0], processes, bounds=bounds, progress=progress
+        )
+        if embedding is None:
+            return None
     total = None if spending is None else spending.spend(mechanism)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         measured = result(perturb_securely(embedding, budget, noise=noise), total)
         if folder is not None:
             measured.save(folder)
     return measured
-
-
-def _sum(
-    feature_map: FeatureMap, rows: Shaped[np.ndarray, "N d"] | RowSource, bounds: Bounds | None, progress: Any
-) -> IntegerEmbedding:
-    if isinstance(rows, RowSource):
-        return integer_embedding_of_batches(
-            feature_map, rows.batches(), rows.num_rows, bounds=bounds, progress=progress
-        )
-    return integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
 
 
 def _within(

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from kme_jax._numerics.cells import points_of
-from kme_jax.embedding import private_points
+from kme_jax.embedding import batches_of, private_points
 from kme_jax.privacy.budget import check_integer
 from kme_jax.storage.files import FileError
 
@@ -196,6 +196,11 @@ def open_rows(
         names = columns
     _check_width(reader.label, len(names), num_columns)
     return RowSource(reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names))
+
+
+def every_batch(rows: Shaped[np.ndarray, "N d"] | RowSource) -> Iterator[Shaped[np.ndarray, "_ d"]]:
+    """The batches of a source, or of an array of rows [N, d]. SENSITIVE."""
+    return rows.batches() if isinstance(rows, RowSource) else batches_of(rows)
 
 
 def _check_width(label: str, width: int, expected: int | None) -> None:
