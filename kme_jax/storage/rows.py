@@ -112,9 +112,9 @@ def open_rows(
 ) -> RowSource:
     """Private rows of numbers in files, tables or batches that a function gives.
 
-    They are read in batches, in memory that does not depend on N. (A .npz file is read as a whole. A .npy file is
-    mapped into memory, and only what is in use takes room.) A .csv file is also read once at the beginning, to count
-    its rows.
+    They are read in batches, in memory that does not depend on N. (A .npz file is read as a whole. An Arrow file, and a
+    .npy file by columns, is mapped into memory, so that what was read may stay there as long as there is room.) A .csv
+    file is also read once at the beginning, to count its rows.
 
     No content of a cell is an error. A cell that is not a number becomes NaN.
 
@@ -253,13 +253,20 @@ def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None) ->
 
 
 def _slices(rows: Shaped[np.ndarray, "N d"]) -> Iterator[Shaped[np.ndarray, "_ d"]]:
-    size = max(1, _BATCH_BYTES // (8 * rows.shape[1]))
+    """Pieces of an array. Those of a file are read, and not mapped, so that what was read takes no memory."""
+    dim = rows.shape[1]
+    size = max(1, _BATCH_BYTES // (8 * dim))
     for start in range(0, len(rows), size):
-        yield points_of(rows[start : start + size])
+        piece = rows[start : start + size]
+        if isinstance(rows, np.memmap) and rows.flags.c_contiguous:
+            offset = rows.offset + start * dim * rows.itemsize
+            cells = np.fromfile(rows.filename, rows.dtype, piece.size, offset=offset)
+            piece = cells[: len(cells) // dim * dim].reshape(-1, dim)  # the file may have become shorter
+        yield points_of(piece)
 
 
 def _read_numpy(path: pathlib.Path, array: str | None) -> Shaped[np.ndarray, "N d"]:
-    """The array of a file, which may be mapped into memory."""
+    """The array of a file; that of a .npy file is mapped into memory."""
     try:
         content = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(content, np.lib.npyio.NpzFile):
