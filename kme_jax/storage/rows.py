@@ -120,7 +120,8 @@ def open_rows(
 
     Whether a .csv file has a header line is not guessed. With a wrong guess, a private row could be published as the
     names of columns. In a .csv file separators, line breaks and quotes are structure. A file with an inconsistent
-    structure is refused, and so is one with a row of more than 64 MiB. An empty line is not a row, unless rows have one cell. Then it is a row with a missing cell.
+    structure is refused, and so is one with a row of more than 64 MiB. An empty line is not a row, unless rows have one
+    cell. Then it is a row with a missing cell.
     An array of Python objects in a .npy file is refused, because reading it would run code from the file.
 
     Args:
