@@ -22,6 +22,7 @@ LAYERS = [
     "algorithms",
     "nonprivate",
     "storage",
+    "partial",
     ("points", "table", "generators"),
     "analysis",
     "cli",
