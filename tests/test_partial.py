@@ -23,7 +23,7 @@ from kme_jax import (
     integer_embedding,
 )
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.partial import Partial, PartialError, PointEncoding, Task, merge, partial_sums
+from kme_jax.partial import Partial, PartialError, PointEncoding, Task, combine, merge, partial_sums
 
 NAMES = ("x", "y")
 NUM_ROWS = 3000
@@ -75,6 +75,18 @@ def test_parts_add_up_to_the_last_bit(name, num_parts):
     np.testing.assert_array_equal(found.total, expected.total)
     assert found.num_rows == NUM_ROWS
     assert expected.total.any()
+
+
+def test_partials_are_combined_in_groups():
+    task, rows = _task(), _rows()
+    partials = _partials(rows, task, 7)
+    expected = merge(partials, task).total
+    groups = [combine(partials[4:], task), combine([partials[2], partials[0]], task), *partials[1:4:2]]
+    np.testing.assert_array_equal(merge([combine(groups[1:], task), groups[0]], task).total, expected)
+    with pytest.raises(PartialError, match=r"^partials: part 0, 2 is there twice; give each part once$"):
+        merge([*groups, groups[1]], task)
+    with pytest.raises(PartialError, match=r"^partials: part 1, 3 is missing; sum it too$"):
+        merge(groups[:2], task)
 
 
 def test_bounds_scale_the_rows_of_every_part():
@@ -168,9 +180,13 @@ REFUSED = {
     "partials: they say different numbers of parts; split the rows once": (
         lambda p: [*p[:2], _changed(p[2], num_parts=4)]
     ),
+    "part 0, 0: it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=(0, 0)), *p[1:]],
+    "part : it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=()), *p[1:]],
+    "part 3: it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=(3,)), *p[1:]],
+    "partials: part 1 is there twice; give each part once ": lambda p: [_changed(p[0], parts=(0, 1)), *p[1:]],
     "partials: expected rows of Arrow data with the columns of partial_sums": lambda p: [p[0].select(["run"])],
     "partials: a column has another type than in a partial; sum the rows again": (
-        lambda p: [p[0].set_column(2, "part", pa.array(["one"]))]
+        lambda p: [p[0].set_column(3, "num_parts", pa.array(["one"]))]
     ),
 }
 

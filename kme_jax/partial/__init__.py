@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError('partial sums need pyarrow: pip install "kme_jax[tables]"', name="pyarrow") from error
 
 from kme_jax.partial.encoding import PointEncoding, RowEncoding, register_encoding
-from kme_jax.partial.sums import PARTIAL_SCHEMA, Partial, PartialError, merge, partial_sums
+from kme_jax.partial.sums import PARTIAL_SCHEMA, Partial, PartialError, combine, merge, partial_sums
 from kme_jax.partial.task import Task
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "PointEncoding",
     "RowEncoding",
     "Task",
+    "combine",
     "merge",
     "partial_sums",
     "register_encoding",

@@ -33,7 +33,7 @@ PARTIAL_SCHEMA = pa.schema(
     [
         ("run", pa.string()),
         ("measurement", pa.string()),
-        ("part", pa.int64()),
+        ("parts", pa.list_(pa.int64())),
         ("num_parts", pa.int64()),
         ("num_rows", pa.int64()),
         ("sensitive_sums", pa.list_(pa.int64())),
@@ -58,9 +58,9 @@ class Partial:
     Attributes:
       run: of the task.
       measurement: of the task.
-      part: the number of this part, from 0.
+      parts: the numbers of the parts that are summed, from 0, in increasing order: one, or several after ``combine``.
       num_parts: the number of all parts; 0 if the worker did not know it.
-      num_rows: the number of rows of this part. SENSITIVE if N is private.
+      num_rows: the number of rows of these parts. SENSITIVE if N is private.
       sums: Σ q(x) over these rows, [sums]. SENSITIVE.
       task: the digest of the task.
       library: versions of the libraries that made the integers.
@@ -69,7 +69,7 @@ class Partial:
 
     run: str
     measurement: str
-    part: int
+    parts: tuple[int, ...]
     num_parts: int
     num_rows: int
     sums: Int64[np.ndarray, "sums"]
@@ -78,20 +78,20 @@ class Partial:
     device: str
 
     def _in_short(self) -> str:
-        of = f"measurement={in_short(self.measurement)}, part={in_short(self.part)}"
+        of = f"measurement={in_short(self.measurement)}, parts={in_short(self.parts)}"
         return f"SENSITIVE, {of}, sums: {list(np.shape(self.sums))}"
 
     @property
     def checksum(self) -> str:
         """A SHA-256 digest of all fields. It detects damage, and no forger."""
-        text = repr((self.run, self.measurement, self.part, self.num_parts, self.num_rows))
+        text = repr((self.run, self.measurement, self.parts, self.num_parts, self.num_rows))
         text += repr((self.task, self.library, self.device))
         return hashlib.sha256(text.encode() + np.asarray(self.sums, "<i8").tobytes()).hexdigest()
 
     def to_batch(self) -> pa.RecordBatch:
         """The partial as one row of Arrow data, see ``PARTIAL_SCHEMA``."""
         values = (
-            *(self.run, self.measurement, self.part, self.num_parts, self.num_rows, self.sums),
+            *(self.run, self.measurement, self.parts, self.num_parts, self.num_rows, self.sums),
             *(self.task, self.library, self.device, self.checksum),
         )
         arrays = [pa.array([value], field.type) for value, field in zip(values, PARTIAL_SCHEMA, strict=True)]
@@ -108,22 +108,46 @@ class Partial:
             raise PartialError("partials: expected rows of Arrow data with the columns of partial_sums")
         try:
             batch = batch.select(PARTIAL_SCHEMA.names).cast(PARTIAL_SCHEMA)
-        except pa.ArrowException:  # its message may show cells
+        except (pa.ArrowException, ValueError):  # its message may show cells
             raise PartialError("partials: a column has another type than in a partial; sum the rows again") from None
         columns = {name: batch.column(name) for name in PARTIAL_SCHEMA.names}
         return [cls._of_row({name: column[i] for name, column in columns.items()}) for i in range(batch.num_rows)]
 
     @classmethod
     def _of_row(cls, row: dict[str, Any]) -> Partial:
-        sums, missing = row.pop("sensitive_sums"), any(not value.is_valid for value in row.values())
-        if missing or not sums.is_valid or sums.values.null_count:
+        lists = row["parts"], row["sensitive_sums"]
+        if any(not value.is_valid for value in row.values()) or any(cells.values.null_count for cells in lists):
             raise PartialError("partials: a row is damaged (a value is missing); sum its part again")
+        sums, parts = row.pop("sensitive_sums").values.to_numpy().astype(np.int64), tuple(row.pop("parts").as_py())
         checksum = row.pop("checksum").as_py()
-        values = {name: value.as_py() for name, value in row.items()}
-        partial = cls(**values, sums=sums.values.to_numpy().astype(np.int64))
+        partial = cls(**{name: value.as_py() for name, value in row.items()}, parts=parts, sums=sums)
         if partial.checksum != checksum:
             raise PartialError("partials: a row is damaged (its checksum differs); sum its part again")
         return partial
+
+    @property
+    def _label(self) -> str:
+        return f"part {shown(list(map(str, self.parts)))}"
+
+    def _check(self, task: Task, size: int) -> None:
+        """Refuses a partial that is not of the task, or cannot come from rows.
+
+        Raises:
+          PartialError: see :func:`merge`.
+        """
+        if (self.run, self.measurement) != (task.run, task.measurement):
+            raise PartialError(f"{self._label}: it is of another run or measurement; leave it out")
+        if self.task != task.digest:
+            raise PartialError(f"{self._label}: it was summed for another map, schema or number of rows")
+        if self.num_rows < 0:
+            raise PartialError(f"{self._label}: the number of rows is negative; sum it again")
+        if len(self.sums) != size:
+            raise PartialError(f"{self._label}: expected {size} sums, got {len(self.sums)}; sum it again")
+        if list(self.parts) != sorted(set(self.parts)) or any(
+            self.num_parts and i >= self.num_parts for i in self.parts
+        ):
+            raise PartialError(f"{self._label}: it has no valid numbers of parts; sum it again")
+        _check_range(self.sums, f"{self._label}: its sums are")
 
 
 def library_versions() -> str:
@@ -193,10 +217,8 @@ def partial_sums(
         progress=progress and (lambda done: progress(done, task.rows_planned)),
         has_levels=task.encoding.has_levels,
     )
-    versions, device = library_versions(), device_kind(integers)
-    return Partial(
-        task.run, task.measurement, part, num_parts, num_rows, total, task.digest, versions, device
-    ).to_batch()
+    made_by = library_versions(), device_kind(integers)
+    return Partial(task.run, task.measurement, (part,), num_parts, num_rows, total, task.digest, *made_by).to_batch()
 
 
 def _rows(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[np.ndarray]:
@@ -212,6 +234,52 @@ def _rows(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[np.ndarray]
         yield rows
 
 
+def combine(partials: Iterable[pa.RecordBatch | pa.Table], task: Task) -> pa.RecordBatch:
+    """One partial in place of several of different parts. SENSITIVE.
+
+    Workers that do so, in groups, leave little for :func:`merge`. Partials are read one after the other, so any number
+    of them takes the memory of two.
+
+    Args:
+      partials: as for :func:`merge`; some of the parts.
+      task: what was summed.
+
+    Raises:
+      PartialError: as for :func:`merge`, except that parts may be missing.
+    """
+    return _added(partials, task).to_batch()
+
+
+def _added(partials: Iterable[pa.RecordBatch | pa.Table], task: Task) -> Partial:
+    integers, nothing = task.feature_map.integers(task.rows_planned), np.zeros((0, task.feature_map.dim))
+    total = integers.sum(nothing, np.zeros(0, bool), rows_planned=task.rows_planned)
+    first: Partial | None = None
+    parts: set[int] = set()
+    num_rows = 0
+    for partial in itertools.chain.from_iterable(map(Partial.of_batch, partials)):
+        partial._check(task, len(total))
+        first = first or partial
+        for what, value, other in (
+            ("versions of the libraries", first.library, partial.library),
+            ("kinds of devices", first.device, partial.device),
+        ):
+            if value != other:
+                raise PartialError(f"partials: they come from different {what}: {value} and {other}; use one")
+        if first.num_parts != partial.num_parts:
+            raise PartialError("partials: they say different numbers of parts; split the rows once")
+        if twice := sorted(parts.intersection(partial.parts)):
+            raise PartialError(f"partials: part {shown(list(map(str, twice)))} is there twice; give each part once")
+        parts |= set(partial.parts)
+        num_rows += partial.num_rows
+        if num_rows > task.rows_planned:
+            raise PartialError(f"partials: they have more than the {task.rows_planned} rows that are planned")
+        total = total + partial.sums  # both are below 2^61 in size
+        _check_range(total, "partials: their sums are")
+    if first is None:
+        raise PartialError("partials: expected at least one, got none")
+    return dataclasses.replace(first, parts=tuple(sorted(parts)), num_rows=num_rows, sums=total)
+
+
 def merge(
     partials: Iterable[pa.RecordBatch | pa.Table], task: Task, *, num_rows: int | None = None
 ) -> IntegerEmbedding:
@@ -224,7 +292,8 @@ def merge(
     ``IntegerEmbedding.with_public_count``.
 
     Args:
-      partials: the results of :func:`partial_sums`, one for each part; a piece of Arrow data may have several.
+      partials: the results of :func:`partial_sums`, one for each part, or of :func:`combine`; a piece of Arrow data may
+        have several.
       task: what was summed.
       num_rows: N as it was counted in another way. If N is public, it is that of the task.
 
@@ -233,67 +302,20 @@ def merge(
         measurement or run, or was made with other versions or another kind of device than the others; a sum has a wrong
         length, or is too large; a count is negative; or the counts do not add up to N.
     """
-    found = [partial for batch in partials for partial in Partial.of_batch(batch)]
-    if not found:
-        raise PartialError("partials: expected at least one, got none")
     if num_rows is None and task.rows_are_public:
         num_rows = task.rows_planned
-    integers = task.feature_map.integers(task.rows_planned)
-    _check_task(found, task)
-    _check_parts(found, num_rows)
-    nothing = np.zeros((0, task.feature_map.dim))
-    size = len(integers.sum(nothing, np.zeros(0, bool), rows_planned=task.rows_planned))
-    total, rows_read = np.zeros(size, np.int64), 0
-    for partial in found:
-        if partial.num_rows < 0:
-            raise PartialError(f"part {partial.part}: the number of rows is negative; sum it again")
-        if len(partial.sums) != size:
-            raise PartialError(f"part {partial.part}: expected {size} sums, got {len(partial.sums)}; sum it again")
-        rows_read += partial.num_rows
-        if rows_read > task.rows_planned:
-            raise PartialError(f"partials: they have more than the {task.rows_planned} rows that are planned")
-        _check_range(partial.sums, f"part {partial.part}: its sums are")
-        total += partial.sums  # both are below 2^61 in size
-        _check_range(total, "partials: their sums are")
-    if num_rows is not None and rows_read != num_rows:
-        numbers = f" ({num_rows} expected, {rows_read} found)" if task.rows_are_public else ""
+    whole = _added(partials, task)
+    if whole.num_parts == UNKNOWN and num_rows is None:
+        raise PartialError("partials: they do not say how many parts there are; give num_rows")
+    expected = range(whole.num_parts or len(whole.parts))
+    if missing := [str(number) for number in sorted(set(expected) - set(whole.parts))]:
+        raise PartialError(f"partials: part {shown(missing)} is missing; sum it too")
+    if num_rows is not None and whole.num_rows != num_rows:
+        numbers = f" ({num_rows} expected, {whole.num_rows} found)" if task.rows_are_public else ""
         raise PartialError(f"partials: a part is missing, or the rows have changed while they were summed{numbers}")
-    return IntegerEmbedding(integers, total, rows_read)
+    return IntegerEmbedding(task.feature_map.integers(task.rows_planned), whole.sums, whole.num_rows)
 
 
 def _check_range(sums: Int64[np.ndarray, "sums"], what: str) -> None:
     if np.any(sums >= 2**MAX_SUM_BITS) or np.any(sums <= -(2**MAX_SUM_BITS)):
         raise PartialError(f"{what} beyond the range of exact sums, 2^{MAX_SUM_BITS}; sum the rows again")
-
-
-def _check_task(found: list[Partial], task: Task) -> None:
-    for partial in found:
-        if partial.run != task.run or partial.measurement != task.measurement:
-            raise PartialError(f"part {partial.part}: it is of another run or measurement; leave it out")
-        if partial.task != task.digest:
-            raise PartialError(f"part {partial.part}: it was summed for another map, schema or number of rows")
-    for what, values in (
-        ("versions of the libraries", {partial.library for partial in found}),
-        ("kinds of devices", {partial.device for partial in found}),
-    ):
-        if len(values) > 1:
-            raise PartialError(f"partials: they come from different {what}: {shown(sorted(values))}; use one")
-
-
-def _check_parts(found: list[Partial], num_rows: int | None) -> None:
-    numbers = sorted(partial.part for partial in found)
-    twice = sorted({str(a) for a, b in itertools.pairwise(numbers) if a == b})
-    if twice:
-        raise PartialError(f"partials: part {shown(twice)} is there twice; give each part once")
-    counts = {partial.num_parts for partial in found}
-    if len(counts) > 1:
-        raise PartialError("partials: they say different numbers of parts; split the rows once")
-    (num_parts,) = counts
-    if num_parts == UNKNOWN and num_rows is None:
-        raise PartialError("partials: they do not say how many parts there are; give num_rows")
-    expected = set(range(num_parts or len(found)))
-    missing = sorted(expected - set(numbers))
-    if missing:
-        raise PartialError(f"partials: part {shown([str(number) for number in missing])} is missing; sum it too")
-    if set(numbers) - expected:
-        raise PartialError("partials: a part has a number that is not below the number of parts")
