@@ -59,6 +59,7 @@ QUICK = (
     "kme_jax.partial.PointEncoding",
     "kme_jax.partial.Task",
     "kme_jax.partial.partial_sums",
+    "kme_jax.table.TableEncoding",
     "kme_jax.perturb",
     "kme_jax.perturb_securely",
     "kme_jax.privacy.discrete_epsilon",

@@ -181,7 +181,10 @@ REFUSED = {
         lambda p: [*p[:2], _changed(p[2], num_parts=4)]
     ),
     "part 0, 0: it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=(0, 0)), *p[1:]],
-    "part : it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=()), *p[1:]],
+    "part without a number: it has no valid numbers of parts; sum it again": lambda p: [
+        _changed(p[0], parts=()),
+        *p[1:],
+    ],
     "part 3: it has no valid numbers of parts; sum it again": lambda p: [_changed(p[0], parts=(3,)), *p[1:]],
     "partials: part 1 is there twice; give each part once ": lambda p: [_changed(p[0], parts=(0, 1)), *p[1:]],
     "partials: expected rows of Arrow data with the columns of partial_sums": lambda p: [p[0].select(["run"])],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +66,10 @@ class RowEncoding(abc.ABC):
 _ENCODINGS: dict[str, type[RowEncoding]] = {}
 
 
-def register_encoding(cls: type[RowEncoding]) -> type[RowEncoding]:
+_C = TypeVar("_C", bound=type[RowEncoding])
+
+
+def register_encoding(cls: _C) -> _C:
     """Class decorator: tasks with this encoding can be read from JSON.
 
     Raises:

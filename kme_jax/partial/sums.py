@@ -127,7 +127,7 @@ class Partial:
 
     @property
     def _label(self) -> str:
-        return f"part {shown(list(map(str, self.parts)))}"
+        return f"part {shown(list(map(str, self.parts))) or 'without a number'}"
 
     def _check(self, task: Task, size: int) -> None:
         """Refuses a partial that is not of the task, or cannot come from rows.
@@ -143,9 +143,9 @@ class Partial:
             raise PartialError(f"{self._label}: the number of rows is negative; sum it again")
         if len(self.sums) != size:
             raise PartialError(f"{self._label}: expected {size} sums, got {len(self.sums)}; sum it again")
-        if list(self.parts) != sorted(set(self.parts)) or any(
-            self.num_parts and i >= self.num_parts for i in self.parts
-        ):
+        last = self.num_parts - 1 if self.num_parts else _MOST_PARTS
+        increasing = list(self.parts) == sorted(set(self.parts))
+        if not (self.parts and increasing and 0 <= self.parts[0] <= self.parts[-1] <= last):
             raise PartialError(f"{self._label}: it has no valid numbers of parts; sum it again")
         _check_range(self.sums, f"{self._label}: its sums are")
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from jaxtyping import Float64, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
-from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
+from kme_jax.embedding import IntegerEmbedding
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
+from kme_jax.partial import Task
 from kme_jax.privacy.budget import (
-    ADD_REMOVE_PERSON,
     REPLACE_ONE,
     PrivacyBudget,
-    check_budget,
     check_integer,
     check_num_rows,
 )
@@ -39,7 +39,7 @@ from kme_jax.storage.folders import (
     check_folder,
 )
 from kme_jax.table import plan as plans
-from kme_jax.table.readers import TableSource, open_table
+from kme_jax.table.readers import TableSource
 from kme_jax.table.release import (
     COUNT,
     MAX_ROWS,
@@ -48,14 +48,19 @@ from kme_jax.table.release import (
     TableRelease,
     binnings_and_target,
     check_columns,
-    check_relation,
     public_inputs,
     table_statement,
 )
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource, new_run, opened
 
 _ROOM = 1 << 26  # bytes of free space that a folder needs
 _COUNT = len(NAMES)  # the number of the measurement of the number of rows
+
+
+def _report(progress: Progress, before: int, total: int, done: int) -> None:
+    """Reports progress with one pass as progress with all of them."""
+    progress(before + done, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +71,11 @@ class _Session:
     is the first.
     """
 
-    source: TableSource
+    source: RowSource
     budget: PrivacyBudget
     simulation: PRNGKeyArray | None
     progress: Progress | None
+    run: str
 
     @property
     def rows_are_public(self) -> bool:
@@ -89,24 +95,18 @@ class _Session:
           count: the noisy number of rows, if their number is private.
         """
         passes = len(NAMES) if self.rows_are_public else len(NAMES) + 1
-        total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
-        has_levels = self.source.schema.weight is not None
-
-        def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
-            done = passes_before * self.source.num_rows
-            for codes in self.source.codes(levels=True):
-                rows, levels = np.split(codes, [len(self.source.schema.columns)], axis=1)
-                yield np.column_stack([self.source.schema.measured_codes(rows), levels]).astype(np.float64)
-                done += len(codes)
-                if self.progress:
-                    self.progress(done, total)
-            if not self.rows_are_public:  # there may be none
-                yield np.zeros((0, feature_map.dim + has_levels))
-
-        planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
-        embedding = integer_embedding_of_batches(
-            feature_map, batches(), self.source.num_rows, rows_planned=planned, has_levels=has_levels
+        num_rows = self.source.num_rows
+        total, before = passes * num_rows, (number - len(NAMES)) % passes * num_rows
+        report = self.progress and functools.partial(_report, self.progress, before, total)
+        task = Task(
+            feature_map,
+            self.source.encoding,
+            num_rows if self.rows_are_public else plans.MOST_PRIVATE_ROWS,
+            self.rows_are_public,
+            (*NAMES, COUNT)[number],
+            self.run,
         )
+        embedding = self.source.sum(task, report)
         return embedding if self.rows_are_public else embedding.with_public_count(count)
 
     def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
@@ -137,7 +137,7 @@ def measure_table(
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, or for one person. Rows enter through
-    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
+    ``kme_jax.embedding.integer_sum`` alone, as category codes. The code of a cell depends on this cell and the schema
     alone (``Schema.encode``). Each measurement has discrete Gaussian noise for the proved sensitivity of
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
     functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
@@ -201,8 +201,8 @@ def measure_table(
         )
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
-    source = _opened(source, schema, budget)
-    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
+    source = opened(source, schema, budget)
+    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress), new_run())
     if session.rows_are_public:
         source.check_size()
         check_num_rows(source.num_rows, budget)
@@ -229,27 +229,6 @@ def measure_table(
     total = None if spending is None else spending.spend(planned)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         return _measure_table(session, first, planned, target, total, folder)
-
-
-def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
-    """The source, opened for a budget.
-
-    Raises:
-      ValueError: as :func:`measure_table`, or the budget names no column of persons, or the source has others.
-    """
-    check_budget(budget)
-    if budget.relation == ADD_REMOVE_PERSON and budget.person is None:
-        raise ValueError(
-            f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
-        )
-    check_relation(schema, budget.relation)
-    if not isinstance(source, TableSource):
-        return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
-    if source.schema != schema:
-        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
-    if (source.person, source.max_rows) != (budget.person, budget.max_rows):
-        raise ValueError("source: it was opened for other persons, or another max_rows, than those of the budget")
-    return source
 
 
 def _layout(schema: Schema, target: str | None, num_rows: int, planned: Composition) -> plans.Layout:
@@ -393,7 +372,7 @@ def release_table(
       >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
       True
     """
-    source = _opened(source, schema, budget)
+    source = opened(source, schema, budget)
     if budget.relation == REPLACE_ONE:
         source.check_size()
     if num_rows is not None or budget.relation == REPLACE_ONE:
