@@ -16,6 +16,7 @@ import pyarrow as pa
 from jaxtyping import Int64
 
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.short_repr import in_short, short_repr
 from kme_jax._numerics.text import shown
 from kme_jax._version import __version__
@@ -165,6 +166,7 @@ def device_kind(integers: IntegerMap) -> str:
     return host if device.platform == "cpu" else f"{device.platform} {device.device_kind}"
 
 
+@shows_progress("rows")
 def partial_sums(
     batches: Iterable[pa.RecordBatch],
     task: Task,
@@ -172,7 +174,7 @@ def partial_sums(
     part: int = 0,
     num_parts: int = 1,
     devices=None,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> pa.RecordBatch:
     """The exact sums of a part of the private rows, as one row of Arrow data. SENSITIVE.
 
@@ -188,7 +190,7 @@ def partial_sums(
       part: the number of this part, from 0.
       num_parts: the number of all parts; 0 if it is not known here.
       devices: JAX devices to spread the rows over; all local devices if None.
-      progress: called with (rows done in this part, rows planned in all).
+      progress: True for a bar, or a function that is called with (rows done in this part, rows planned in all).
 
     Raises:
       ValueError: the numbers of parts are invalid, or a column is missing.
@@ -208,13 +210,14 @@ def partial_sums(
     """
     num_parts = check_integer("num_parts", num_parts, UNKNOWN, _MOST_PARTS)
     part = check_integer("part", part, 0, (num_parts or _MOST_PARTS) - 1)
+    report = reporter(progress)
     integers, total, num_rows = integer_sum(
         task.feature_map,
         _rows(batches, task),
         task.rows_planned,
         bounds=task.encoding.bounds,
         devices=devices,
-        progress=progress and (lambda done: progress(done, task.rows_planned)),
+        progress=report and (lambda done: report(done, task.rows_planned)),
         has_levels=task.encoding.has_levels,
     )
     made_by = library_versions(), device_kind(integers)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import secrets
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +53,7 @@ from kme_jax.table.release import (
     table_statement,
 )
 from kme_jax.table.schema import Schema
-from kme_jax.table.sources import RowSource, new_run, opened
+from kme_jax.table.sources import RowSource
 
 _ROOM = 1 << 26  # bytes of free space that a folder needs
 _COUNT = len(NAMES)  # the number of the measurement of the number of rows
@@ -201,8 +202,10 @@ def measure_table(
         )
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
-    source = opened(source, schema, budget)
-    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress), new_run())
+    source = _opened(source, schema, budget)
+    session = _Session(
+        source, budget, None if secure else jax.random.key(seed), reporter(progress), secrets.token_hex(16)
+    )
     if session.rows_are_public:
         source.check_size()
         check_num_rows(source.num_rows, budget)
@@ -229,6 +232,27 @@ def measure_table(
     total = None if spending is None else spending.spend(planned)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         return _measure_table(session, first, planned, target, total, folder)
+
+
+def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> RowSource:
+    """The source, opened for a budget.
+
+    Raises:
+      ValueError: as :func:`measure_table`, or the budget names no column of persons, or the source has others.
+    """
+    check_budget(budget)
+    if budget.relation == ADD_REMOVE_PERSON and budget.person is None:
+        raise ValueError(
+            f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
+        )
+    check_relation(schema, budget.relation)
+    if not isinstance(source, RowSource):
+        return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
+    if source.schema != schema:
+        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
+    if (source.person, source.max_rows) != (budget.person, budget.max_rows):
+        raise ValueError("source: it was opened for other persons, or another max_rows, than those of the budget")
+    return source
 
 
 def _layout(schema: Schema, target: str | None, num_rows: int, planned: Composition) -> plans.Layout:
@@ -372,7 +396,7 @@ def release_table(
       >>> min(row["age"] for row in released.sample(50, where="age>=65").to_pylist()) >= 65
       True
     """
-    source = opened(source, schema, budget)
+    source = _opened(source, schema, budget)
     if budget.relation == REPLACE_ONE:
         source.check_size()
     if num_rows is not None or budget.relation == REPLACE_ONE:

@@ -27,7 +27,6 @@ from kme_jax.embedding import IntegerEmbedding, integer_sum
 from kme_jax.partial import RowEncoding, Task
 from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.encoding import TableEncoding
 from kme_jax.table.formats import FORMATS, suffix_of, written
 from kme_jax.table.formats.base import Reader
 from kme_jax.table.formats.folder import FolderReader
@@ -35,6 +34,7 @@ from kme_jax.table.formats.memory import FrameReader, MemoryReader
 from kme_jax.table.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.sources import RowSource
 from kme_jax.table.written import Identifier
 
 
@@ -81,7 +81,7 @@ def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-class TableSource:
+class TableSource(RowSource):
     """A private table that can be read several times, at most 2¹⁶ rows at a time. Build it with ``open_table``.
 
     Attributes:
@@ -109,6 +109,7 @@ class TableSource:
             raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
         check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
+        self.label, self.is_text = reader.label, reader.is_text
         self.num_read = self.num_rows = reader.count()
         self.persons = None
         if person is not None:
@@ -122,22 +123,8 @@ class TableSource:
         number = f", num_rows={self.num_rows}" if self.person is None else f", person={self.person!r}"
         return f"TableSource({self._reader.label!r}{number})"
 
-    def check_size(self) -> None:
-        """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
-        check_size(self.label, self.num_rows)
-
-    @property
-    def label(self) -> str:
-        """The path, or "the table", for errors."""
-        return self._reader.label
-
-    @property
-    def encoding(self) -> TableEncoding:
-        """How rows become integers. Public."""
-        return TableEncoding(self.schema, self._reader.is_text)
-
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
-        """See ``RowSource.sum``. The next batch is encoded while the current one is summed.
+        """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE. The next batch is encoded while the current one is summed.
 
         Raises:
           FileError: as for :meth:`codes`.
@@ -194,12 +181,6 @@ class TableSource:
                     of_rows = self.schema.weight.levels(batch.column(self.schema.weight.name))
                     codes = np.column_stack([codes, of_rows])
             yield codes
-
-
-def check_size(label: str, num_rows: int) -> None:
-    """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
-    if num_rows < 2:
-        raise FileError(f"{label}: expected at least 2 rows, got {num_rows}")
 
 
 @contextlib.contextmanager

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import secrets
+import abc
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.partial import Task
-from kme_jax.privacy.budget import ADD_REMOVE_PERSON, PrivacyBudget, check_budget
+from kme_jax.storage.files import FileError
 from kme_jax.table.encoding import TableEncoding
-from kme_jax.table.readers import TableSource, open_table
-from kme_jax.table.release import check_relation
 from kme_jax.table.schema import Schema
 
 
-class RowSource(Protocol):
-    """A private table, as a release sees it: how many rows there are, and their sums. ``TableSource`` is one.
+class RowSource(abc.ABC):
+    """A private table as a release sees it: how many rows there are, and their sums.
 
     Attributes:
+      label: the path, or another name of the table, for errors.
       schema: of the columns.
+      is_text: whether cells are still the text that somebody wrote.
       person: the name of the column with the ids of persons; None if every row is used.
       max_rows: the largest number of rows of a person that are used.
+      num_rows: N, the number of rows that are used. SENSITIVE unless the table is released under replace_one.
     """
 
+    label: str
     schema: Schema
+    is_text: bool
     person: str | None
     max_rows: int
-
-    @property
-    def num_rows(self) -> int:
-        """N, the number of rows that are used. SENSITIVE unless the table is released under replace_one."""
-        ...
+    num_rows: int
 
     @property
     def encoding(self) -> TableEncoding:
         """How rows become integers. Public."""
-        ...
+        return TableEncoding(self.schema, self.is_text)
 
     def check_size(self) -> None:
         """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
-        ...
+        if self.num_rows < 2:
+            raise FileError(f"{self.label}: expected at least 2 rows, got {self.num_rows}")
 
+    @abc.abstractmethod
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
         """The exact sum over all rows that are used, as ``kme_jax.partial.merge`` returns it. SENSITIVE.
 
@@ -52,30 +52,3 @@ class RowSource(Protocol):
         Raises:
           ValueError: rows have changed since they were counted.
         """
-        ...
-
-
-def new_run() -> str:
-    """A new name of a run, at random."""
-    return secrets.token_hex(16)
-
-
-def opened(source: Any, schema: Schema, budget: PrivacyBudget) -> RowSource:
-    """The source, opened for a budget.
-
-    Raises:
-      ValueError: as for ``measure_table``, or the budget names no column of persons, or the source has others.
-    """
-    check_budget(budget)
-    if budget.relation == ADD_REMOVE_PERSON and budget.person is None:
-        raise ValueError(
-            f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
-        )
-    check_relation(schema, budget.relation)
-    if not isinstance(source, TableSource):
-        return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
-    if source.schema != schema:
-        raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
-    if (source.person, source.max_rows) != (budget.person, budget.max_rows):
-        raise ValueError("source: it was opened for other persons, or another max_rows, than those of the budget")
-    return source
