@@ -25,8 +25,10 @@ from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
 from kme_jax.partial import Task
 from kme_jax.privacy.budget import (
+    ADD_REMOVE_PERSON,
     REPLACE_ONE,
     PrivacyBudget,
+    check_budget,
     check_integer,
     check_num_rows,
 )
@@ -40,7 +42,7 @@ from kme_jax.storage.folders import (
     check_folder,
 )
 from kme_jax.table import plan as plans
-from kme_jax.table.readers import TableSource
+from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import (
     COUNT,
     MAX_ROWS,
@@ -49,6 +51,7 @@ from kme_jax.table.release import (
     TableRelease,
     binnings_and_target,
     check_columns,
+    check_relation,
     public_inputs,
     table_statement,
 )

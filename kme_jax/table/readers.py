@@ -124,7 +124,9 @@ class TableSource(RowSource):
         return f"TableSource({self._reader.label!r}{number})"
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
-        """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE. The next batch is encoded while the current one is summed.
+        """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.
+
+        The next batch is encoded while the current one is summed.
 
         Raises:
           FileError: as for :meth:`codes`.
