@@ -28,7 +28,7 @@ from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from kme_jax import Bounds, Gaussian, PrivacyBudget, RowSource, measure, open_rows
+from kme_jax import BatchedRows, Bounds, Gaussian, PrivacyBudget, measure, open_rows
 
 FILES = {"rows.npy": "array", "rows.parquet": "Parquet", "rows.arrow": "Arrow", "rows.csv": "CSV"}
 MADE_UP = "function"
@@ -81,7 +81,7 @@ def rows_of(num_rows: int, seed: int = 0) -> Iterator[np.ndarray]:
         yield rows
 
 
-def _made_up(num_rows: int) -> RowSource:
+def _made_up(num_rows: int) -> BatchedRows:
     return open_rows(lambda: rows_of(num_rows), num_rows=num_rows, columns=NAMES)
 
 
@@ -104,7 +104,7 @@ def _measure(path: pathlib.Path | None, num_rows: int, config: StreamsConfig) ->
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: config.cores])
     kernel, budget = Gaussian(1 / (2 * config.length**2)), PrivacyBudget(config.epsilon, config.delta)
 
-    def measured(source: RowSource):
+    def measured(source: BatchedRows):
         return measure(source, kernel, bounds=_BOUNDS, budget=budget, num_features=config.num_features)
 
     measured(_made_up(min(num_rows, _WARM_UP)))

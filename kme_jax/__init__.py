@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
     from kme_jax.privacy.ledger import Ledger, Spending
     from kme_jax.processes import ProcessError, Processes
-    from kme_jax.storage.rows import RowSource, open_rows
+    from kme_jax.storage.rows import BatchedRows, open_rows
     from kme_jax.synthesis import (
         WeightedSample,
         adaptive_weights,
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
 # What ``from kme_jax import *`` imports. The names of tables are not among them, because they need pyarrow, which is an
 # extra; ``from kme_jax import release_table`` works. Type checkers know the names by ``as``.
 __all__ = [
+    "BatchedRows",
     "Bounds",
     "FeatureMap",
     "FourierMap",
@@ -119,7 +120,6 @@ __all__ = [
     "QuadratureMap",
     "RandomBinningMap",
     "Release",
-    "RowSource",
     "Spending",
     "SubspaceMap",
     "WeightedSample",
@@ -187,7 +187,7 @@ _MODULES = {
     "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
     "privacy.ledger": ("Ledger", "Spending"),
     "processes": ("ProcessError", "Processes"),
-    "storage.rows": ("RowSource", "open_rows"),
+    "storage.rows": ("BatchedRows", "open_rows"),
     "synthesis": (
         "WeightedSample",
         "adaptive_weights",

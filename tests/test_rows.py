@@ -12,7 +12,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import Bounds, FourierMap, Gaussian, PrivacyBudget, RowSource, measure, open_rows, release
+from kme_jax import BatchedRows, Bounds, FourierMap, Gaussian, PrivacyBudget, measure, open_rows, release
 from kme_jax._numerics.arrow import numbers_of
 from kme_jax._numerics.cells import point_of
 from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, private_points
@@ -284,8 +284,8 @@ def test_functions_give_what_they_say():
 def test_a_source_shows_no_row(tmp_path):
     path = _written(tmp_path / "rows.csv", "a,b\n123456,2\n")
     source = open_rows(path, columns=["a", "b"])
-    assert isinstance(source, RowSource)
-    assert repr(source) == f"RowSource({str(path)!r}, num_rows=1, dim=2)"
+    assert isinstance(source, BatchedRows)
+    assert repr(source) == f"BatchedRows({str(path)!r}, num_rows=1, dim=2)"
     with open(path, "a") as file:
         file.write("3,4\n")
     with pytest.raises(FileError, match="expected 1 rows, got more: have they changed") as caught:

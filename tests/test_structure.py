@@ -23,6 +23,7 @@ LAYERS = [
     "algorithms",
     "nonprivate",
     "storage",
+    "partial",
     ("points", "table", "generators"),
     "analysis",
     "cli",

@@ -28,7 +28,7 @@ from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Diameter, Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.storage.folders import ROOM, check_folder
-from kme_jax.storage.rows import RowSource, every_batch
+from kme_jax.storage.rows import BatchedRows, every_batch
 
 if TYPE_CHECKING:
     from kme_jax.generators.release import GeneratorMeasurement
@@ -82,7 +82,7 @@ def measure_labelled(
 
 
 def measure_generator(
-    rows: Shaped[AnyArray, "N d"] | RowSource,
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     features: FeatureMap,
     *,
     budget: PrivacyBudget,
@@ -132,7 +132,7 @@ def measure_generator(
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
     from kme_jax.generators.train import Rows
 
-    if not isinstance(rows, RowSource):
+    if not isinstance(rows, BatchedRows):
         rows = private_points(rows)
     num_rows = rows.shape[0]
     check_num_rows(num_rows, budget)

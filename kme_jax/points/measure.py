@@ -25,14 +25,14 @@ from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.processes import Processes
 from kme_jax.storage.folders import ROOM, check_folder
-from kme_jax.storage.rows import RowSource, every_batch
+from kme_jax.storage.rows import BatchedRows, every_batch
 
 _MAX_FEATURES = 10**8
 
 
 @overload
 def measure(
-    rows: Shaped[AnyArray, "N d"] | RowSource,
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel | FeatureMap,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -50,7 +50,7 @@ def measure(
 
 @overload
 def measure(
-    rows: Shaped[AnyArray, "N d"] | RowSource,
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel | FeatureMap,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -67,7 +67,7 @@ def measure(
 
 
 def measure(
-    rows: Shaped[AnyArray, "N d"] | RowSource,
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel | FeatureMap,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -131,7 +131,7 @@ def measure(
       >>> measured.synthesise().sample.weights.shape  # spends nothing; as often as you like
       (20,)
     """
-    if not isinstance(rows, RowSource):
+    if not isinstance(rows, BatchedRows):
         rows = private_array(rows)
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
     if own_points is not None:
@@ -253,7 +253,7 @@ def plan_map(
 
 
 def release(
-    rows: Shaped[AnyArray, "N d"] | RowSource,
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,

@@ -28,7 +28,7 @@ _MOST_ROWS, _MOST_COLUMNS = 2**62, 10**6
 _NUMPY = (".npy", ".npz")
 
 
-class RowSource:
+class BatchedRows:
     """Private rows of numbers that can be read several times, one batch at a time. Build it with :func:`open_rows`.
 
     ``measure`` and ``release`` take it in the place of an array.
@@ -43,7 +43,7 @@ class RowSource:
         self.label, self.num_rows, self.dim, self._pieces = label, num_rows, dim, pieces
 
     def __repr__(self) -> str:
-        return f"RowSource({self.label!r}, num_rows={self.num_rows}, dim={self.dim})"
+        return f"BatchedRows({self.label!r}, num_rows={self.num_rows}, dim={self.dim})"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -109,7 +109,7 @@ def open_rows(
     array: str | None = None,
     encoding: str | None = None,
     separator: str | None = None,
-) -> RowSource:
+) -> BatchedRows:
     """Private rows of numbers in files, tables or batches that a function gives.
 
     They are read in batches, in memory that does not depend on N. (A .npz file is read as a whole. An Arrow file, and a
@@ -154,7 +154,7 @@ def open_rows(
       ...         yield rng.normal(size=(1000, 2))
       >>> source = open_rows(draw, num_rows=10_000, num_columns=2)
       >>> source
-      RowSource('the rows of draw', num_rows=10000, dim=2)
+      BatchedRows('the rows of draw', num_rows=10000, dim=2)
       >>> sum(len(batch) for batch in source.batches())
       10000
     """
@@ -170,7 +170,7 @@ def open_rows(
             raise ValueError("num_rows, num_columns: give both for a function: they are public, and checked")
         num_rows = check_integer("num_rows", num_rows, 0, _MOST_ROWS)
         label = f"the rows of {getattr(data, '__name__', 'a function')}"
-        return RowSource(label, num_rows, num_columns, functools.partial(_of_function, data, columns, label))
+        return BatchedRows(label, num_rows, num_columns, functools.partial(_of_function, data, columns, label))
     if num_rows is not None:
         raise ValueError("num_rows: it is for a function, and counted otherwise")
     if isinstance(data, str | os.PathLike):
@@ -196,12 +196,12 @@ def open_rows(
                 raise FileError(f"{reader.label}: there is no column {name!r} among its {len(names)} columns")
         names = columns
     _check_width(reader.label, len(names), num_columns)
-    return RowSource(reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names))
+    return BatchedRows(reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names))
 
 
-def every_batch(rows: Shaped[np.ndarray, "N d"] | RowSource) -> Iterator[Shaped[np.ndarray, "_ d"]]:
+def every_batch(rows: Shaped[np.ndarray, "N d"] | BatchedRows) -> Iterator[Shaped[np.ndarray, "_ d"]]:
     """The batches of a source, or of an array of rows [N, d]. SENSITIVE."""
-    return rows.batches() if isinstance(rows, RowSource) else batches_of(rows)
+    return rows.batches() if isinstance(rows, BatchedRows) else batches_of(rows)
 
 
 def _check_width(label: str, width: int, expected: int | None) -> None:
@@ -245,12 +245,12 @@ def _of_function(function: Callable[..., Any], columns: Sequence[str] | None, la
         yield from _numbers([batch.select(list(columns))], label)
 
 
-def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None) -> RowSource:
+def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None) -> BatchedRows:
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     rows = _read_numpy(path, array)
     _check_width(str(path), rows.shape[1], num_columns)
-    return RowSource(str(path), len(rows), rows.shape[1], functools.partial(_slices, rows))
+    return BatchedRows(str(path), len(rows), rows.shape[1], functools.partial(_slices, rows))
 
 
 def _slices(rows: Shaped[np.ndarray, "N d"]) -> Iterator[Shaped[np.ndarray, "_ d"]]:
@@ -259,7 +259,7 @@ def _slices(rows: Shaped[np.ndarray, "N d"]) -> Iterator[Shaped[np.ndarray, "_ d
     size = max(1, _BATCH_BYTES // (8 * dim))
     for start in range(0, len(rows), size):
         piece = rows[start : start + size]
-        if isinstance(rows, np.memmap) and rows.flags.c_contiguous:
+        if isinstance(rows, np.memmap) and rows.filename is not None and rows.flags.c_contiguous:
             offset = rows.offset + start * dim * rows.itemsize
             cells = np.fromfile(rows.filename, rows.dtype, piece.size, offset=offset)
             piece = cells[: len(cells) // dim * dim].reshape(-1, dim)  # the file may have become shorter

@@ -10,6 +10,7 @@ except ModuleNotFoundError as error:
 
 from kme_jax.table.check import ColumnCheck, check_table
 from kme_jax.table.columns import Categorical, Column, Datetime, Numeric, Ordinal
+from kme_jax.table.encoding import TableEncoding
 from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
@@ -27,6 +28,7 @@ __all__ = [
     "Numeric",
     "Ordinal",
     "Schema",
+    "TableEncoding",
     "TableMeasurement",
     "TableRelease",
     "TableSource",

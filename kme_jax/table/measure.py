@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
+import secrets
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from jaxtyping import Float64, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
-from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
+from kme_jax.embedding import IntegerEmbedding
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
+from kme_jax.partial import Task
 from kme_jax.privacy.budget import (
     ADD_REMOVE_PERSON,
     REPLACE_ONE,
@@ -53,9 +56,15 @@ from kme_jax.table.release import (
     table_statement,
 )
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource
 
 _ROOM = 1 << 26  # bytes of free space that a folder needs
 _COUNT = len(NAMES)  # the number of the measurement of the number of rows
+
+
+def _report(progress: Progress, before: int, total: int, done: int) -> None:
+    """Reports progress with one pass as progress with all of them."""
+    progress(before + done, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +75,11 @@ class _Session:
     is the first.
     """
 
-    source: TableSource
+    source: RowSource
     budget: PrivacyBudget
     simulation: PRNGKeyArray | None
     progress: Progress | None
+    run: str
 
     @property
     def rows_are_public(self) -> bool:
@@ -89,24 +99,18 @@ class _Session:
           count: the noisy number of rows, if their number is private.
         """
         passes = len(NAMES) if self.rows_are_public else len(NAMES) + 1
-        total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
-        has_levels = self.source.schema.weight is not None
-
-        def batches() -> Iterator[Float64[np.ndarray, "_ d"]]:
-            done = passes_before * self.source.num_rows
-            for codes in self.source.codes(levels=True):
-                rows, levels = np.split(codes, [len(self.source.schema.columns)], axis=1)
-                yield np.column_stack([self.source.schema.measured_codes(rows), levels]).astype(np.float64)
-                done += len(codes)
-                if self.progress:
-                    self.progress(done, total)
-            if not self.rows_are_public:  # there may be none
-                yield np.zeros((0, feature_map.dim + has_levels))
-
-        planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
-        embedding = integer_embedding_of_batches(
-            feature_map, batches(), self.source.num_rows, rows_planned=planned, has_levels=has_levels
+        num_rows = self.source.num_rows
+        total, before = passes * num_rows, (number - len(NAMES)) % passes * num_rows
+        report = self.progress and functools.partial(_report, self.progress, before, total)
+        task = Task(
+            feature_map,
+            self.source.encoding,
+            num_rows if self.rows_are_public else plans.MOST_PRIVATE_ROWS,
+            self.rows_are_public,
+            (*NAMES, COUNT)[number],
+            self.run,
         )
+        embedding = self.source.sum(task, report)
         return embedding if self.rows_are_public else embedding.with_public_count(count)
 
     def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
@@ -137,7 +141,7 @@ def measure_table(
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, or for one person. Rows enter through
-    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
+    ``kme_jax.embedding.integer_sum`` alone, as category codes. The code of a cell depends on this cell and the schema
     alone (``Schema.encode``). Each measurement has discrete Gaussian noise for the proved sensitivity of
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
     functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
@@ -202,7 +206,9 @@ def measure_table(
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
     source = _opened(source, schema, budget)
-    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
+    session = _Session(
+        source, budget, None if secure else jax.random.key(seed), reporter(progress), secrets.token_hex(16)
+    )
     if session.rows_are_public:
         source.check_size()
         check_num_rows(source.num_rows, budget)
@@ -231,7 +237,7 @@ def measure_table(
         return _measure_table(session, first, planned, target, total, folder)
 
 
-def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
+def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> RowSource:
     """The source, opened for a budget.
 
     Raises:
@@ -243,7 +249,7 @@ def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
             f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
         )
     check_relation(schema, budget.relation)
-    if not isinstance(source, TableSource):
+    if not isinstance(source, RowSource):
         return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
     if source.schema != schema:
         raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")

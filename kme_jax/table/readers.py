@@ -9,16 +9,19 @@ a value or text by itself, see ``kme_jax.table.columns``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.text import shown
+from kme_jax.embedding import IntegerEmbedding, integer_sum
+from kme_jax.partial import RowEncoding, Task
 from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.storage.formats import written
@@ -27,10 +30,11 @@ from kme_jax.storage.formats.opening import open_reader, read_ahead
 from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.sources import RowSource
 from kme_jax.table.written import Identifier
 
 
-class TableSource:
+class TableSource(RowSource):
     """A private table that can be read several times, at most 2¹⁶ rows at a time. Build it with ``open_table``.
 
     Attributes:
@@ -56,13 +60,9 @@ class TableSource:
             )
         if person is not None and person not in reader.fields.names:
             raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
-        try:
-            schema.check_fields(reader.fields)
-            if not reader.is_text:
-                schema.check_keys()
-        except ValueError as error:
-            raise FileError(f"{reader.label}: {error}") from error
+        check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
+        self.label, self.is_text = reader.label, reader.is_text
         self.num_read = self.num_rows = reader.count()
         self.persons = None
         if person is not None:
@@ -76,10 +76,28 @@ class TableSource:
         number = f", num_rows={self.num_rows}" if self.person is None else f", person={self.person!r}"
         return f"TableSource({self._reader.label!r}{number})"
 
-    def check_size(self) -> None:
-        """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
-        if self.num_rows < 2:
-            raise FileError(f"{self._reader.label}: expected at least 2 rows, got {self.num_rows}")
+    def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
+        """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.
+
+        The next batch is encoded while the current one is summed.
+
+        Raises:
+          FileError: as for :meth:`codes`.
+        """
+        integers, total, num_rows = integer_sum(
+            task.feature_map,
+            read_ahead(self._rows(task.encoding)),
+            task.rows_planned,
+            progress=progress,
+            has_levels=task.encoding.has_levels,
+        )
+        return IntegerEmbedding(integers, total, num_rows)
+
+    def _rows(self, encoding: RowEncoding) -> Generator[Float64[np.ndarray, "_ d"]]:
+        for batch in self.batches():
+            with safe_errors(self.label):
+                rows = encoding.rows(batch)
+            yield rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows that are used, unchanged. SENSITIVE.
@@ -112,14 +130,45 @@ class TableSource:
 
     def _codes(self, levels: bool) -> Generator[Int64[np.ndarray, "_ d"]]:
         for batch in self.batches():
-            try:
+            with safe_errors(self.label):
                 codes = self.schema.encode(batch)
                 if levels and self.schema.weight is not None:
                     of_rows = self.schema.weight.levels(batch.column(self.schema.weight.name))
                     codes = np.column_stack([codes, of_rows])
-            except pa.ArrowException:  # its message may show cells
-                raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes
+
+
+@contextlib.contextmanager
+def safe_errors(label: str) -> Iterator[None]:
+    """Context manager: replaces an error of pyarrow, whose message may show cells.
+
+    Raises:
+      FileError: pyarrow cannot convert the type of a column.
+    """
+    try:
+        yield
+    except pa.ArrowException:
+        raise FileError(f"{label}: pyarrow cannot convert the type of a column") from None
+
+
+def check_fields(label: str, schema: Schema, fields: pa.Schema, *, is_text: bool) -> None:
+    """Refuses a table that does not fit a schema.
+
+    Args:
+      label: of the table, for errors.
+      schema: of its columns.
+      fields: names of its columns; types are not looked at.
+      is_text: whether cells are still the text that somebody wrote.
+
+    Raises:
+      FileError: columns are missing or extra, or two categories are alike where cells may have been converted.
+    """
+    try:
+        schema.check_fields(fields)
+        if not is_text:
+            schema.check_keys()
+    except ValueError as error:
+        raise FileError(f"{label}: {error}") from error
 
 
 def _not_of_persons(schema: Schema) -> list[str]:

@@ -20,6 +20,27 @@ from kme_jax.storage.formats.text import TextOptions
 BATCH_ROWS = 2**16
 
 
+def checked_names(label: str, names: Sequence[str]) -> list[str]:
+    """Names of columns without blanks around them.
+
+    Args:
+      label: of the table, for errors.
+      names: in the order of the columns.
+
+    Raises:
+      FileError: a column has no name, or two have the same.
+    """
+    names = [name.strip() for name in names]
+    if not all(names):
+        hint = "pandas writes no such column with to_csv(index=False)"
+        raise FileError(f"{label}: column {names.index('') + 1} has no name; {hint}")
+    places: dict[str, int] = {}
+    for place, name in enumerate(names, 1):  # errors show no name: the first line may be private and no header
+        if (first := places.setdefault(name, place)) != place:
+            raise FileError(f"{label}: columns {first} and {place} have the same name; rename or drop one")
+    return names
+
+
 class Reader(abc.ABC):
     """Rows of a table in batches, unchanged. They can be read several times.
 
@@ -34,14 +55,7 @@ class Reader(abc.ABC):
     is_text: ClassVar[bool] = False
 
     def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
-        self.label, names = label, [name.strip() for name in names]
-        if not all(names):
-            hint = "pandas writes no such column with to_csv(index=False)"
-            raise FileError(f"{label}: column {names.index('') + 1} has no name; {hint}")
-        places: dict[str, int] = {}
-        for place, name in enumerate(names, 1):  # errors show no name: the first line may be private and no header
-            if (first := places.setdefault(name, place)) != place:
-                raise FileError(f"{label}: columns {first} and {place} have the same name; rename or drop one")
+        self.label, names = label, checked_names(label, names)
         self.fields = pa.schema(list(zip(names, types, strict=True)))
 
     @abc.abstractmethod
