@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from kme_jax.embedding import IntegerEmbedding
-from kme_jax.partial import Task, merge
+from kme_jax.partial import Task, merge, partial_sums
 from kme_jax.storage.files import FileError
 from kme_jax.table.formats.base import checked_names
 from kme_jax.table.readers import check_fields
@@ -55,7 +55,10 @@ class EngineSource(RowSource):
         self._needed = [name in needed_names(schema) for name in names]
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
-        embedding = merge(self._partials(task), task, num_rows=self.num_rows)
+        partials = [partial for partial in self._partials(task) if partial.num_rows]
+        if not partials:  # a table without rows may have no parts
+            partials = [partial_sums([], task)]
+        embedding = merge(partials, task, num_rows=self.num_rows)
         if progress:
             progress(self.num_rows)
         return embedding
