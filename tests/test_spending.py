@@ -15,6 +15,7 @@ from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.generators.measure import measure_generator
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.totals import Entry, check_total, composed_epsilon, total
 from kme_jax.table import mixture
@@ -514,3 +515,31 @@ def test_simulated_noise_is_said_to_be_not_private(place, capsys):
     assert "NOT PRIVATE" in capsys.readouterr().err
     noisy = release_table("rows.csv", schema, budget=PrivacyBudget(1.0, 1e-5), num_rows=9)
     assert "NOT PRIVATE" not in repr(noisy)
+
+
+# -- runs that are interrupted and go on
+
+
+def test_a_run_that_goes_on_is_recorded_once(tmp_path):
+    ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(PrivacyBudget(1.0, 1e-6))
+    first = ledger.spend("rows", planned, run="first")
+    assert ledger.spend("rows", planned, run="first") == first
+    ledger.check("rows", planned, run="first")
+    assert [entry.run for entry in ledger.spent("rows")] == ["first"]
+    for run in (None, "second"):
+        with pytest.raises(LedgerError, match="was released before"):
+            ledger.spend("rows", planned, run=run)
+    with pytest.raises(LedgerError, match="this run was recorded with another budget"):
+        ledger.spend("rows", Composition.planned(PrivacyBudget(2.0, 1e-6)), run="first")
+    ledger.spend("rows", planned, run="second", allow_repeat=True)
+    assert ledger.spend("rows", planned, run="first")["releases"] == 2
+    assert len(ledger.spent("rows")) == 2
+
+
+def test_a_run_that_goes_on_does_not_pass_a_cap_twice(tmp_path):
+    ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(PrivacyBudget(1.0, 1e-6))
+    ledger.set_cap("rows", 1.01, 1e-6)
+    ledger.spend("rows", planned, run="first")
+    ledger.check("rows", planned, run="first")
+    with pytest.raises(LedgerError, match="more than the cap"):
+        ledger.check("rows", planned, run="second", allow_repeat=True)

@@ -15,11 +15,12 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError('partial sums need pyarrow: pip install "kme_jax[tables]"', name="pyarrow") from error
 
 from kme_jax.partial.encoding import PointEncoding, RowEncoding, register_encoding
-from kme_jax.partial.sums import PARTIAL_SCHEMA, Partial, PartialError, combine, merge, partial_sums
+from kme_jax.partial.sums import PARTIAL_SCHEMA, UNKNOWN, Partial, PartialError, combine, merge, partial_sums
 from kme_jax.partial.task import Task
 
 __all__ = [
     "PARTIAL_SCHEMA",
+    "UNKNOWN",
     "Partial",
     "PartialError",
     "PointEncoding",

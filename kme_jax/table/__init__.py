@@ -15,6 +15,7 @@ from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource
 from kme_jax.table.weights import Weight
 from kme_jax.table.written import Constant, Identifier, WrittenColumn
 
@@ -27,6 +28,7 @@ __all__ = [
     "Identifier",
     "Numeric",
     "Ordinal",
+    "RowSource",
     "Schema",
     "TableEncoding",
     "TableMeasurement",

@@ -42,6 +42,7 @@ from kme_jax.storage.folders import (
     check_folder,
 )
 from kme_jax.table import plan as plans
+from kme_jax.table.engines import engine_source
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import (
     COUNT,
@@ -250,6 +251,9 @@ def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> RowSource:
         )
     check_relation(schema, budget.relation)
     if not isinstance(source, RowSource):
+        of_engine = engine_source(source, schema, budget.person)
+        if of_engine is not None:
+            return of_engine
         return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
     if source.schema != schema:
         raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
