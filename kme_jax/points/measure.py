@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from typing import Any, overload
 
@@ -12,9 +13,15 @@ from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
+from kme_jax._version import __version__
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
-from kme_jax.embedding import integer_embedding_of_batches, integer_embedding_of_processes, private_array
+from kme_jax.embedding import (
+    IntegerEmbedding,
+    integer_embedding_of_batches,
+    integer_embedding_of_processes,
+    private_array,
+)
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
@@ -45,6 +52,7 @@ def measure(
     seed: int = 0,
     progress: Progress | bool = False,
     processes: None = None,
+    partials: str | os.PathLike | None = None,
 ) -> Measurement: ...
 
 
@@ -80,6 +88,7 @@ def measure(
     seed: int = 0,
     progress: Progress | bool = False,
     processes: Processes | None = None,
+    partials: str | os.PathLike | None = None,
 ) -> Measurement | None:
     """Steps 1 and 2 of :func:`release`: the noisy embedding of private rows. The later steps do not need the rows.
 
@@ -109,12 +118,16 @@ def measure(
       progress: True for a bar, or a function that is called with (work done, total work) while rows are summed.
       processes: the processes of ``jax.distributed``, each of which calls this with its own rows, see ``Processes``.
         None if this process has all rows.
+      partials: a folder that keeps exact sums of parts of the rows, so that a call that was interrupted goes on when it
+        is made again. It is new, or of that call. It is SENSITIVE until noise is drawn. Then it keeps the measurement
+        instead, and the same call returns this. Needs pyarrow. None to keep nothing.
 
     Returns:
       The measurement. With several processes, None in all but process 0.
 
     Raises:
       ProcessError: another process failed, or is not heard, or has another map or other bounds.
+      RunError: the folder of partial sums is of another measurement, or cannot be used.
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
         (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
         opened (``FileError``).
@@ -146,9 +159,9 @@ def measure(
         source = public
     else:
         raise ValueError("give bounds, public points or a proposal")
-    shape = np.shape(rows)
+    shape = own_shape = np.shape(rows)
     if processes is not None and len(shape) == 2:  # this process may have no rows
-        shape = (processes.total(shape[0]), shape[1])
+        shape = (processes.total(own_shape[0]), shape[1])
     check_shapes(shape, source)
     num_rows = shape[0]
     if noise == "gaussian":
@@ -174,25 +187,54 @@ def measure(
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     check_synthesis(draft.noisy, proposal, points)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
-    if processes is None or processes.index == 0:
+
+    def check_places(run: str | None = None) -> None:
         if folder is not None:
             check_folder(folder, 2 * num_bytes + ROOM)
         if spending is not None:
-            spending.check(mechanism)
-    batches = every_batch(rows)
-    if processes is None:
-        embedding = integer_embedding_of_batches(feature_map, batches, num_rows, bounds=bounds, progress=progress)
-    else:
+            spending.check(mechanism, run=run)
+
+    def finish(
+        embedding: IntegerEmbedding, folder: str | os.PathLike | None = folder, run: str | None = None
+    ) -> Measurement:
+        total = None if spending is None else spending.spend(mechanism, run=run)
+        with contextlib.nullcontext() if spending is None else spending.recorded(folder):
+            measured = result(perturb_securely(embedding, budget, noise=noise), total)
+            if folder is not None:
+                measured.save(folder)
+        return measured
+
+    if processes is not None:
+        if partials is not None:
+            raise ValueError("partials: several processes keep none; leave out partials or processes")
+        if processes.index == 0:
+            check_places()
         embedding = integer_embedding_of_processes(
-            feature_map, batches, rows.shape[0], processes, bounds=bounds, progress=progress
+            feature_map, every_batch(rows), own_shape[0], processes, bounds=bounds, progress=progress
         )
-        if embedding is None:
-            return None
-    total = None if spending is None else spending.spend(mechanism)
-    with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        measured = result(perturb_securely(embedding, budget, noise=noise), total)
-        if folder is not None:
-            measured.save(folder)
+        return None if embedding is None else finish(embedding)
+    if partials is None:
+        check_places()
+        return finish(
+            integer_embedding_of_batches(feature_map, every_batch(rows), num_rows, bounds=bounds, progress=progress)
+        )
+    from kme_jax.partial import open_run  # here: they need pyarrow
+    from kme_jax.points.resumed import sum_in_parts, task_of
+
+    facts = {
+        "map or bounds": task_of(feature_map, bounds, num_rows).digest,
+        "budget or noise": dataclasses.asdict(mechanism),
+    }
+    facts |= {"rows": rows.state if isinstance(rows, BatchedRows) else shape, "version": __version__}
+    with open_run(partials, facts) as run:
+        if not run.measured.exists():
+            check_places(run.name)
+            task = task_of(feature_map, bounds, num_rows, run.name)
+            finish(sum_in_parts(run, rows, task, progress=progress), run.measured, run.name)
+        run.complete()
+        measured = Measurement.load(run.measured)
+    if folder is not None:
+        measured.save(folder)
     return measured
 
 

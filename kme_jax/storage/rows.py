@@ -39,8 +39,17 @@ class BatchedRows:
       dim: d, the number of columns.
     """
 
-    def __init__(self, label: str, num_rows: int, dim: int, pieces: Callable[[], Iterable[Any]]):
+    def __init__(
+        self,
+        label: str,
+        num_rows: int,
+        dim: int,
+        pieces: Callable[[], Iterable[Any]],
+        path: pathlib.Path | None = None,
+        options: Sequence[Any] = (),
+    ):
         self.label, self.num_rows, self.dim, self._pieces = label, num_rows, dim, pieces
+        self._path, self._options = path, options
 
     def __repr__(self) -> str:
         return f"BatchedRows({self.label!r}, num_rows={self.num_rows}, dim={self.dim})"
@@ -49,6 +58,19 @@ class BatchedRows:
     def shape(self) -> tuple[int, int]:
         """(N, d), as of an array."""
         return self.num_rows, self.dim
+
+    @property
+    def state(self) -> list[list[Any]]:
+        """What tells whether rows are the same: N, d, the options, and the name, the size and the time of each file.
+
+        It is plain JSON. Nothing tells whether a function or a table in memory gives other rows.
+        """
+        options = [self.num_rows, self.dim, *self._options]
+        if self._path is None:
+            return [options]
+        files = sorted(self._path.rglob("*")) if self._path.is_dir() else [self._path]
+        stats = [(path, path.stat()) for path in files if path.is_file()]
+        return [options, *([str(path), stat.st_size, stat.st_mtime_ns] for path, stat in stats)]
 
     def batches(self) -> Iterator[Float[np.ndarray, "_ d"]]:
         """All rows, [n, d] each. SENSITIVE. A cell that is not a number is NaN.
@@ -165,18 +187,21 @@ def open_rows(
         num_columns = len(columns)
     if num_columns is not None:
         num_columns = check_integer("num_columns", num_columns, 1, _MOST_COLUMNS)
+    options = [columns, header, array, encoding, separator]
     if callable(data):
         if num_rows is None or num_columns is None:
             raise ValueError("num_rows, num_columns: give both for a function: they are public, and checked")
         num_rows = check_integer("num_rows", num_rows, 0, _MOST_ROWS)
         label = f"the rows of {getattr(data, '__name__', 'a function')}"
-        return BatchedRows(label, num_rows, num_columns, functools.partial(_of_function, data, columns, label))
+        return BatchedRows(
+            label, num_rows, num_columns, functools.partial(_of_function, data, columns, label), None, options
+        )
     if num_rows is not None:
         raise ValueError("num_rows: it is for a function, and counted otherwise")
     if isinstance(data, str | os.PathLike):
         path = pathlib.Path(data)
         if path.suffix in _NUMPY:
-            return _of_numpy(path, array, num_columns)
+            return _of_numpy(path, array, num_columns, options)
     elif not hasattr(data, "columns"):
         raise ValueError(f"rows: expected a path, a table or a function of batches, got a {type(data).__name__}")
     try:
@@ -196,7 +221,10 @@ def open_rows(
                 raise FileError(f"{reader.label}: there is no column {name!r} among its {len(names)} columns")
         names = columns
     _check_width(reader.label, len(names), num_columns)
-    return BatchedRows(reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names))
+    path = pathlib.Path(data) if isinstance(data, str | os.PathLike) else None
+    return BatchedRows(
+        reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names), path, options
+    )
 
 
 def every_batch(rows: Shaped[np.ndarray, "N d"] | BatchedRows) -> Iterator[Shaped[np.ndarray, "_ d"]]:
@@ -245,12 +273,12 @@ def _of_function(function: Callable[..., Any], columns: Sequence[str] | None, la
         yield from _numbers([batch.select(list(columns))], label)
 
 
-def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None) -> BatchedRows:
+def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None, options: Sequence[Any]) -> BatchedRows:
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     rows = _read_numpy(path, array)
     _check_width(str(path), rows.shape[1], num_columns)
-    return BatchedRows(str(path), len(rows), rows.shape[1], functools.partial(_slices, rows))
+    return BatchedRows(str(path), len(rows), rows.shape[1], functools.partial(_slices, rows), path, options)
 
 
 def _slices(rows: Shaped[np.ndarray, "N d"]) -> Iterator[Shaped[np.ndarray, "_ d"]]:

@@ -54,7 +54,18 @@ ledger knows a file by its name. A copy, a hard link, a renamed file and a secon
 other rows. For these, give the --ledger and the --database of the first release."""
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
-_FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
+_FLAGS_OF_POINTS = (
+    "columns",
+    "array",
+    "lower",
+    "upper",
+    "points",
+    "kernel",
+    "length",
+    "num_features",
+    "num_points",
+    "partials",
+)
 _FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run")
 
 
@@ -119,6 +130,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"The number of synthetic points, without --points. Default: {sizes.DEFAULT_NUM_POINTS}.",
     )
     parser.add_argument(
+        "--partials",
+        metavar="FOLDER",
+        help="For columns of numbers: a new folder, which keeps exact sums of parts of the rows. If the command is "
+        "interrupted, the same command goes on with them. It charges the ledger once, and draws noise once. The folder "
+        "is NOT PRIVATE. It is deleted when the release is complete.",
+    )
+    parser.add_argument(
         "--ledger",
         metavar="FILE",
         help="The file that records what is spent. Default: the private file's name with .ledger added. The ledger "
@@ -147,12 +165,14 @@ class _Places:
     Attributes:
       output: the folder of the release.
       measured: the folder that keeps the measurement until the release is written.
+      partials: the folder of partial sums, which then has that of the measurement; None if no sums are kept.
       spending: the ledger, and the name of the rows in it.
       ledger_name: the ledger, as the user knows it.
     """
 
     output: pathlib.Path
     measured: pathlib.Path
+    partials: pathlib.Path | None
     spending: kme_jax.Spending
     ledger_name: str
 
@@ -171,19 +191,23 @@ class _Places:
         from kme_jax.storage.folders import check_folder
 
         output = check_folder(args.output, room)
-        measured = output.with_name(output.name + ".measured")
-        if measured.exists() or measured.is_symlink():
+        partials = None if args.partials is None else pathlib.Path(args.partials)
+        measured = output.with_name(output.name + ".measured") if partials is None else partials / "measured"
+        if partials is None and (measured.exists() or measured.is_symlink()):
             raise InputError(
                 f"{measured} exists: a run was interrupted. Finish it with kme-jax synthesise {measured} "
                 f"--output={output}, or remove the folder"
             )
         source = real_path(args.file)  # a link is another name of the same rows
         ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
-        if real_path(ledger.path) in (real_path(output), real_path(measured)):
+        folders = [real_path(folder) for folder in (output, measured, partials) if folder is not None]
+        if real_path(ledger.path) in folders:
             raise InputError(f"--ledger={args.ledger}: this is a folder of the release")
+        if partials is not None and real_path(output) == real_path(partials):
+            raise InputError("--partials is the folder of the release: the sums in it are not private")
         database = source.name if args.database is None else args.database
         spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
-        return cls(output, measured, spending, args.ledger or ledger.path.name)
+        return cls(output, measured, partials, spending, args.ledger or ledger.path.name)
 
 
 @contextlib.contextmanager
@@ -206,12 +230,19 @@ def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | No
                 f"the measurement is saved: kme-jax synthesise {shlex.quote(str(places.measured))} "
                 f"--output={shlex.quote(str(places.output))}{flags} finishes the release, and spends no budget"
             ]
+        elif places.partials is not None and places.partials.is_dir():
+            error.add_note(f"sums of finished parts are in {places.partials}: the same command goes on with them")
         raise
 
 
 def _finish(places: _Places, measurement: Any, size: Mapping[str, int | None], seed: int) -> Any:
     release = synthesise_and_save(measurement, size, seed, places.output)
-    shutil.rmtree(places.measured, ignore_errors=True)
+    if places.partials is None:
+        shutil.rmtree(places.measured, ignore_errors=True)
+    else:
+        from kme_jax.partial import remove_run
+
+        remove_run(places.partials)
     return release
 
 
@@ -343,10 +374,11 @@ def _release_points(args: argparse.Namespace) -> None:
                 budget=budget,
                 bounds=bounds,
                 spending=places.spending,
-                folder=places.measured,
+                folder=places.measured if places.partials is None else None,
                 num_features=num_features,
                 seed=args.seed,
                 progress=progress,
+                partials=places.partials,
             )
         release = _finish(places, measurement, size, args.seed)
     _report(places, release)
