@@ -9,19 +9,19 @@ a value or text by itself, see ``kme_jax.table.columns``.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64, Int64, Real
+from jaxtyping import Float64, Int64
 
+from kme_jax._numerics.ahead import read_ahead
 from kme_jax._numerics.text import shown
 from kme_jax.embedding import IntegerEmbedding, integer_sum
 from kme_jax.partial import RowEncoding, Task
@@ -110,7 +110,7 @@ class TableSource(RowSource):
         check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
         self.label, self.is_text = reader.label, reader.is_text
-        self.num_read = self.num_rows = reader.count()
+        self.num_read = self.num_rows = reader.num_rows
         self.persons = None
         if person is not None:
             if not is_of_ids(reader.fields.field(person).type):
@@ -145,6 +145,11 @@ class TableSource(RowSource):
             with safe_errors(self.label):
                 rows = encoding.rows(batch)
             yield rows
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        """The readers of all files, in the order of their rows."""
+        return self._reader.files
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows that are used, unchanged. SENSITIVE.
@@ -221,15 +226,6 @@ def check_fields(label: str, schema: Schema, fields: pa.Schema, *, is_text: bool
 def _not_of_persons(schema: Schema) -> list[str]:
     """Names of columns that cannot have the ids of persons: all of a release, except new ids."""
     return [column.name for column in schema.released if not isinstance(column, Identifier)]
-
-
-def read_ahead(items: Generator[Real[np.ndarray, "_ d"]]) -> Generator[Real[np.ndarray, "_ d"]]:
-    """The same items. A thread computes each one before it is asked for."""
-    with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item
 
 
 def open_table(

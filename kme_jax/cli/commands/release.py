@@ -55,7 +55,10 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run", "encoding", "separator")
+_FLAGS_OF_TABLES = (
+    *("target", "num_rows", "relation", "person", "max_rows", "dry_run", "encoding", "separator"),
+    *("partials", "processes"),
+)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +137,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="With --schema: check the flags, the columns of the file, the folder, the ledger and its cap. Release "
         "nothing, and spend nothing.",
+    )
+    parser.add_argument(
+        "--partials",
+        metavar="FOLDER",
+        help="With --schema: a folder that keeps what is finished. If the command is interrupted, the same command "
+        "goes on, and spends no more. The folder holds sums of private rows: do not publish it. It is emptied at the "
+        "end.",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="P",
+        help="With --schema: the number of processes that read rows. More than one help with a folder of files, or "
+        "with a Parquet file. Default: 1.",
     )
     parser.add_argument(
         "--again", action="store_true", help="Release rows that were released before. The budgets add up."
@@ -296,6 +313,8 @@ def _release_table(args: argparse.Namespace) -> None:
                 target=args.target,
                 spending=places.spending,
                 folder=places.measured,
+                partials=args.partials,
+                processes=1 if args.processes is None else args.processes,
                 progress=progress,
             )
         release = _finish(places, measurement, size, args.seed)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -48,11 +49,13 @@ class Reader(abc.ABC):
       label: the path, for errors.
       fields: names of the columns, without blanks around them, and their types.
       is_text: whether cells are still the text that somebody wrote. False if a program may have converted them.
+      seeks: whether rows in the middle can be read without those before.
     """
 
     label: str
     fields: pa.Schema
     is_text: ClassVar[bool] = False
+    seeks: ClassVar[bool] = False
 
     def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
         self.label, names = label, checked_names(label, names)
@@ -60,7 +63,48 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def count(self) -> int:
-        """N, the number of rows."""
+        """N, the number of rows, counted anew."""
+
+    @functools.cached_property
+    def num_rows(self) -> int:
+        """N, the number of rows when they were counted first."""
+        return self.count()
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        """The readers of all files, in the order of their rows: this one, unless there is a folder of them."""
+        return (self,)
+
+    @property
+    def path(self) -> pathlib.Path | None:
+        """The path of the file; None for a table in memory."""
+        return None
+
+    @property
+    def identity(self) -> tuple[Any, ...] | None:
+        """What tells the file from others and from itself after a change: its path, its size, the time of its last
+        change, and how it is read. None for a table in memory.
+
+        Raises:
+          FileError: there is no such file any more.
+        """
+        if self.path is None:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise FileError(f"{self.label}: cannot be read ({error.strerror})") from error
+        return str(self.path.absolute()), found.st_size, found.st_mtime_ns, self._how
+
+    @property
+    def _how(self) -> str:
+        """How the file is read, if there are several ways."""
+        return ""
+
+    def batches_from(self, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """Batches from a row on, or from a row before it: the number of their first row, and the batches."""
+        del row
+        return 0, self.batches()
 
     @abc.abstractmethod
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -78,7 +122,10 @@ class Reader(abc.ABC):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, in batches of at most ``BATCH_ROWS`` rows, with the column names of ``fields``."""
-        for batch in self._read():
+        return self._small(self._read())
+
+    def _small(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 yield pa.RecordBatch.from_arrays(batch.slice(start, BATCH_ROWS).columns, names=self.fields.names)
 

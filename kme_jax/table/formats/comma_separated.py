@@ -66,7 +66,8 @@ class CsvReader(Reader):
 
     def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits(), text: TextOptions = _AS_USUAL):
         self._options = text
-        self._path, self._is_compressed = path, path.suffix.lower() == _COMPRESSED
+        self._path = path
+        self._is_compressed = path.suffix.lower() == _COMPRESSED
         with open(path, "rb") as file:
             start = file.read(4)
         if self._is_compressed != start.startswith(_GZIP):
@@ -97,6 +98,14 @@ class CsvReader(Reader):
             )
         super().__init__(str(path), names, [pa.binary()] * len(names))
         self._limits, self._block_bytes = limits, limits.block_bytes[0]
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
+
+    @property
+    def _how(self) -> str:
+        return f"{self._options.name} {self._separator!r}"
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:

@@ -34,7 +34,11 @@ class FolderReader(Reader):
         return all(reader.is_text for reader in self._readers)
 
     def count(self) -> int:
-        return sum(reader.count() for reader in self._readers)
+        return sum(reader.num_rows for reader in self._readers)
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        return self._readers
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """See ``Reader.column``.

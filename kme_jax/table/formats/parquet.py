@@ -7,6 +7,7 @@ import functools
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -20,6 +21,8 @@ _MAX_DICTIONARY = 2**12
 
 
 class ParquetReader(Reader):
+    seeks = True
+
     def __init__(self, path: pathlib.Path):
         self._path = path
         with open(path, "rb") as file:
@@ -27,9 +30,15 @@ class ParquetReader(Reader):
                 raise FileError(f"{path}: is no Parquet file")
         with self._open() as file:
             fields, self._num_rows = file.schema_arrow, file.metadata.num_rows
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         super().__init__(str(path), fields.names, fields.types)
+        self._group_starts = np.cumsum([0, *sizes])
         self._names = fields.names
         self._texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
 
     @contextlib.contextmanager
     def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pyarrow.parquet.ParquetFile]:
@@ -64,6 +73,15 @@ class ParquetReader(Reader):
             of_file = [self._names[self.fields.names.index(name)] for name in names]
             for batch in file.iter_batches(BATCH_ROWS, columns=of_file):
                 yield batch.select(of_file)  # a name also selects columns whose names begin with it and a dot
+
+    def batches_from(self, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        first = int(np.searchsorted(self._group_starts[:-1], row, side="right")) - 1
+        groups = range(max(first, 0), len(self._group_starts) - 1)
+        return int(self._group_starts[groups.start]), self._small(self._of_groups(groups))
+
+    def _of_groups(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        with self._open(self._by_dictionary) as file:
+            yield from file.iter_batches(BATCH_ROWS, row_groups=list(groups))
 
 
 FORMAT = Format(".parquet", ParquetReader, pyarrow.parquet.write_table)
