@@ -30,6 +30,7 @@ from kme_jax.storage.files import FileError, new_file
 from kme_jax.table.formats import FORMATS, suffix_of, written
 from kme_jax.table.formats.base import Reader
 from kme_jax.table.formats.folder import FolderReader
+from kme_jax.table.formats.layout import layout_reader
 from kme_jax.table.formats.memory import FrameReader, MemoryReader
 from kme_jax.table.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
@@ -56,9 +57,14 @@ def open_reader(
         return MemoryReader(data)
     if is_frame:
         return FrameReader(data, pandas)
+    is_address = isinstance(data, str) and "://" in data
     path = pathlib.Path(data)
+    if is_address or (path.is_dir() and any(one.is_dir() for one in path.iterdir() if one.name[0] not in "._")):
+        if text.given:
+            raise FileError(f"{data}: {text.given} is for .csv files; folders of folders hold Parquet files")
+        return layout_reader(os.fspath(data))
     read = functools.partial(_of_file, text=text)
-    return FolderReader(path, read) if path.is_dir() else read(path)
+    return FolderReader.of_files(path, read) if path.is_dir() else read(path)
 
 
 def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
@@ -245,7 +251,8 @@ def open_table(
 
     Args:
       data: the path of a .csv, .csv.gz, .parquet, .arrow or .feather file, or of a folder of such files with the same
-        columns; a pyarrow table; or a pandas DataFrame.
+        columns; the path of a folder of folders of Parquet files, whose names may hold columns, as in year=2024, or its
+        address in an object store, such as s3://bucket/folder; a pyarrow table; or a pandas DataFrame.
       schema: of its columns.
       person: the name of the column with the ids of persons, for a guarantee under add_remove_person. In the schema it
         is dropped, or an ``Identifier``: released rows then have new ids, one for each row. If None, every row is used.

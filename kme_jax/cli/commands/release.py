@@ -65,7 +65,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
         "file",
-        help="The private rows: a file or a folder with --schema; .csv, .npy or .npz with --lower and --upper.",
+        help="The private rows: a file, a folder or the address of a folder, such as s3://bucket/rows, with --schema; "
+        ".csv, .npy or .npz with --lower and --upper.",
     )
     parser.add_argument(
         "--schema", metavar="FILE", help="The schema: a description of the columns. See kme-jax schema --help."
@@ -194,6 +195,8 @@ class _Places:
                 f"{measured} exists: a run was interrupted. Finish it with kme-jax synthesise {measured} "
                 f"--output={output}, or remove the folder"
             )
+        if "://" in args.file and (args.ledger is None or args.database is None):
+            raise InputError(f"{args.file} is not on this machine: give --ledger and --database")
         source = real_path(args.file)  # a link is another name of the same rows
         ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
         if real_path(ledger.path) in (real_path(output), real_path(measured)):

@@ -6,9 +6,11 @@ import contextlib
 import functools
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet
 
 from kme_jax.storage.files import FileError
@@ -23,9 +25,18 @@ _MAX_DICTIONARY = 2**12
 class ParquetReader(Reader):
     seeks = True
 
-    def __init__(self, path: pathlib.Path):
-        self._path = path
-        with open(path, "rb") as file:
+    def __init__(self, path: pathlib.Path, filesystem: pyarrow.fs.FileSystem | None = None):
+        """Reads the names and types of columns.
+
+        Args:
+          path: of the file.
+          filesystem: where it is, such as an object store; None for this machine.
+
+        Raises:
+          FileError: it is damaged, or no Parquet file.
+        """
+        self._path, self._filesystem = path, filesystem or pyarrow.fs.LocalFileSystem()
+        with self._filesystem.open_input_file(str(path)) as file:
             if file.read(4) != b"PAR1":
                 raise FileError(f"{path}: is no Parquet file")
         with self._open() as file:
@@ -40,12 +51,21 @@ class ParquetReader(Reader):
     def path(self) -> pathlib.Path:
         return self._path
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        found = self._filesystem.get_file_info(str(self._path))
+        if found.type != pyarrow.fs.FileType.File:
+            raise FileError(f"{self._path}: cannot be read (there is no such file any more)")
+        place = self._path.absolute() if isinstance(self._filesystem, pyarrow.fs.LocalFileSystem) else self._path
+        return str(place), found.size, found.mtime_ns
+
     @contextlib.contextmanager
     def _open(self, by_dictionary: Sequence[str] = ()) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
             # A buffer, and no pre-buffering: so no row group is read as a whole.
             with pyarrow.parquet.ParquetFile(
-                self._path,
+                str(self._path),
+                filesystem=self._filesystem,
                 read_dictionary=by_dictionary,
                 pre_buffer=False,
                 buffer_size=_BUFFER_BYTES,
