@@ -43,8 +43,8 @@ def budget(relation="replace_one"):
 
 def measured(source, schema=SCHEMA, relation="replace_one", **options):
     """The coordinates of all measurements. Their noise is simulated, so equal sums give equal coordinates."""
-    options = {"target": "rich", "secure": False} | options
-    found = measure_table(source, schema, budget=budget(relation), **options).measured
+    options = {"target": "rich", "secure": False, "budget": budget(relation)} | options
+    found = measure_table(source, schema, **options).measured
     return {name: noisy.coordinates for name, noisy in found.items()}
 
 

@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError('partial sums need pyarrow: pip install "kme_jax[tables]"', name="pyarrow") from error
 
 from kme_jax.partial.encoding import PointEncoding, RowEncoding, register_encoding
-from kme_jax.partial.run import Run, RunError, open_run, remove_run
+from kme_jax.partial.runs import RunError, RunFolder
 from kme_jax.partial.sums import PARTIAL_SCHEMA, UNKNOWN, Partial, PartialError, combine, merge, partial_sums
 from kme_jax.partial.task import Task
 
@@ -26,13 +26,11 @@ __all__ = [
     "PartialError",
     "PointEncoding",
     "RowEncoding",
-    "Run",
     "RunError",
+    "RunFolder",
     "Task",
     "combine",
     "merge",
-    "open_run",
     "partial_sums",
     "register_encoding",
-    "remove_run",
 ]

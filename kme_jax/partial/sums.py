@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
+from kme_jax._numerics.ahead import read_ahead
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.short_repr import in_short, short_repr
@@ -173,6 +174,7 @@ def partial_sums(
     *,
     part: int = 0,
     num_parts: int = 1,
+    ahead: bool = False,
     devices=None,
     progress: Progress | bool = False,
 ) -> pa.RecordBatch:
@@ -189,6 +191,7 @@ def partial_sums(
       task: what is summed.
       part: the number of this part, from 0.
       num_parts: the number of all parts; 0 if it is not known here.
+      ahead: whether a thread reads and converts the next batch while the current one is summed.
       devices: JAX devices to spread the rows over; all local devices if None.
       progress: True for a bar, or a function that is called with (rows done in this part, rows planned in all).
 
@@ -213,7 +216,7 @@ def partial_sums(
     report = reporter(progress)
     integers, total, num_rows = integer_sum(
         task.feature_map,
-        _rows(batches, task),
+        read_ahead(_rows(batches, task)) if ahead else _rows(batches, task),
         task.rows_planned,
         bounds=task.encoding.bounds,
         devices=devices,
@@ -224,7 +227,7 @@ def partial_sums(
     return Partial(task.run, task.measurement, (part,), num_parts, num_rows, total, task.digest, *made_by).to_batch()
 
 
-def _rows(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[np.ndarray]:
+def _rows(batches: Iterable[pa.RecordBatch], task: Task) -> Generator[np.ndarray]:
     num_rows = 0
     for batch in batches:
         num_rows += batch.num_rows

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, cast, overload
 
 import jax
 import numpy as np
@@ -13,11 +13,9 @@ from jaxtyping import Float, Real, Shaped
 
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
-from kme_jax._version import __version__
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
 from kme_jax.embedding import (
-    IntegerEmbedding,
     integer_embedding_of_batches,
     integer_embedding_of_processes,
     private_array,
@@ -118,16 +116,17 @@ def measure(
       progress: True for a bar, or a function that is called with (work done, total work) while rows are summed.
       processes: the processes of ``jax.distributed``, each of which calls this with its own rows, see ``Processes``.
         None if this process has all rows.
-      partials: a folder that keeps exact sums of parts of the rows, so that a call that was interrupted goes on when it
-        is made again. It is new, or of that call. It is SENSITIVE until noise is drawn. Then it keeps the measurement
-        instead, and the same call returns this. Needs pyarrow. None to keep nothing.
+      partials: a folder that keeps what is finished. If the process is interrupted, the same call goes on there: no
+        part is summed twice, noise is drawn once, and the ledger has one entry. It is SENSITIVE. A complete run deletes
+        what it holds, and cannot go on: give a ``folder`` for the measurement. A function has to give the same rows in
+        the same order each time. See ``kme_jax.partial.RunFolder``; it needs pyarrow. None to keep nothing.
 
     Returns:
       The measurement. With several processes, None in all but process 0.
 
     Raises:
       ProcessError: another process failed, or is not heard, or has another map or other bounds.
-      RunError: the folder of partial sums is of another measurement, or cannot be used.
+      RunError: the run of ``partials`` cannot go on, such as with other rows, bounds or budget.
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
         (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
         opened (``FileError``).
@@ -194,48 +193,47 @@ def measure(
         if spending is not None:
             spending.check(mechanism, run=run)
 
-    def finish(
-        embedding: IntegerEmbedding, folder: str | os.PathLike | None = folder, run: str | None = None
-    ) -> Measurement:
+    def finish(draw: Callable[[], NoisyEmbedding], run: str | None = None) -> Measurement:
         total = None if spending is None else spending.spend(mechanism, run=run)
-        with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-            measured = result(perturb_securely(embedding, budget, noise=noise), total)
+        with contextlib.nullcontext() if spending is None or run is not None else spending.recorded(folder):
+            measured = result(draw(), total)
             if folder is not None:
                 measured.save(folder)
         return measured
 
-    if processes is not None:
-        if partials is not None:
+    if partials is not None:
+        if processes is not None:
             raise ValueError("partials: several processes keep none; leave out partials or processes")
-        if processes.index == 0:
-            check_places()
+        from kme_jax.points.resumed import open_run, sum_in_parts  # here: they need pyarrow
+
+        with open_run(partials, rows, feature_map, bounds, mechanism, spending) as (run, task):
+            noisy = run.noisy(task.measurement, feature_map)
+            check_places(run.run)
+            embedding = sum_in_parts(run, rows, task, progress=progress) if noisy is None else None
+
+            def kept() -> NoisyEmbedding:
+                if embedding is None:
+                    return cast(NoisyEmbedding, noisy)
+                drawn = perturb_securely(embedding, budget, noise=noise)
+                run.keep_noisy(task.measurement, drawn)
+                return drawn
+
+            measured = finish(kept, run.run)
+            run.complete()
+        return measured
+    if processes is None or processes.index == 0:
+        check_places()
+    if processes is None:
+        embedding = integer_embedding_of_batches(
+            feature_map, every_batch(rows), num_rows, bounds=bounds, progress=progress
+        )
+    else:
         embedding = integer_embedding_of_processes(
             feature_map, every_batch(rows), own_shape[0], processes, bounds=bounds, progress=progress
         )
-        return None if embedding is None else finish(embedding)
-    if partials is None:
-        check_places()
-        return finish(
-            integer_embedding_of_batches(feature_map, every_batch(rows), num_rows, bounds=bounds, progress=progress)
-        )
-    from kme_jax.partial import open_run  # here: they need pyarrow
-    from kme_jax.points.resumed import sum_in_parts, task_of
-
-    facts = {
-        "map or bounds": task_of(feature_map, bounds, num_rows).digest,
-        "budget or noise": dataclasses.asdict(mechanism),
-    }
-    facts |= {"rows": rows.state if isinstance(rows, BatchedRows) else shape, "version": __version__}
-    with open_run(partials, facts) as run:
-        if not run.measured.exists():
-            check_places(run.name)
-            task = task_of(feature_map, bounds, num_rows, run.name)
-            finish(sum_in_parts(run, rows, task, progress=progress), run.measured, run.name)
-        run.complete()
-        measured = Measurement.load(run.measured)
-    if folder is not None:
-        measured.save(folder)
-    return measured
+        if embedding is None:
+            return None
+    return finish(lambda: perturb_securely(embedding, budget, noise=noise))
 
 
 def _within(

@@ -1,7 +1,10 @@
-"""Step 1 of points in parts that are kept in a folder, so that a run that was interrupted goes on."""
+"""Step 1 of points in parts whose sums are kept in a folder, so that an interrupted run can go on."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,8 +16,12 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.domain import Bounds
 from kme_jax.embedding import IntegerEmbedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.partial import PointEncoding, Run, RunError, Task, merge, partial_sums
+from kme_jax.partial import Partial, PointEncoding, RunFolder, Task, combine, merge, partial_sums
+from kme_jax.partial.sums import library_versions
 from kme_jax.privacy.budget import check_integer
+from kme_jax.privacy.ledger import Spending
+from kme_jax.privacy.mechanisms import Mechanism
+from kme_jax.storage.files import FileError
 from kme_jax.storage.rows import BatchedRows, every_batch
 
 _FEWEST_ROWS, _MOST_ROWS, _PARTS = 2**16, 2**24, 100  # of a part, if there are enough rows; parts, about
@@ -39,9 +46,44 @@ def task_of(feature_map: FeatureMap, bounds: Bounds | None, num_rows: int, run: 
     return Task(feature_map, PointEncoding(names, bounds), num_rows, run=run)
 
 
+@contextlib.contextmanager
+def open_run(
+    folder: str | os.PathLike,
+    rows: Shaped[np.ndarray, "N d"] | BatchedRows,
+    feature_map: FeatureMap,
+    bounds: Bounds | None,
+    mechanism: Mechanism,
+    spending: Spending | None,
+) -> Iterator[tuple[RunFolder, Task]]:
+    """Context manager: the run of a measurement of points in a folder, and its task, see ``RunFolder.opened``.
+
+    Args:
+      folder: its path.
+      rows: private rows, [N, d].
+      feature_map: ψ.
+      bounds: see :func:`task_of`.
+      mechanism: of the measurement.
+      spending: the ledger; None if there is none.
+
+    Raises:
+      RunError: as ``RunFolder.opened``.
+    """
+    num_rows = rows.shape[0]
+    of = {
+        "rows": rows.identity if isinstance(rows, BatchedRows) else list(rows.shape),
+        "map or bounds": task_of(feature_map, bounds, num_rows).digest,
+        "budget or noise": dataclasses.asdict(mechanism),
+        "ledger": None if spending is None else [str(spending.ledger.path.absolute()), spending.database],
+        "version of a library": library_versions(),
+        "size of parts": rows_of_part(num_rows),
+    }
+    with RunFolder.opened(folder, of) as run:
+        yield run, task_of(feature_map, bounds, num_rows, run.run)
+
+
 @shows_progress("rows")
 def sum_in_parts(
-    run: Run,
+    run: RunFolder,
     rows: Shaped[np.ndarray, "N d"] | BatchedRows,
     task: Task,
     *,
@@ -51,46 +93,55 @@ def sum_in_parts(
     """Σ_n q(x_n), part by part. SENSITIVE. Parts that the run has kept are not summed again.
 
     Formal guarantee: as of ``kme_jax.partial.merge``: each part counts once, and the sum is that of one pass over all
-    rows, to the last bit. What is kept depends on N and the task alone, except for the sums themselves.
+    rows, to the last bit. N alone decides where parts begin and end.
 
     Args:
-      run: where parts are kept.
+      run: where the sums of finished parts are kept.
       rows: private rows, [N, d], in the same order each time.
-      task: what is summed, see :func:`task_of`. Its run is ``run.name``.
+      task: what is summed, see :func:`task_of`. Its run is ``run.run``.
       rows_per_part: a public number; None for that of :func:`rows_of_part`.
       progress: True for a bar, or a function that is called with (rows done, N).
 
     Raises:
-      RunError: files of rows have changed.
+      FileError: files of rows have changed.
+      RunError: the folder cannot be written, or holds sums that do not belong to it.
       ValueError: as ``kme_jax.partial.partial_sums`` and ``merge``.
     """
     num_rows, report = task.rows_planned, reporter(progress)
     size = check_integer("rows_per_part", rows_per_part or rows_of_part(num_rows), 1, 2**62)
     num_parts = -(-num_rows // size)
-    state = rows.state if isinstance(rows, BatchedRows) else None
-    if missing := [part for part in range(num_parts) if run.kept(part) is None]:
-        pieces = _Pieces(every_batch(rows))
-        for part in range(missing[-1] + 1):
-            before = part * size
-            piece = pieces.take(min(size, num_rows - before))
-            if part not in missing:
-                for _ in piece:  # rows that are summed already are only passed over
-                    pass
-                continue
-            partial = partial_sums(
-                (_batch(rows, task) for rows in piece),
-                task,
-                part=part,
-                num_parts=num_parts,
-                progress=False if report is None else lambda done, _, before=before: report(before + done, num_rows),
-            )
-            run.keep(part, partial)
-        if missing[-1] == num_parts - 1:
+    identity = rows.identity if isinstance(rows, BatchedRows) else None
+    whole = run.sums(task)
+    done = set() if whole is None else set(_parts_of(whole))
+    missing = [part for part in range(num_parts) if part not in done]
+    pieces = _Pieces(every_batch(rows) if missing else iter(()))
+    for part in range(missing[-1] + 1 if missing else 0):
+        before = part * size
+        piece = pieces.take(min(size, num_rows - before))
+        if part in done:
+            for _ in piece:  # rows that are summed already are only passed over
+                pass
+            continue
+        partial = partial_sums(
+            (_batch(some, task) for some in piece),
+            task,
+            part=part,
+            num_parts=num_parts,
+            progress=False if report is None else lambda done, _, before=before: report(before + done, num_rows),
+        )
+        whole = partial if whole is None else combine([whole, partial], task)
+        if part == num_parts - 1:
             pieces.end()
-    if isinstance(rows, BatchedRows) and rows.state != state:
-        raise RunError(f"{rows.label}: it has changed while it was summed: sum it again, in a new folder")
-    kept = [run.kept(part) for part in range(num_parts)]
-    return merge([partial for partial in kept if partial is not None], task)
+        run.keep_sums(task, whole)
+    if isinstance(rows, BatchedRows) and rows.identity != identity:
+        raise FileError(f"{rows.label}: it has changed while it was read: begin again, in a new folder")
+    return merge([] if whole is None else [whole], task)
+
+
+def _parts_of(whole: pa.RecordBatch) -> tuple[int, ...]:
+    """The numbers of the parts that are summed."""
+    (partial,) = Partial.of_batch(whole)
+    return partial.parts
 
 
 def _batch(rows: Shaped[np.ndarray, "n d"], task: Task) -> pa.RecordBatch:

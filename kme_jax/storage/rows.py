@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from kme_jax._numerics.ahead import read_ahead
 from kme_jax._numerics.cells import points_of
 from kme_jax.embedding import batches_of, private_points
 from kme_jax.privacy.budget import check_integer
-from kme_jax.storage.files import FileError
+from kme_jax.storage.files import FileError, identity_of
 
 _BATCH_BYTES = 2**24  # of the numbers of a batch, about
 _BATCH_ROWS = 2**15, 2**20  # the fewest and the most rows of a batch that is not the last one
@@ -45,11 +46,11 @@ class BatchedRows:
         num_rows: int,
         dim: int,
         pieces: Callable[[], Iterable[Any]],
-        path: pathlib.Path | None = None,
         options: Sequence[Any] = (),
+        identity: Callable[[], Any] = lambda: None,
     ):
         self.label, self.num_rows, self.dim, self._pieces = label, num_rows, dim, pieces
-        self._path, self._options = path, options
+        self._options, self._identity = options, identity
 
     def __repr__(self) -> str:
         return f"BatchedRows({self.label!r}, num_rows={self.num_rows}, dim={self.dim})"
@@ -60,17 +61,16 @@ class BatchedRows:
         return self.num_rows, self.dim
 
     @property
-    def state(self) -> list[list[Any]]:
-        """What tells whether rows are the same: N, d, the options, and the name, the size and the time of each file.
+    def identity(self) -> list[Any]:
+        """What tells the rows from others and from themselves after a change: N, d, how they are read, and the path,
+        the size and the time of each file. It is plain JSON.
 
-        It is plain JSON. Nothing tells whether a function or a table in memory gives other rows.
+        Nothing tells whether a function, or a table in memory, gives other rows.
+
+        Raises:
+          FileError: a file is not there any more.
         """
-        options = [self.num_rows, self.dim, *self._options]
-        if self._path is None:
-            return [options]
-        files = sorted(self._path.rglob("*")) if self._path.is_dir() else [self._path]
-        stats = [(path, path.stat()) for path in files if path.is_file()]
-        return [options, *([str(path), stat.st_size, stat.st_mtime_ns] for path, stat in stats)]
+        return [self.num_rows, self.dim, *self._options, self._identity()]
 
     def batches(self) -> Iterator[Float[np.ndarray, "_ d"]]:
         """All rows, [n, d] each. SENSITIVE. A cell that is not a number is NaN.
@@ -193,9 +193,8 @@ def open_rows(
             raise ValueError("num_rows, num_columns: give both for a function: they are public, and checked")
         num_rows = check_integer("num_rows", num_rows, 0, _MOST_ROWS)
         label = f"the rows of {getattr(data, '__name__', 'a function')}"
-        return BatchedRows(
-            label, num_rows, num_columns, functools.partial(_of_function, data, columns, label), None, options
-        )
+        pieces = functools.partial(_of_function, data, columns, label)
+        return BatchedRows(label, num_rows, num_columns, pieces, options)
     if num_rows is not None:
         raise ValueError("num_rows: it is for a function, and counted otherwise")
     if isinstance(data, str | os.PathLike):
@@ -221,9 +220,9 @@ def open_rows(
                 raise FileError(f"{reader.label}: there is no column {name!r} among its {len(names)} columns")
         names = columns
     _check_width(reader.label, len(names), num_columns)
-    path = pathlib.Path(data) if isinstance(data, str | os.PathLike) else None
+    pieces = functools.partial(_of_reader, reader, names)
     return BatchedRows(
-        reader.label, reader.count(), len(names), functools.partial(_of_reader, reader, names), path, options
+        reader.label, reader.num_rows, len(names), pieces, options, lambda: [file.identity for file in reader.files]
     )
 
 
@@ -239,8 +238,6 @@ def _check_width(label: str, width: int, expected: int | None) -> None:
 
 def _of_reader(reader: Any, names: Sequence[str]) -> Iterator[np.ndarray]:
     """The rows of a reader of a table. The next batch is read while the current one is in use."""
-    from kme_jax.storage.formats.opening import read_ahead
-
     return read_ahead(_numbers(reader.batches(names), reader.label))
 
 
@@ -278,7 +275,8 @@ def _of_numpy(path: pathlib.Path, array: str | None, num_columns: int | None, op
         raise FileError(f"{path}: no such file")
     rows = _read_numpy(path, array)
     _check_width(str(path), rows.shape[1], num_columns)
-    return BatchedRows(str(path), len(rows), rows.shape[1], functools.partial(_slices, rows), path, options)
+    pieces = functools.partial(_slices, rows)
+    return BatchedRows(str(path), len(rows), rows.shape[1], pieces, options, lambda: identity_of(path))
 
 
 def _slices(rows: Shaped[np.ndarray, "N d"]) -> Iterator[Shaped[np.ndarray, "_ d"]]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int64
 
+from kme_jax._numerics.ahead import read_ahead
 from kme_jax._numerics.text import shown
 from kme_jax.embedding import IntegerEmbedding, integer_sum
 from kme_jax.partial import RowEncoding, Task
@@ -26,7 +27,7 @@ from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
 from kme_jax.storage.formats import written
 from kme_jax.storage.formats.base import Reader
-from kme_jax.storage.formats.opening import open_reader, read_ahead
+from kme_jax.storage.formats.opening import open_reader
 from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
@@ -63,7 +64,7 @@ class TableSource(RowSource):
         check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
         self.label, self.is_text = reader.label, reader.is_text
-        self.num_read = self.num_rows = reader.count()
+        self.num_read = self.num_rows = reader.num_rows
         self.persons = None
         if person is not None:
             if not is_of_ids(reader.fields.field(person).type):
@@ -98,6 +99,11 @@ class TableSource(RowSource):
             with safe_errors(self.label):
                 rows = encoding.rows(batch)
             yield rows
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        """The readers of all files, in the order of their rows."""
+        return self._reader.files
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows that are used, unchanged. SENSITIVE.
@@ -193,7 +199,8 @@ def open_table(
 
     Args:
       data: the path of a .csv, .csv.gz, .parquet, .arrow or .feather file, or of a folder of such files with the same
-        columns; a pyarrow table; or a pandas DataFrame.
+        columns; the path of a folder of folders of Parquet files, whose names may hold columns, as in year=2024, or its
+        address in an object store, such as s3://bucket/folder; a pyarrow table; or a pandas DataFrame.
       schema: of its columns.
       person: the name of the column with the ids of persons, for a guarantee under add_remove_person. In the schema it
         is dropped, or an ``Identifier``: released rows then have new ids, one for each row. If None, every row is used.

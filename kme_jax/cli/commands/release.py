@@ -54,26 +54,16 @@ ledger knows a file by its name. A copy, a hard link, a renamed file and a secon
 other rows. For these, give the --ledger and the --database of the first release."""
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
-_FLAGS_OF_POINTS = (
-    "columns",
-    "array",
-    "lower",
-    "upper",
-    "points",
-    "kernel",
-    "length",
-    "num_features",
-    "num_points",
-    "partials",
-)
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run")
+_FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
+_FLAGS_OF_TABLES = (*("target", "num_rows", "relation", "person", "max_rows", "dry_run", "processes"),)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
         "file",
-        help="The private rows: a file, or a folder of files. .npy and .npz files need --lower and --upper.",
+        help="The private rows: a file, a folder or the address of a folder, such as s3://bucket/rows. .npy and .npz "
+        "files need --lower and --upper.",
     )
     parser.add_argument(
         "--schema", metavar="FILE", help="The schema: a description of the columns. See kme-jax schema --help."
@@ -130,13 +120,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"The number of synthetic points, without --points. Default: {sizes.DEFAULT_NUM_POINTS}.",
     )
     parser.add_argument(
-        "--partials",
-        metavar="FOLDER",
-        help="For columns of numbers: a new folder, which keeps exact sums of parts of the rows. If the command is "
-        "interrupted, the same command goes on with them. It charges the ledger once, and draws noise once. The folder "
-        "is NOT PRIVATE. It is deleted when the release is complete.",
-    )
-    parser.add_argument(
         "--ledger",
         metavar="FILE",
         help="The file that records what is spent. Default: the private file's name with .ledger added. The ledger "
@@ -154,6 +137,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "nothing, and spend nothing.",
     )
     parser.add_argument(
+        "--partials",
+        metavar="FOLDER",
+        help="A folder that keeps what is finished. If the command is interrupted, the same command "
+        "goes on, and spends no more. The folder holds sums of private rows: do not publish it. It is emptied at the "
+        "end.",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="P",
+        help="With --schema: the number of processes that read rows. More than one help with a folder of files, or "
+        "with a Parquet file. Default: 1.",
+    )
+    parser.add_argument(
         "--again", action="store_true", help="Release rows that were released before. The budgets add up."
     )
 
@@ -165,14 +162,12 @@ class _Places:
     Attributes:
       output: the folder of the release.
       measured: the folder that keeps the measurement until the release is written.
-      partials: the folder of partial sums, which then has that of the measurement; None if no sums are kept.
       spending: the ledger, and the name of the rows in it.
       ledger_name: the ledger, as the user knows it.
     """
 
     output: pathlib.Path
     measured: pathlib.Path
-    partials: pathlib.Path | None
     spending: kme_jax.Spending
     ledger_name: str
 
@@ -191,23 +186,24 @@ class _Places:
         from kme_jax.storage.folders import check_folder
 
         output = check_folder(args.output, room)
-        partials = None if args.partials is None else pathlib.Path(args.partials)
-        measured = output.with_name(output.name + ".measured") if partials is None else partials / "measured"
-        if partials is None and (measured.exists() or measured.is_symlink()):
+        measured = output.with_name(output.name + ".measured")
+        if measured.exists() or measured.is_symlink():
             raise InputError(
                 f"{measured} exists: a run was interrupted. Finish it with kme-jax synthesise {measured} "
                 f"--output={output}, or remove the folder"
             )
+        if "://" in args.file and (args.ledger is None or args.database is None):
+            raise InputError(f"{args.file} is not on this machine: give --ledger and --database")
         source = real_path(args.file)  # a link is another name of the same rows
         ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
-        folders = [real_path(folder) for folder in (output, measured, partials) if folder is not None]
+        folders = real_path(output), real_path(measured)
         if real_path(ledger.path) in folders:
             raise InputError(f"--ledger={args.ledger}: this is a folder of the release")
-        if partials is not None and real_path(output) == real_path(partials):
-            raise InputError("--partials is the folder of the release: the sums in it are not private")
+        if args.partials is not None and real_path(args.partials) in folders:
+            raise InputError(f"--partials={args.partials}: this is a folder of the release, and the sums are private")
         database = source.name if args.database is None else args.database
         spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
-        return cls(output, measured, partials, spending, args.ledger or ledger.path.name)
+        return cls(output, measured, spending, args.ledger or ledger.path.name)
 
 
 @contextlib.contextmanager
@@ -230,19 +226,12 @@ def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | No
                 f"the measurement is saved: kme-jax synthesise {shlex.quote(str(places.measured))} "
                 f"--output={shlex.quote(str(places.output))}{flags} finishes the release, and spends no budget"
             ]
-        elif places.partials is not None and places.partials.is_dir():
-            error.add_note(f"sums of finished parts are in {places.partials}: the same command goes on with them")
         raise
 
 
 def _finish(places: _Places, measurement: Any, size: Mapping[str, int | None], seed: int) -> Any:
     release = synthesise_and_save(measurement, size, seed, places.output)
-    if places.partials is None:
-        shutil.rmtree(places.measured, ignore_errors=True)
-    else:
-        from kme_jax.partial import remove_run
-
-        remove_run(places.partials)
+    shutil.rmtree(places.measured, ignore_errors=True)
     return release
 
 
@@ -327,6 +316,8 @@ def _release_table(args: argparse.Namespace) -> None:
                 target=args.target,
                 spending=places.spending,
                 folder=places.measured,
+                partials=args.partials,
+                processes=1 if args.processes is None else args.processes,
                 progress=progress,
             )
         release = _finish(places, measurement, size, args.seed)
@@ -374,11 +365,11 @@ def _release_points(args: argparse.Namespace) -> None:
                 budget=budget,
                 bounds=bounds,
                 spending=places.spending,
-                folder=places.measured if places.partials is None else None,
+                folder=places.measured,
                 num_features=num_features,
                 seed=args.seed,
                 progress=progress,
-                partials=places.partials,
+                partials=args.partials,
             )
         release = _finish(places, measurement, size, args.seed)
     _report(places, release)

@@ -26,6 +26,10 @@ class ArrowReader(Reader):
             super().__init__(str(path), file.schema.names, file.schema.types)
             self._num_rows = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
 
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
+
     @contextlib.contextmanager
     def _open(self) -> Iterator[pyarrow.ipc.RecordBatchFileReader]:
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -14,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.storage.files import FileError
+from kme_jax.storage.files import FileError, identity_of
 from kme_jax.storage.formats.text import TextOptions
 
 BATCH_ROWS = 2**16
@@ -48,11 +49,13 @@ class Reader(abc.ABC):
       label: the path, for errors.
       fields: names of the columns, without blanks around them, and their types.
       is_text: whether cells are still the text that somebody wrote. False if a program may have converted them.
+      seeks: whether rows in the middle can be read without those before.
     """
 
     label: str
     fields: pa.Schema
     is_text: ClassVar[bool] = False
+    seeks: ClassVar[bool] = False
 
     def __init__(self, label: str, names: Sequence[str], types: Sequence[pa.DataType]):
         self.label, names = label, checked_names(label, names)
@@ -60,7 +63,42 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def count(self) -> int:
-        """N, the number of rows."""
+        """N, the number of rows, counted anew."""
+
+    @functools.cached_property
+    def num_rows(self) -> int:
+        """N, the number of rows when they were counted first."""
+        return self.count()
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        """The readers of all files, in the order of their rows: this one, unless there is a folder of them."""
+        return (self,)
+
+    @property
+    def path(self) -> pathlib.Path | None:
+        """The path of the file; None for a table in memory."""
+        return None
+
+    @property
+    def identity(self) -> tuple[Any, ...] | None:
+        """What tells the file from others and from itself after a change: its path, its size, the time of its last
+        change, and how it is read. None for a table in memory.
+
+        Raises:
+          FileError: there is no such file any more.
+        """
+        return None if self.path is None else (*identity_of(self.path), self._how)
+
+    @property
+    def _how(self) -> str:
+        """How the file is read, if there are several ways."""
+        return ""
+
+    def batches_from(self, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """Batches from a row on, or from a row before it: the number of their first row, and the batches."""
+        del row
+        return 0, self.batches()
 
     @abc.abstractmethod
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -82,11 +120,14 @@ class Reader(abc.ABC):
         Args:
           names: the columns, of those of ``fields``; None for all, with their names there.
         """
-        names = self.fields.names if names is None else list(names)
         # A reader may leave out other columns, or may not: if all are read, there is no doubt.
-        wanted = None if len(names) == len(self.fields) else names
+        wanted = None if names is None or len(names) == len(self.fields) else names
+        return self._small(self._read(wanted), names)
+
+    def _small(self, batches: Iterator[pa.RecordBatch], names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        names = self.fields.names if names is None else list(names)
         places = [self.fields.names.index(name) for name in names]
-        for batch in self._read(wanted):
+        for batch in batches:
             whole = batch.num_columns == len(self.fields)
             columns = [batch.column(place) for place in (places if whole else range(len(names)))]
             for start in range(0, batch.num_rows, BATCH_ROWS):

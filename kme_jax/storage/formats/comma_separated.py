@@ -126,6 +126,14 @@ class CsvReader(Reader):
             raise FileError(f"{self._path}: it has no rows")
         return width
 
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
+
+    @property
+    def _how(self) -> str:
+        return f"{self._options.name} {self._separator!r}"
+
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
         """The bytes of the file, uncompressed and in UTF-8.

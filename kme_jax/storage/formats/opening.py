@@ -1,15 +1,12 @@
-"""Opens a table in any format, and reads it ahead."""
+"""Opens a table in any format."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import functools
 import os
 import pathlib
 import sys
-from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,18 +14,17 @@ from kme_jax.storage.files import FileError
 from kme_jax.storage.formats import FORMATS, suffix_of
 from kme_jax.storage.formats.base import Reader
 from kme_jax.storage.formats.folder import FolderReader
+from kme_jax.storage.formats.layout import layout_reader
 from kme_jax.storage.formats.memory import FrameReader, MemoryReader
 from kme_jax.storage.formats.text import AS_USUAL, TextOptions
-
-Item = TypeVar("Item")
 
 
 def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS_USUAL) -> Reader:
     """A reader of the data. It has read names and types of columns, of a .csv file names only.
 
     Args:
-      data: the path of a file in one of ``FORMATS``, or of a folder of such files; a pyarrow table; or a pandas
-        DataFrame.
+      data: the path of a file in one of ``FORMATS``, or of a folder of such files, see ``FolderReader`` and
+        ``layout_reader``; the address of a folder; a pyarrow table; or a pandas DataFrame.
       text: how the text of a .csv file is written.
 
     Raises:
@@ -43,9 +39,14 @@ def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS
         return MemoryReader(data)
     if is_frame:
         return FrameReader(data, pandas)
+    is_address = isinstance(data, str) and "://" in data
     path = pathlib.Path(data)
+    if is_address or (path.is_dir() and any(one.is_dir() for one in path.iterdir() if one.name[0] not in "._")):
+        if text.given:
+            raise FileError(f"{data}: {text.given} is for .csv files; folders of folders hold Parquet files")
+        return layout_reader(os.fspath(data))
     read = functools.partial(_of_file, text=text)
-    return FolderReader(path, read) if path.is_dir() else read(path)
+    return FolderReader.of_files(path, read) if path.is_dir() else read(path)
 
 
 def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
@@ -66,12 +67,3 @@ def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
         raise
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def read_ahead(items: Generator[Item]) -> Generator[Item]:
-    """The same items. A thread computes each one before it is asked for."""
-    with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item

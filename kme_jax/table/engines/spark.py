@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.partial import UNKNOWN, Task, combine, partial_sums
 from kme_jax.table.engines.base import MOST_PARTIALS, EngineError, EngineSource
 from kme_jax.table.schema import Schema
@@ -30,6 +31,7 @@ _OURS = re.compile(r"kme_jax[\w.]*\.(?:PartialError|FileError): ([^\n]*)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class SumPartition:
     """The function of a task of Spark: from the rows of a partition to its partial. It can be pickled."""
@@ -43,6 +45,7 @@ class SumPartition:
         yield partial_sums(batches, self.task, part=context.partitionId(), num_parts=UNKNOWN)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class CombinePartials:
     """The function of a task of Spark that combines partials of several partitions. It can be pickled."""
