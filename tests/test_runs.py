@@ -385,7 +385,7 @@ def test_the_command_goes_on_after_it_was_killed(command, tmp_path, capsys):
     program = textwrap.dedent(f"""
         import os, signal
         from kme_jax import cli
-        from kme_jax.table import runs
+        from kme_jax.partial import runs
         keep = runs.RunFolder.keep_noisy
         def killed(self, *args):
             keep(self, *args)
