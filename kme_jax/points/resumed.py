@@ -127,7 +127,7 @@ def sum_in_parts(
             task,
             part=part,
             num_parts=num_parts,
-            progress=False if report is None else lambda done, _, before=before: report(before + done, num_rows),
+            progress=False if report is None else lambda of_part, _, before=before: report(before + of_part, num_rows),
         )
         whole = partial if whole is None else combine([whole, partial], task)
         if part == num_parts - 1:
