@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MeanEmbedding,
         integer_embedding,
         integer_embedding_of_batches,
+        integer_embedding_of_processes,
         mean_embedding,
         mean_embedding_of_batches,
     )
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from kme_jax.points.release import Measurement, Release
     from kme_jax.privacy import NoisyEmbedding, PrivacyBudget, perturb, perturb_securely
     from kme_jax.privacy.ledger import Ledger, Spending
+    from kme_jax.processes import ProcessError, Processes
+    from kme_jax.storage.rows import BatchedRows, open_rows
     from kme_jax.synthesis import (
         WeightedSample,
         adaptive_weights,
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
 # What ``from kme_jax import *`` imports. The names of tables are not among them, because they need pyarrow, which is an
 # extra; ``from kme_jax import release_table`` works. Type checkers know the names by ``as``.
 __all__ = [
+    "BatchedRows",
     "Bounds",
     "FeatureMap",
     "FourierMap",
@@ -111,6 +115,8 @@ __all__ = [
     "NoisyEmbedding",
     "NormalProposal",
     "PrivacyBudget",
+    "ProcessError",
+    "Processes",
     "QuadratureMap",
     "RandomBinningMap",
     "Release",
@@ -129,12 +135,14 @@ __all__ = [
     "improved",
     "integer_embedding",
     "integer_embedding_of_batches",
+    "integer_embedding_of_processes",
     "l1_ball_weights",
     "load",
     "mean_embedding",
     "mean_embedding_of_batches",
     "measure",
     "noisy_function",
+    "open_rows",
     "perturb",
     "perturb_securely",
     "posterior_mean",
@@ -157,6 +165,7 @@ _MODULES = {
         "MeanEmbedding",
         "integer_embedding",
         "integer_embedding_of_batches",
+        "integer_embedding_of_processes",
         "mean_embedding",
         "mean_embedding_of_batches",
     ),
@@ -177,6 +186,8 @@ _MODULES = {
     "points.release": ("Measurement", "Release"),
     "privacy": ("NoisyEmbedding", "PrivacyBudget", "perturb", "perturb_securely"),
     "privacy.ledger": ("Ledger", "Spending"),
+    "processes": ("ProcessError", "Processes"),
+    "storage.rows": ("BatchedRows", "open_rows"),
     "synthesis": (
         "WeightedSample",
         "adaptive_weights",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -23,8 +24,10 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import in_short
+from kme_jax._version import __version__
 from kme_jax.domain import Bounds
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap, RunningSum
+from kme_jax.processes import Processes
 
 
 @pytree_dataclass
@@ -294,21 +297,79 @@ def integer_embedding(
     )
 
 
-def _report_batch(progress: Progress, before: int, size: int, num_rows: int, done: int, total: int) -> None:
+@np.errstate(all="ignore")  # no warning may depend on values
+def integer_sum(
+    feature_map: FeatureMap,
+    batches: Iterable[Shaped[AnyArray, "_ d"]],
+    rows_planned: int,
+    *,
+    bounds: Bounds | None = None,
+    devices=None,
+    progress: Callable[[int], None] | None = None,
+    has_levels: bool = False,
+) -> tuple[IntegerMap, Int64[np.ndarray, "sums"], int]:
+    """Σ_n q(x_n) over some rows, their number, and q. SENSITIVE. Of no rows, the sum is zero.
+
+    Formal guarantee: each row has the same integers wherever it is, because the map, the planned number of rows and the
+    bounds alone decide how they are computed. So sums of parts of the rows, added in any order, are the sum of all rows
+    to the last bit, on devices of one kind and with the same versions of the libraries.
+
+    Args:
+      feature_map: ψ.
+      batches: private rows.
+      rows_planned: N, or a public number that is at least N. The integers are made for it.
+      bounds: as in :func:`integer_embedding`.
+      devices: as in :func:`integer_embedding`.
+      progress: called with the number of rows done.
+      has_levels: as in :func:`integer_embedding_of_batches`.
+
+    Raises:
+      ValueError: if a batch has a wrong shape, or the map has no integer version for so many rows, or there are levels
+        and the map is not one of tables.
+    """
+    integers: IntegerMap | None = None
+    running: RunningSum | None = None
+    rows_read = 0
+    for batch in batches:
+        levels = np.asarray(batch[:, -1], np.int64) if has_levels else None
+        rows = batch[:, :-1] if has_levels else batch
+        if bounds is None and _has_codes(feature_map, rows):
+            check_columns(rows, feature_map.dim, "rows")
+            safe, usable = rows, feature_map.covers(rows)
+        else:
+            safe, usable = _usable(feature_map, _exact_points(rows), bounds)
+        integers = integers or feature_map.integers(rows_planned)
+        running = running or integers.running_sum()
+        rows_before, rows_read = rows_read, rows_read + len(safe)
+        if not len(safe):
+            continue
+        if levels is None:
+            report = progress and functools.partial(_report_batch, progress, rows_before, len(safe))
+            running.add(safe, usable, rows_planned=rows_planned, devices=devices, progress=report)
+        else:
+            running.add_at_levels(np.asarray(safe)[usable], levels[usable])
+            if progress:
+                progress(rows_read)
+    integers = integers or feature_map.integers(rows_planned)
+    if running is None or not rows_read:
+        running, nothing = integers.running_sum(), np.zeros((0, feature_map.dim))
+        running.add(nothing, np.zeros(0, bool), rows_planned=rows_planned, devices=devices)
+    return integers, running.total(), rows_read
+
+
+def _report_batch(progress: Callable[[int], None], before: int, size: int, done: int, total: int) -> None:
     """Reports progress with one batch as progress with all rows.
 
     Args:
-      progress: True for a bar, or a function that is called with (rows done, N).
+      progress: called with the number of rows done.
       before: the number of rows in the batches before.
       size: the number of rows in this batch.
-      num_rows: N.
       done: work done in this batch.
       total: work in this batch.
     """
-    progress(before + size * done // total, num_rows)
+    progress(before + size * done // total)
 
 
-@np.errstate(all="ignore")
 @shows_progress("rows")
 def integer_embedding_of_batches(
     feature_map: FeatureMap,
@@ -336,7 +397,7 @@ def integer_embedding_of_batches(
       devices: as in :func:`integer_embedding`.
       progress: as in :func:`integer_embedding`.
       rows_planned: a public number, at least N, for which the integers are made if N is private. There may then be no
-        rows, in one empty batch.
+        rows.
       has_levels: whether the last column of each batch holds the levels of its rows. Only tables have levels, and only
         if N is private.
 
@@ -344,35 +405,76 @@ def integer_embedding_of_batches(
       ValueError: as :func:`integer_embedding`, or if the batches do not have N rows in total, or ``rows_planned`` rows
         are not enough, or there are levels although N is not private, or the map is not one of tables.
     """
-    integers: IntegerMap | None = None
-    running: RunningSum | None = None
-    rows_read = 0
     if has_levels and rows_planned is None:
         raise ValueError("has_levels: the number of rows must be private")
-    for batch in batches:
-        levels = np.asarray(batch[:, -1], np.int64) if has_levels else None
-        rows = batch[:, :-1] if has_levels else batch
-        if bounds is None and _has_codes(feature_map, rows):
-            check_columns(rows, feature_map.dim, "rows")
-            safe, usable = rows, feature_map.covers(rows)
-        else:
-            safe, usable = _usable(feature_map, _exact_points(rows), bounds)
-        integers = integers or feature_map.integers(num_rows if rows_planned is None else rows_planned)
-        rows_before, rows_read = rows_read, rows_read + len(safe)
-        if len(safe) or (rows_planned is not None and running is None):
-            running = running or integers.running_sum()
-            report = reporter(progress) if len(safe) else None
-            batch_progress = report and functools.partial(_report_batch, report, rows_before, len(safe), num_rows)
-            if levels is None:
-                running.add(safe, usable, rows_planned=rows_planned, devices=devices, progress=batch_progress)
-            else:
-                running.add_at_levels(np.asarray(safe)[usable], levels[usable])
-                if batch_progress:
-                    batch_progress(1, 1)
-    if integers is None or running is None:
+    planned = num_rows if rows_planned is None else rows_planned
+    report = reporter(progress)
+    integers, total, rows_read = integer_sum(
+        feature_map,
+        batches,
+        planned,
+        bounds=bounds,
+        devices=devices,
+        progress=report and (lambda done: report(done, num_rows)),
+        has_levels=has_levels,
+    )
+    if not rows_read and rows_planned is None:
         raise ValueError("rows: expected at least one row, got none")
     if rows_read != num_rows:
         raise ValueError(f"rows: expected {num_rows}, got {rows_read}")
-    if rows_planned is not None and rows_read > rows_planned:
-        raise ValueError(f"rows: at most {rows_planned} can be summed exactly")
-    return IntegerEmbedding(integers, running.total(), num_rows)
+    if rows_read > planned:
+        raise ValueError(f"rows: at most {planned} can be summed exactly")
+    return IntegerEmbedding(integers, total, num_rows)
+
+
+def integer_embedding_of_processes(
+    feature_map: FeatureMap,
+    batches: Iterable[Shaped[AnyArray, "_ d"]],
+    num_rows: int,
+    processes: Processes,
+    *,
+    bounds: Bounds | None = None,
+    devices=None,
+    progress: Progress | bool = False,
+) -> IntegerEmbedding | None:
+    """:func:`integer_embedding` of the rows of all processes, in process 0; None in the others.
+
+    Every process calls this with the same map and bounds, and with its own rows, of which there may be none. The result
+    is bit for bit that of one process with all rows, on devices of one kind and with the same versions of the
+    libraries. See ``Processes`` for what each process learns.
+
+    Formal guarantee: as of :func:`integer_embedding` for all rows together. The sum of all rows is the sum of the
+    processes' sums, and no sum is rounded. Each process makes the integers for the same map, bounds and N, which is
+    checked before rows are read.
+
+    Args:
+      feature_map: ψ, chosen without looking at the rows.
+      batches: private rows of this process, [n_i, d] each.
+      num_rows: the number of rows of this process. The sum of these numbers, N, is public, and so is every one to the
+        other processes.
+      processes: all processes, in their block.
+      bounds: as in :func:`integer_embedding`.
+      devices: as in :func:`integer_embedding`.
+      progress: True for a bar, or a function that is called with (rows done, rows of this process).
+
+    Raises:
+      ProcessError: another process failed, or is not heard, or has another map or other bounds.
+      ValueError: as :func:`integer_embedding`, or if the batches do not have ``num_rows`` rows in total.
+    """
+    total_rows = processes.total(num_rows)
+    processes.agree(_digest((feature_map, bounds)))
+    own = integer_embedding_of_batches(
+        feature_map, batches, num_rows, bounds=bounds, devices=devices, progress=progress, rows_planned=total_rows
+    )
+    total = processes.sum(own.total)
+    return None if total is None else IntegerEmbedding(own.integer_map, total, total_rows)
+
+
+def _digest(public: Any) -> bytes:
+    """A SHA-256 digest of a public pytree and of the version of this package."""
+    leaves, structure = jax.tree.flatten(public)
+    digest = hashlib.sha256(f"{__version__} {structure}".encode())
+    for leaf in leaves:
+        array = np.asarray(leaf)
+        digest.update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return digest.digest()

@@ -13,6 +13,8 @@ import zipfile
 
 import jsonschema
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kme_jax import (
@@ -124,6 +126,20 @@ def test_a_release_has_what_it_should(released):
     assert made.sample.weights.sum() == pytest.approx(1)
     (spent,) = Ledger(released / "rows.csv.ledger").spent("rows.csv")
     assert (spent.epsilon, spent.delta) == (1.0, 1e-4)
+
+
+def test_columns_of_any_file_are_released_by_name(place, capsys):
+    a, b = np.load("rows.npy").T
+    pq.write_table(pa.table({"b": b, "name": ["secret"] * NUM_ROWS, "a": a}), "rows.parquet")
+    assert cli.main(_command(file="rows.parquet")) == 0
+    assert len(Ledger("rows.parquet.ledger").spent("rows.parquet")) == 1
+    capsys.readouterr()
+    said = []
+    for name in ("rows.parquet", "rows.npy", "rows.csv"):
+        assert cli.main(["evaluate", "out", f"--against={name}", "--no_distance"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2]
+    assert cli.main(["evaluate", "out", "--against=rows.csv", "--no_distance", "--separator=;"]) == 2
 
 
 def test_lengths_reach_from_one_public_point_to_the_next():
@@ -416,8 +432,8 @@ BAD = {
     "bounds too wide for floats": (_command(lower="0,-1.7e308", upper="1,1.7e308"), "bounds of b"),
     "bounds of different length": (_command(upper="1"), "as many lower as upper"),
     "a bound too many": (_command(lower="0,0,0", upper="1,1,1"), "one pair for each of 2 columns"),
-    "a column too many": (_command(columns=None, words=["--no_header"]), "line 1 has 3 cells, expected 2"),
-    "a column too few": (_command(columns="a", lower="0", upper="1", file="rows.npy"), "1 names"),
+    "a column too many": (_command(columns=None, words=["--no_header"]), "row 1 has 3 cells, expected 2"),
+    "a column too few": (_command(columns="a", lower="0", upper="1", file="rows.npy"), "2 columns, but 1"),
     "epsilon 0": (_command(epsilon=0), "epsilon must be positive"),
     "epsilon negative": (_command(epsilon=-1), "epsilon must be positive"),
     "epsilon nan": (_command(epsilon="nan"), "epsilon must be positive"),
@@ -431,19 +447,19 @@ BAD = {
     "delta of 1/N": (_command(delta=1 / NUM_ROWS), "below 1/N"),
     "no such file": (_command(file="none.csv"), "no such file"),
     "wrong suffix": (_command(file="rows.txt"), r"expected a \.csv"),
-    "a folder for a file": (_command(file="f.csv"), "no such file", lambda place: (place / "f.csv").mkdir()),
+    "a folder for a file": (_command(file="f.csv"), "folder without files", lambda place: (place / "f.csv").mkdir()),
     "no names of columns": (_command(columns=None), "give the names of columns"),
     "unknown column": (_command(columns="a,c"), "no column 'c'"),
     "column twice in file": (
         _command(),
-        "more than one column 'a'",
+        "columns 1 and 2 have the same name",
         lambda place: (place / "rows.csv").write_text("a,a,b\n1,2,3\n"),
     ),
     "column named twice": (_command(columns="a,a"), "must be different"),
     "column without a name": (_command(columns="a,"), "not empty"),
-    "lines of different length": (_command(), "line 3 has 2 cells, expected 3", _ragged),
-    "empty file": (_command(), "no column 'a'", lambda place: (place / "rows.csv").write_text("")),
-    "no rows": (_command(), "no rows", lambda place: (place / "rows.csv").write_text("a,b\n")),
+    "lines of different length": (_command(), r"row 3 \(the header line is row 1\) has 2 cells, expected 3", _ragged),
+    "empty file": (_command(), "is empty", lambda place: (place / "rows.csv").write_text("")),
+    "no rows": (_command(), "at least one row", lambda place: (place / "rows.csv").write_text("a,b\n")),
     "one row": (_command(), "at least 2 rows", _one_row),
     "damaged .npy": (_command(file="bad.npy"), "damaged", lambda place: (place / "bad.npy").write_bytes(b"hello")),
     "damaged .npz": (_command(file="bad.npz"), "damaged", lambda place: (place / "bad.npz").write_bytes(b"PK")),
@@ -475,6 +491,12 @@ BAD = {
     "ledger is a folder": (_command(ledger="old"), "is not a file"),
     "ledger where the release goes": (_command(ledger="./out"), "this is a folder of the release"),
     "ledger where the measurement goes": (_command(ledger="out.measured"), "this is a folder of the release"),
+    "partials where the release goes": (
+        _command(partials="./out"),
+        "this is a folder of the release, and the sums are private",
+    ),
+    "partials among other files": (_command(partials="old"), "is not a folder of partial sums"),
+    "partials in no folder": (_command(partials="none/sums"), "cannot be used"),
     "ledger is another file": (_command(ledger="rows.csv"), "line 1 is not a line of a ledger"),
     "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
     "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
@@ -503,7 +525,7 @@ BAD = {
     "the folder one is in": (_command(output="."), "exists"),
     "a quote that does not end": (
         _command(),
-        "not comma-separated",
+        "a quote is not closed",
         lambda place: (place / "rows.csv").write_text('id,b,a\n1,2,3\n1,"2,3\n1,2,3\n'),
     ),
     "a file that is no array": (

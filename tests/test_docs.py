@@ -6,12 +6,12 @@ import re
 import pytest
 
 import kme_jax
-from kme_jax import feature_maps, generators, points, privacy, storage, synthesis, table
+from kme_jax import feature_maps, generators, partial, points, privacy, storage, synthesis, table
 from tests import documentation
 
 ROOT, DOCS = documentation.ROOT, documentation.DOCS
 COMMITTED = documentation.committed()
-PACKAGES = (kme_jax, feature_maps, generators, points, privacy, storage, synthesis, table)
+PACKAGES = (kme_jax, feature_maps, generators, partial, points, privacy, storage, synthesis, table)
 
 
 def _text():

@@ -14,11 +14,11 @@ import pytest
 
 from kme_jax import PrivacyBudget, cli, release_table
 from kme_jax.storage.files import FileError
+from kme_jax.storage.formats.comma_separated import CsvLimits, CsvReader
+from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.draft import draft_schema
 from kme_jax.table.evaluate import evaluate_table
-from kme_jax.table.formats.comma_separated import CsvLimits, CsvReader
-from kme_jax.table.formats.text import TextOptions
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.schema import Schema
 

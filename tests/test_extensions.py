@@ -41,9 +41,9 @@ from kme_jax.privacy import Calibrated, Noise, register_noise
 from kme_jax.privacy import statement as statements
 from kme_jax.storage import ReleaseError, storable
 from kme_jax.storage.files import FileError
+from kme_jax.storage.formats import FORMATS
+from kme_jax.storage.formats.base import Format, Reader
 from kme_jax.table import Numeric, Schema, open_table, write_table
-from kme_jax.table.formats import FORMATS
-from kme_jax.table.formats.base import Format, Reader
 from tests import artifacts
 
 BOUNDS = Bounds.create([0, 0], [1, 1], ["left", "right"])

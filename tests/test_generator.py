@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from kme_jax import FourierMap, Gaussian, Ledger, PrivacyBudget, SubspaceMap, cli, dp_merf, mean_embedding, perturb
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Ledger,
+    PrivacyBudget,
+    SubspaceMap,
+    cli,
+    dp_merf,
+    mean_embedding,
+    open_rows,
+    perturb,
+)
 from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
@@ -411,6 +422,15 @@ def test_a_poor_fit_says_so():
         made = train_generator(*given, counts=measured.counts)
     assert not made.report.converged
     assert made.report.fit > 2 * made.report.expected
+
+
+def test_batches_are_measured_as_an_array_is():
+    rows, budget = _rows(500), PrivacyBudget(1000.0, 1e-5)
+    source = open_rows(lambda: np.array_split(rows, 7), num_rows=500, num_columns=rows.shape[1])
+    ours, of_array = (measure_generator(given, LABELLED, budget=budget) for given in (source, rows))
+    for of_batches, expected in ((ours.embedding, of_array.embedding), (ours.counts, of_array.counts)):
+        assert of_batches.mechanism == expected.mechanism
+        assert np.abs(of_batches.coordinates - expected.coordinates).max() < 12 * expected.mechanism.scale
 
 
 @pytest.mark.long

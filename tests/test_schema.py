@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kme_jax._numerics.arrow import floats_of
 from kme_jax._numerics.text import said
 from kme_jax.storage.files import FileError
-from kme_jax.table.arrow import floats_of
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.draft import draft_schema
 from kme_jax.table.readers import open_table

@@ -1,6 +1,5 @@
 """What is spent is told as it is, is refused before the ledger is written, and is never lost after that."""
 
-import collections
 import copy
 import itertools
 import json
@@ -16,14 +15,15 @@ from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.generators.measure import measure_generator
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
+from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.totals import Entry, check_total, composed_epsilon, total
 from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.observed import Observed
-from kme_jax.table.readers import TableSource
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource
 from tests.arguments import arguments
 
 
@@ -244,36 +244,29 @@ def _schema(kind):
     return Schema((Categorical("k", classes), Numeric("x", 0, 1), Ordinal("o", ("S", "M", "L")))), "k"
 
 
-class _Source(TableSource):
-    """A table of N rows of which none exists: its sums are made up."""
+class _Source(RowSource):
+    """A table of N rows of which none exists: its sums are made up, as N rows could give them.
 
-    def __init__(self, schema, num_rows):
-        self.schema, self.num_rows, self._reader = schema, num_rows, None
-        self.person, self.max_rows, self.persons = None, 1, None
+    All rows are in one cell of each table, or evenly in all.
+    """
 
-    def _codes(self, levels):
-        yield np.zeros((2, len(self.schema.columns)), np.int64)
+    label, is_text, person, max_rows = "rows", False, None, 1
 
+    def __init__(self, schema, num_rows, kind):
+        self.schema, self.num_rows, self.kind = schema, num_rows, kind
 
-def _made_up_sums(kind):
-    """Integers as N rows could give: all in one cell of each table, or evenly in all."""
-
-    def sums(feature_map, batches, num_rows, *, rows_planned, has_levels):
-        assert not has_levels
-        collections.deque(batches, maxlen=0)
-        parts = []
+    def sum(self, task, progress=None):
+        feature_map, parts = task.feature_map, []
         for block in feature_map.blocks:
             counts = np.zeros(block.size, np.int64)
-            if kind == "one cell":
-                counts[-1] = num_rows
+            if self.kind == "one cell":
+                counts[-1] = self.num_rows
             else:
-                counts[:] = num_rows // block.size
+                counts[:] = self.num_rows // block.size
             parts.append(counts * block.weight)
         last = np.asarray([[b.num_codes - 1 - b.missing for b in feature_map.binnings]])
-        parts.append(num_rows * feature_map.integer_moments(last))
-        return IntegerEmbedding(feature_map.integers(num_rows), np.concatenate(parts), num_rows)
-
-    return sums
+        parts.append(self.num_rows * feature_map.integer_moments(last))
+        return IntegerEmbedding(feature_map.integers(self.num_rows), np.concatenate(parts), self.num_rows)
 
 
 def _no_fit(key, observed, *, part=1.0, progress=None):
@@ -315,13 +308,11 @@ def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_p
     made = 0
     all_budgets = num_rows == 2 and kind == "many classes"  # the quickest kind
     for i, (epsilon, delta) in enumerate(BUDGETS if all_budgets else EXTREME_BUDGETS):
-        monkeypatch.setattr(
-            "kme_jax.table.measure.integer_embedding_of_batches", _made_up_sums(["one cell", "evenly"][i % 2])
-        )
+        source = _Source(schema, num_rows, ["one cell", "evenly"][i % 2])
         ledger, folder = Ledger(tmp_path / f"ledger{i}"), tmp_path / f"measured{i}"
         try:  # δ has to be below 1/N
             options = arguments(epsilon=epsilon, delta=delta, target=target, ledger=ledger, database="rows")
-            measured = measure_table(_Source(schema, num_rows), schema, folder=folder, **options)
+            measured = measure_table(source, schema, folder=folder, **options)
         except ValueError:
             assert not ledger.path.exists()
             assert not folder.exists()
@@ -524,3 +515,31 @@ def test_simulated_noise_is_said_to_be_not_private(place, capsys):
     assert "NOT PRIVATE" in capsys.readouterr().err
     noisy = release_table("rows.csv", schema, budget=PrivacyBudget(1.0, 1e-5), num_rows=9)
     assert "NOT PRIVATE" not in repr(noisy)
+
+
+# -- runs that are interrupted and go on
+
+
+def test_a_run_that_goes_on_is_recorded_once(tmp_path):
+    ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(PrivacyBudget(1.0, 1e-6))
+    first = ledger.spend("rows", planned, run="first")
+    assert ledger.spend("rows", planned, run="first") == first
+    ledger.check("rows", planned, run="first")
+    assert [entry.run for entry in ledger.spent("rows")] == ["first"]
+    for run in (None, "second"):
+        with pytest.raises(LedgerError, match="was released before"):
+            ledger.spend("rows", planned, run=run)
+    with pytest.raises(LedgerError, match="this run was recorded with another budget"):
+        ledger.spend("rows", Composition.planned(PrivacyBudget(2.0, 1e-6)), run="first")
+    ledger.spend("rows", planned, run="second", allow_repeat=True)
+    assert ledger.spend("rows", planned, run="first")["releases"] == 2
+    assert len(ledger.spent("rows")) == 2
+
+
+def test_a_run_that_goes_on_does_not_pass_a_cap_twice(tmp_path):
+    ledger, planned = Ledger(tmp_path / "ledger"), Composition.planned(PrivacyBudget(1.0, 1e-6))
+    ledger.set_cap("rows", 1.01, 1e-6)
+    ledger.spend("rows", planned, run="first")
+    ledger.check("rows", planned, run="first")
+    with pytest.raises(LedgerError, match="more than the cap"):
+        ledger.check("rows", planned, run="second", allow_repeat=True)

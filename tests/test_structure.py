@@ -12,6 +12,7 @@ PACKAGE = ROOT / "kme_jax"
 # Each layer may import itself and the layers before it.
 LAYERS = [
     "_numerics",
+    "processes",
     "kernels",
     "gram",
     "domain",
@@ -22,6 +23,7 @@ LAYERS = [
     "algorithms",
     "nonprivate",
     "storage",
+    "partial",
     ("points", "table", "generators"),
     "analysis",
     "cli",

@@ -15,10 +15,10 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from kme_jax._numerics import ahead
 from kme_jax.storage.files import FileError
-from kme_jax.table import readers as files
+from kme_jax.storage.formats.comma_separated import CsvLimits, CsvReader
 from kme_jax.table.columns import Categorical, Datetime, Numeric
-from kme_jax.table.formats.comma_separated import CsvLimits, CsvReader
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.schema import Schema
 
@@ -162,13 +162,13 @@ def test_batches_are_read_ahead():
         finally:
             seen.append("closed")
 
-    batches = files.read_ahead(items())
+    batches = ahead.read_ahead(items())
     assert next(batches).tolist() == [[0, 0]]
     batches.close()
     assert seen == [0, 1, "closed"]
     found = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(batch[0, 0] for batch in files.read_ahead(items()))
+        found.extend(batch[0, 0] for batch in ahead.read_ahead(items()))
     assert found == [0, 1, 2]
 
 

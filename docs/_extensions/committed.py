@@ -24,6 +24,7 @@ TABLES = {
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
     "rates": (("rates",), "experiments.rates.slopes", "markdown"),
     "security": (("security",), "experiments.security", "markdown"),
+    "streams": (("streams",), "experiments.streams", "markdown"),
     "shift": (("shift",), "experiments.shift.report", "markdown"),
     "shift_break_even": (("shift",), "experiments.shift.report", "break_even_markdown"),
     "table_peers": (_RELATIONS, "experiments.tables.peers", "markdown"),

@@ -32,8 +32,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax._numerics.cells import is_number_type
+from kme_jax.storage.formats import FORMATS, written
 from kme_jax.table import Schema
-from kme_jax.table.formats import FORMATS, written
 
 Container = Callable[[list[list[Any]], Schema, pathlib.Path], Any]
 """(rows, schema, folder for files) -> table."""

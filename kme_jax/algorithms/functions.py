@@ -148,7 +148,7 @@ def noisy_function(
       >>> function.values.shape, function.mechanism.secure
       ((7,), True)
     """
-    check_shapes(rows, points)
+    check_shapes(np.shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance, progress=progress is True)
     if key is None:
         return NoisyFunction(perturb_securely(integer_embedding(subspace, rows, progress=progress), budget))

@@ -82,7 +82,7 @@ def algorithm1(
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
     gaussian_noise_multiplier(budget, calibration)
     check_diameter(diameter)
-    check_shapes(rows, points)
+    check_shapes(np.shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
@@ -160,7 +160,7 @@ def improved(
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     gaussian_noise_multiplier(budget)
-    check_shapes(rows, public)
+    check_shapes(np.shape(rows), public)
     proposal = public if isinstance(public, NormalProposal) else None
     # With points only the noise is random.
     feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
@@ -284,7 +284,7 @@ def algorithm2(
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
     gaussian_noise_multiplier(budget, calibration)
-    check_shapes(rows, candidates)
+    check_shapes(np.shape(rows), candidates)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
         raise ValueError(
@@ -302,11 +302,11 @@ def algorithm2(
     return next(lasso_weights(noisy, points))[0]
 
 
-def check_shapes(rows: Shaped[AnyArray, "N d"], public: Real[AnyArray, "M d"] | NormalProposal) -> None:
+def check_shapes(row_shape: tuple[int, ...], public: Real[AnyArray, "M d"] | NormalProposal) -> None:
     """Checks that the shapes of private rows and public points match, before anything is computed.
 
     Args:
-      rows: private rows, [N, d].
+      row_shape: the shape of the private rows: (N, d) for rows that may be used.
       public: points [M, d], or a proposal.
 
     Raises:
@@ -315,7 +315,7 @@ def check_shapes(rows: Shaped[AnyArray, "N d"], public: Real[AnyArray, "M d"] | 
     if isinstance(public, Bounds):
         raise ValueError("public: expected points or a NormalProposal, got Bounds; write NormalProposal.from_bounds")
     points = public.mean[None, :] if isinstance(public, NormalProposal) else public
-    row_shape, point_shape = np.shape(rows), np.shape(points)
+    point_shape = np.shape(points)
     if len(row_shape) != 2 or not row_shape[0]:
         raise ValueError(f"rows: expected shape [rows, columns] with at least one row, got {list(row_shape)}")
     if len(point_shape) == 2 and row_shape[1] != point_shape[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 from typing import Any, cast
 
 import kme_jax
@@ -23,9 +24,20 @@ def add_file_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--array", metavar="NAME", help="The array to read from a .npz file with more than one.")
 
 
-def add_text_flags(parser: argparse.ArgumentParser, condition: str = "") -> None:
+def layout(args: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of a file of numbers: arguments of ``open_rows`` and ``read_rows``."""
+    return {name: getattr(args, name) for name in ("header", "array", "encoding", "separator")}
+
+
+def layout_of(args: argparse.Namespace, path: str, columns: tuple[str, ...]) -> dict[str, Any]:
+    """The same for a file with the columns of a release, which are read by their names if the file has names."""
+    has_names = args.header and pathlib.Path(path).suffix not in (".npy", ".npz")
+    return layout(args) | {"columns": columns if has_names else None, "num_columns": len(columns)}
+
+
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
     """Adds --encoding and --separator."""
-    of = f"{condition} of a .csv file:" if condition else "Of a .csv file:"
+    of = "Of a .csv file:"
     parser.add_argument(
         "--encoding",
         metavar="NAME",
@@ -37,7 +49,7 @@ def add_text_flags(parser: argparse.ArgumentParser, condition: str = "") -> None
         type=_separator,
         metavar="SIGN",
         help=f"{of} the character between cells, such as ';' or '\\t' for tabs. Default: a comma, a semicolon, a tab "
-        "or a bar, whichever is most frequent in the header line.",
+        "or a bar, whichever is most frequent in the header line; a comma if there is no header line.",
     )
 
 

@@ -197,11 +197,13 @@ class IntegerMap(abc.ABC):
       units: s, the integer that represents 1 of ψ.
       is_of_rows: whether ``released`` returns the sum unchanged, so that ``diameter`` and ``norm_bound`` hold for q
         itself. Only such integers may become a part of those of another map. A class has to state it.
+      uses_devices: whether JAX computes the integers, so that they may depend on the kind of device.
     """
 
     feature_map: FeatureMap
     units: float
     is_of_rows: ClassVar[bool] = False
+    uses_devices: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod

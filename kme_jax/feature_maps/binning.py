@@ -312,6 +312,7 @@ class BinningIntegers(IntegerMap):
     feature_map: RandomBinningMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     is_of_rows: ClassVar[bool] = True
+    uses_devices: ClassVar[bool] = False
 
     @classmethod
     def create(cls, feature_map: RandomBinningMap, num_rows: int) -> BinningIntegers:

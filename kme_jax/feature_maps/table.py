@@ -642,6 +642,7 @@ class TableIntegers(IntegerMap):
     feature_map: TableMap  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
     units: float
     is_of_rows: ClassVar[bool] = True
+    uses_devices: ClassVar[bool] = False
 
     @classmethod
     def create(cls, feature_map: TableMap, num_rows: int) -> TableIntegers:

@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray, Shaped
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.validation import are_close
-from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding, private_points
+from kme_jax.embedding import MeanEmbedding, class_labels, integer_embedding_of_batches, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
@@ -27,10 +27,8 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Diameter, Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
-from kme_jax.storage.folders import (
-    ROOM,
-    check_folder,
-)
+from kme_jax.storage.folders import ROOM, check_folder
+from kme_jax.storage.rows import BatchedRows, every_batch
 
 if TYPE_CHECKING:
     from kme_jax.generators.release import GeneratorMeasurement
@@ -84,7 +82,7 @@ def measure_labelled(
 
 
 def measure_generator(
-    rows: Shaped[AnyArray, "N d"],
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     features: FeatureMap,
     *,
     budget: PrivacyBudget,
@@ -103,7 +101,8 @@ def measure_generator(
 
     Args:
       rows: the private rows, [N, columns]: numbers, then category codes for a ``MixedMap``, then the label for a
-        ``LabelledMap``. The caller scales numbers by public bounds first, see ``Bounds.to_unit``.
+        ``LabelledMap``. The caller scales numbers by public bounds first, see ``Bounds.to_unit``. An array, or a source
+        of rows that are read in batches (``open_rows``): twice, if shares of the classes are measured.
       features: ψ, public. If it has labels, shares of the classes are measured too.
       budget: (ε, δ), with δ in (0, 1/N).
       count_share: the share of ρ for the shares of the classes, in (0, 1).
@@ -114,8 +113,8 @@ def measure_generator(
         frequent.
 
     Raises:
-      ValueError: shapes mismatch, the budget or an option is invalid, or the ledger says that the budget is spent
-        (``LedgerError``).
+      ValueError: shapes mismatch, the budget or an option is invalid, the ledger says that the budget is spent
+        (``LedgerError``), or a source has changed since it was opened (``FileError``).
       ModuleNotFoundError: OpenDP is not installed.
 
     Examples:
@@ -133,8 +132,10 @@ def measure_generator(
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
     from kme_jax.generators.train import Rows
 
-    rows = private_points(rows)
-    check_num_rows(len(rows), budget)
+    if not isinstance(rows, BatchedRows):
+        rows = private_points(rows)
+    num_rows = rows.shape[0]
+    check_num_rows(num_rows, budget)
     share, labels = 1.0, None
     if isinstance(features, LabelledMap):
         count_share = check_number("count_share", count_share)
@@ -144,7 +145,7 @@ def measure_generator(
     # All checks that can fail come before anything is spent: also whether a generator can be trained by the features.
     Rows.create(features.features if isinstance(features, LabelledMap) else features, None, 0)
     shares_of_maps = [(features, share)] if labels is None else [(features, share), (labels, count_share)]
-    mechanisms, fine = _mechanisms(shares_of_maps, len(rows), budget)
+    mechanisms, fine = _mechanisms(shares_of_maps, num_rows, budget)
     remaining = PrivacyBudget(budget.epsilon, budget.delta - mechanisms[0].failure_probability)
     composition = Composition.of(mechanisms, budget)
     measured_maps: list[FeatureMap] = [features] if labels is None else [features, labels]
@@ -159,8 +160,11 @@ def measure_generator(
         check_folder(folder, 2 * num_bytes + ROOM)
     if spending is not None:
         spending.check(composition)
-    sums = integer_embedding(features, rows, progress=progress)
-    counts = None if labels is None else integer_embedding(labels, class_labels(features, rows))
+    sums = integer_embedding_of_batches(features, every_batch(rows), num_rows, progress=progress)
+    counts = None
+    if labels is not None:
+        batches = (class_labels(features, batch) for batch in every_batch(rows))
+        counts = integer_embedding_of_batches(labels, batches, num_rows)
     total = None if spending is None else spending.spend(composition)
     with contextlib.nullcontext() if spending is None else spending.recorded(folder):
         noisy = perturb_securely(sums, budget, share=share, fine=fine)

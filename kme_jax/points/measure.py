@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast, overload
 
 import jax
 import numpy as np
@@ -14,7 +15,11 @@ from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
 from kme_jax.domain import Bounds, NormalProposal, unit_box
-from kme_jax.embedding import integer_embedding, private_array
+from kme_jax.embedding import (
+    integer_embedding_of_batches,
+    integer_embedding_of_processes,
+    private_array,
+)
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
@@ -23,16 +28,16 @@ from kme_jax.privacy.calibration import gaussian_noise_multiplier
 from kme_jax.privacy.ledger import Spending
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
-from kme_jax.storage.folders import (
-    ROOM,
-    check_folder,
-)
+from kme_jax.processes import Processes
+from kme_jax.storage.folders import ROOM, check_folder
+from kme_jax.storage.rows import BatchedRows, every_batch
 
 _MAX_FEATURES = 10**8
 
 
+@overload
 def measure(
-    rows: Shaped[AnyArray, "N d"],
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel | FeatureMap,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -44,7 +49,45 @@ def measure(
     num_features: int = 10_000,
     seed: int = 0,
     progress: Progress | bool = False,
-) -> Measurement:
+    processes: None = None,
+    partials: str | os.PathLike | None = None,
+) -> Measurement: ...
+
+
+@overload
+def measure(
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
+    kernel: Kernel | FeatureMap,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    folder: str | os.PathLike | None = None,
+    noise: str = "gaussian",
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | bool = False,
+    processes: Processes,
+) -> Measurement | None: ...
+
+
+def measure(
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
+    kernel: Kernel | FeatureMap,
+    public: Real[AnyArray, "M d"] | NormalProposal | None = None,
+    *,
+    budget: PrivacyBudget,
+    bounds: Bounds | None = None,
+    spending: Spending | None = None,
+    folder: str | os.PathLike | None = None,
+    noise: str = "gaussian",
+    num_features: int = 10_000,
+    seed: int = 0,
+    progress: Progress | bool = False,
+    processes: Processes | None = None,
+    partials: str | os.PathLike | None = None,
+) -> Measurement | None:
     """Steps 1 and 2 of :func:`release`: the noisy embedding of private rows. The later steps do not need the rows.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, N public, with integer sums and OpenDP's noise, see
@@ -52,10 +95,10 @@ def measure(
     is written and flushed before noise is drawn. No error depends on the values of a row. With bounds, every entry is
     clamped to the bounds of its column, and NaN becomes the middle. Without bounds, a row that the map does not cover
     (``FeatureMap.covers``: an entry is NaN, infinite, or beyond the reach of the proposal) counts as the zero vector,
-    and in N.
+    and in N. A row has the same integers in an array and in a source of any kind, with batches of any size.
 
     Args:
-      rows: the private database x, [N, d].
+      rows: the private database x, [N, d]: an array, or a source of rows that are read in batches (``open_rows``).
       kernel: k, with a bandwidth that does not come from the private rows; shift-invariant for a proposal. With bounds
         it is a kernel on [0, 1]^d, so that its lengths are shares of the columns' ranges. A feature map ψ with an
         integer version may be given instead of a kernel; with bounds, of rows in [0, 1]^d.
@@ -71,10 +114,22 @@ def measure(
       num_features: J, even, for a proposal. A lattice may have fewer features.
       seed: the public seed of the frequencies. The noise has no seed.
       progress: True for a bar, or a function that is called with (work done, total work) while rows are summed.
+      processes: the processes of ``jax.distributed``, each of which calls this with its own rows, see ``Processes``.
+        None if this process has all rows.
+      partials: a folder that keeps what is finished. If the process is interrupted, the same call goes on there: no
+        part is summed twice, noise is drawn once, and the ledger has one entry. It is SENSITIVE. A complete run deletes
+        what it holds, and cannot go on: give a ``folder`` for the measurement. A function has to give the same rows in
+        the same order each time. See ``kme_jax.partial.RunFolder``; it needs pyarrow. None to keep nothing.
+
+    Returns:
+      The measurement. With several processes, None in all but process 0.
 
     Raises:
+      ProcessError: another process failed, or is not heard, or has another map or other bounds.
+      RunError: the run of ``partials`` cannot go on, such as with other rows, bounds or budget.
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
-        (``LedgerError``), or the folder cannot be written (``ReleaseError``).
+        (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
+        opened (``FileError``).
       ModuleNotFoundError: if OpenDP is not installed.
 
     Examples:
@@ -88,7 +143,8 @@ def measure(
       >>> measured.synthesise().sample.weights.shape  # spends nothing; as often as you like
       (20,)
     """
-    rows = private_array(rows)
+    if not isinstance(rows, BatchedRows):
+        rows = private_array(rows)
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
     if own_points is not None:
         if public is not None:
@@ -102,18 +158,22 @@ def measure(
         source = public
     else:
         raise ValueError("give bounds, public points or a proposal")
-    check_shapes(rows, source)
+    shape = own_shape = np.shape(rows)
+    if processes is not None and len(shape) == 2:  # this process may have no rows
+        shape = (processes.total(own_shape[0]), shape[1])
+    check_shapes(shape, source)
+    num_rows = shape[0]
     if noise == "gaussian":
         gaussian_noise_multiplier(budget)
-    check_num_rows(len(rows), budget)
+    check_num_rows(num_rows, budget)
     if isinstance(kernel, FeatureMap):
         feature_map = kernel
-        check_shapes(rows, np.zeros((1, feature_map.dim)))
+        check_shapes(shape, np.zeros((1, feature_map.dim)))
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
     else:
         feature_map = plan_map(kernel, source, num_features=num_features, bounded=bounds is not None, seed=seed)
-    mechanism = plan_mechanism(len(rows), feature_map, budget, noise=noise)
+    mechanism = plan_mechanism(num_rows, feature_map, budget, noise=noise)
     proposal = source if isinstance(source, NormalProposal) else None
     weighted = proposal is None and feature_map.public_points is None
     points = check_points(source) if weighted else None
@@ -126,17 +186,54 @@ def measure(
     draft = result(NoisyEmbedding(feature_map, np.zeros(feature_map.num_features), mechanism), None)
     check_synthesis(draft.noisy, proposal, points)
     num_bytes = sum(array.nbytes for array in draft._encoded()[0].values())
-    if folder is not None:
-        check_folder(folder, 2 * num_bytes + ROOM)
-    if spending is not None:
-        spending.check(mechanism)
-    embedding = integer_embedding(feature_map, rows, bounds=bounds, progress=progress)
-    total = None if spending is None else spending.spend(mechanism)
-    with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        measured = result(perturb_securely(embedding, budget, noise=noise), total)
+
+    def check_places(run: str | None = None) -> None:
         if folder is not None:
-            measured.save(folder)
-    return measured
+            check_folder(folder, 2 * num_bytes + ROOM)
+        if spending is not None:
+            spending.check(mechanism, run=run)
+
+    def finish(draw: Callable[[], NoisyEmbedding], run: str | None = None) -> Measurement:
+        total = None if spending is None else spending.spend(mechanism, run=run)
+        with contextlib.nullcontext() if spending is None or run is not None else spending.recorded(folder):
+            measured = result(draw(), total)
+            if folder is not None:
+                measured.save(folder)
+        return measured
+
+    if partials is not None:
+        if processes is not None:
+            raise ValueError("partials: several processes keep none; leave out partials or processes")
+        from kme_jax.points.resumed import open_run, sum_in_parts  # here: they need pyarrow
+
+        with open_run(partials, rows, feature_map, bounds, mechanism, spending) as (run, task):
+            noisy = run.noisy(task.measurement, feature_map)
+            check_places(run.run)
+            embedding = sum_in_parts(run, rows, task, progress=progress) if noisy is None else None
+
+            def kept() -> NoisyEmbedding:
+                if embedding is None:
+                    return cast(NoisyEmbedding, noisy)
+                drawn = perturb_securely(embedding, budget, noise=noise)
+                run.keep_noisy(task.measurement, drawn)
+                return drawn
+
+            measured = finish(kept, run.run)
+            run.complete()
+        return measured
+    if processes is None or processes.index == 0:
+        check_places()
+    if processes is None:
+        embedding = integer_embedding_of_batches(
+            feature_map, every_batch(rows), num_rows, bounds=bounds, progress=progress
+        )
+    else:
+        embedding = integer_embedding_of_processes(
+            feature_map, every_batch(rows), own_shape[0], processes, bounds=bounds, progress=progress
+        )
+        if embedding is None:
+            return None
+    return finish(lambda: perturb_securely(embedding, budget, noise=noise))
 
 
 def _within(
@@ -196,7 +293,7 @@ def plan_map(
 
 
 def release(
-    rows: Shaped[AnyArray, "N d"],
+    rows: Shaped[AnyArray, "N d"] | BatchedRows,
     kernel: Kernel,
     public: Real[AnyArray, "M d"] | NormalProposal | None = None,
     *,
@@ -214,7 +311,8 @@ def release(
     folder, and then ``Measurement.synthesise``, as the command ``kme-jax release`` does.
 
     Args:
-      rows: the private database x, [N, d]. See :func:`measure` for this argument and the next four.
+      rows: the private database x, [N, d]: an array or a source. See :func:`measure` for this argument and the next
+        four.
       kernel: k.
       public: public points [M, d], or a proposal.
       budget: (ε, δ), with δ in (0, 1/N).

@@ -3,7 +3,8 @@
 The file has one JSON object per line. A line is appended under a lock and flushed to the disk before noise is drawn. So
 an interrupted release may be recorded without existing, but a release never exists without being recorded. Only the
 owner of the file can read and write it. A line has the time, the budget and the name of the database, and nothing about
-the rows. A line may also be a cap: the most that all releases of a database may spend together.
+the rows. The line of a run that can be interrupted and go on also has a random name of the run. A line may also be a
+cap: the most that all releases of a database may spend together.
 
 The curator names the private rows, and the ledger knows them by this name alone. It cannot see that a copy of a file, a
 hard link to it, the file under a new name, or another file holds the same rows. So give the same rows one name, and use
@@ -28,7 +29,7 @@ from kme_jax.privacy.budget import ADD_REMOVE_PERSON, RELATIONS, REPLACE_ONE, Pr
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import Mechanism
 from kme_jax.privacy.statement import describe_total, rounded_up
-from kme_jax.privacy.totals import LARGEST, OPTIONAL, Cap, Entry, total, units_in_words
+from kme_jax.privacy.totals import LARGEST, OF_ENTRIES, Cap, Entry, total, units_in_words
 
 _FIELDS = {"database": str, "time": str, "epsilon": float, "delta": float, "rho": float, "failure_probability": float}
 _OF_CAP = {"database": str, "time": str, "cap_epsilon": float, "cap_delta": float}
@@ -108,7 +109,12 @@ class Ledger:
             raise LedgerError(f"{self.path}: is not a file")
 
     def check(
-        self, database: str, mechanism: Mechanism | Composition | None = None, *, allow_repeat: bool = False
+        self,
+        database: str,
+        mechanism: Mechanism | Composition | None = None,
+        *,
+        allow_repeat: bool = False,
+        run: str | None = None,
     ) -> None:
         """Checks that :meth:`spend` would succeed, without writing anything. Call it before long work.
 
@@ -116,6 +122,7 @@ class Ledger:
           database: the name of the private rows.
           mechanism: of the release, for the cap; None if it is not known yet.
           allow_repeat: whether there may be an earlier release of the same rows.
+          run: as for :meth:`spend`.
 
         Raises:
           LedgerError: if the name is empty or not text, or there is an earlier release and ``allow_repeat`` is false,
@@ -124,9 +131,22 @@ class Ledger:
         self._check_place(database)
         records = self._records()
         earlier = [s for s in records if isinstance(s, Entry) and s.database == database]
+        if mechanism is not None and self._is_recorded(earlier, Entry.of(database, "", mechanism, run)):
+            return
         self._refuse_repeat(earlier, database, allow_repeat)
         if mechanism is not None:
             self._refuse_beyond(_cap_of(records, database), [*earlier, Entry.of(database, "", mechanism)])
+
+    def _is_recorded(self, earlier: list[Entry], entry: Entry) -> bool:
+        """Whether the run of an entry was recorded before.
+
+        Raises:
+          LedgerError: it was recorded with another budget.
+        """
+        same = [s for s in earlier if entry.run is not None and s.run == entry.run]
+        if any(dataclasses.replace(s, time=entry.time) != entry for s in same):
+            raise LedgerError(f"{self.path}: this run was recorded with another budget")
+        return bool(same)
 
     def _check_place(self, database: str) -> None:
         if not isinstance(database, str):
@@ -207,13 +227,22 @@ class Ledger:
                 )
             raise
 
-    def spend(self, database: str, mechanism: Mechanism | Composition, *, allow_repeat: bool = False) -> dict[str, Any]:
+    def spend(
+        self,
+        database: str,
+        mechanism: Mechanism | Composition,
+        *,
+        allow_repeat: bool = False,
+        run: str | None = None,
+    ) -> dict[str, Any]:
         """Records a release that is about to be made, and returns the total with it, see :func:`total`.
 
         Args:
           database: the name of the private rows, chosen by the curator.
           mechanism: the mechanism, or the composition, of the release.
           allow_repeat: whether there may be an earlier release of the same rows.
+          run: the name of a run that can be interrupted and go on; it is new and at random for each release. What was
+            recorded for it is not recorded again. None for a release that cannot go on.
 
         Raises:
           LedgerError: as :meth:`check`, or if the noise is not secure, or states no ρ for δ > 0.
@@ -224,11 +253,13 @@ class Ledger:
             raise LedgerError("a ledger adds up ρ, but this mechanism has δ > 0 and states no ρ")
         if mechanism.relation != REPLACE_ONE and (mechanism.rho is None or mechanism.failure_probability):
             raise LedgerError(f"a ledger needs ρ and a certain sensitivity under {mechanism.relation}")
-        self.check(database, mechanism, allow_repeat=allow_repeat)
-        entry = Entry.of(database, _now(), mechanism)
+        self.check(database, mechanism, allow_repeat=allow_repeat, run=run)
+        entry = Entry.of(database, _now(), mechanism, run)
         with self._locked() as file:
             records, unfinished = self._read(file)
             earlier = [s for s in records if isinstance(s, Entry) and s.database == database]
+            if self._is_recorded(earlier, entry):
+                return total(earlier)
             self._refuse_repeat(earlier, database, allow_repeat)
             self._refuse_beyond(_cap_of(records, database), [*earlier, entry])
             try:
@@ -345,12 +376,12 @@ def _record_of(line: bytes) -> Entry | Cap | None:
             if all(isinstance(record[name], kind) for name, kind in _OF_CAP.items()):
                 budget = PrivacyBudget(record["cap_epsilon"], record["cap_delta"])
                 return Cap(record["database"], record["time"], budget.epsilon, budget.delta)
-        elif only_mark_follows and isinstance(record, dict) and set(record) - set(OPTIONAL) == set(_FIELDS):
+        elif only_mark_follows and isinstance(record, dict) and set(record) - set(OF_ENTRIES) == set(_FIELDS):
             numbers = [value for value in record.values() if isinstance(value, float)]
             types_match = all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
             types_match &= "relation" not in record or record["relation"] in RELATIONS[1:]
             types_match &= isinstance(record.get("discreteness", 1.0), float)
-            types_match &= isinstance(record.get("person", ""), str)
+            types_match &= all(isinstance(record.get(name, ""), str) for name in ("person", "run"))
             if types_match and all(0 <= number < LARGEST for number in numbers):
                 entry = Entry(**record)
                 tau = 0.5 if entry.discreteness is None else entry.discreteness
@@ -390,13 +421,13 @@ class Spending:
     database: str
     allow_repeat: bool = False
 
-    def check(self, mechanism: Mechanism | Composition | None = None) -> None:
+    def check(self, mechanism: Mechanism | Composition | None = None, *, run: str | None = None) -> None:
         """See ``Ledger.check``."""
-        self.ledger.check(self.database, mechanism, allow_repeat=self.allow_repeat)
+        self.ledger.check(self.database, mechanism, allow_repeat=self.allow_repeat, run=run)
 
-    def spend(self, mechanism: Mechanism | Composition) -> dict[str, Any]:
+    def spend(self, mechanism: Mechanism | Composition, *, run: str | None = None) -> dict[str, Any]:
         """See ``Ledger.spend``."""
-        return self.ledger.spend(self.database, mechanism, allow_repeat=self.allow_repeat)
+        return self.ledger.spend(self.database, mechanism, allow_repeat=self.allow_repeat, run=run)
 
     def recorded(self, folder: str | os.PathLike | None) -> contextlib.AbstractContextManager[None]:
         """See ``Ledger.recorded``."""

@@ -25,6 +25,7 @@ from kme_jax.privacy.mechanisms import Mechanism
 # A relation other than replace_one, τ if there is one, and the column of persons. Earlier versions refuse a ledger with
 # what they do not know.
 OPTIONAL = {"relation": str, "discreteness": float, "person": str}
+OF_ENTRIES = OPTIONAL | {"run": str}
 
 LARGEST = 1e100  # a limit of all numbers in a ledger
 _BISECTIONS = 60
@@ -45,6 +46,7 @@ class Entry:
       relation: which databases are neighbours.
       discreteness: τ of fine discrete Gaussian noise, see ``kme_jax.privacy.calibration.fine_rho``; None for others.
       person: the column with the ids of persons, under add_remove_person.
+      run: the name of the run, if it can be interrupted and go on; see ``Ledger.spend``.
     """
 
     database: str
@@ -56,14 +58,15 @@ class Entry:
     relation: Relation = REPLACE_ONE
     discreteness: float | None = None
     person: str | None = None
+    run: str | None = None
 
     @classmethod
-    def of(cls, database: str, time: str, mechanism: Mechanism | Composition) -> Entry:
+    def of(cls, database: str, time: str, mechanism: Mechanism | Composition, run: str | None = None) -> Entry:
         """The record of a release with this mechanism, or this composition."""
         rho = mechanism.epsilon**2 / 2 if mechanism.rho is None else mechanism.rho
         epsilon, delta, failure = mechanism.epsilon, mechanism.delta, mechanism.failure_probability
         numbers = float(epsilon), float(delta), float(rho), float(failure)
-        return cls(database, time, *numbers, mechanism.relation, mechanism.discreteness, mechanism.person)
+        return cls(database, time, *numbers, mechanism.relation, mechanism.discreteness, mechanism.person, run)
 
     @property
     def record(self) -> dict[str, str | float]:
@@ -75,6 +78,8 @@ class Entry:
             del record["discreteness"]
         if self.person is None:
             del record["person"]
+        if self.run is None:
+            del record["run"]
         return record
 
     def under(self, relation: Relation) -> Entry:

@@ -34,6 +34,20 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
     return path
 
 
+def identity_of(path: pathlib.Path) -> tuple[str, int, int]:
+    """What tells a file from others and from itself after a change: its path, its size, and the time of its last
+    change.
+
+    Raises:
+      FileError: there is no such file any more.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
+    return str(path.absolute()), found.st_size, found.st_mtime_ns
+
+
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> Iterator[IO[bytes]]:
     """Context manager: a file to write to. It exists after the block only if the block ends without an error.

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def check_folder(folder: str | os.PathLike, num_bytes: int = 0) -> pathlib.Path:
 
 
 def save_folder(
-    folder: str | os.PathLike, kind: str, writers: dict[str, Callable[[pathlib.Path], None]]
+    folder: str | os.PathLike, kind: str, writers: Mapping[str, Callable[[pathlib.Path], None]]
 ) -> pathlib.Path:
     """Writes a new folder with all files of its kind and a manifest: all of them, or nothing.
 
@@ -170,8 +170,8 @@ def _entry(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path], None]:
-    """A function that writes arrays, and a JSON document if there is one, to a .npz file.
+def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path | IO[bytes]], None]:
+    """A function that writes arrays, and a JSON document if there is one, to a .npz file, by its path or open.
 
     The file is not compressed, so that a small file cannot hold a large array.
     """

@@ -10,10 +10,12 @@ except ModuleNotFoundError as error:
 
 from kme_jax.table.check import ColumnCheck, check_table
 from kme_jax.table.columns import Categorical, Column, Datetime, Numeric, Ordinal
+from kme_jax.table.encoding import TableEncoding
 from kme_jax.table.measure import measure_table, release_table
 from kme_jax.table.readers import TableSource, open_table, write_table
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource
 from kme_jax.table.weights import Weight
 from kme_jax.table.written import Constant, Identifier, WrittenColumn
 
@@ -26,7 +28,9 @@ __all__ = [
     "Identifier",
     "Numeric",
     "Ordinal",
+    "RowSource",
     "Schema",
+    "TableEncoding",
     "TableMeasurement",
     "TableRelease",
     "TableSource",

@@ -42,6 +42,17 @@ import pyarrow as pa
 import pyarrow.compute
 from jaxtyping import Bool, Float, Int, Int64
 
+from kme_jax._numerics.arrow import (
+    floats_of,
+    is_number,
+    is_text,
+    is_time,
+    plain_type,
+    seconds_of,
+    seconds_of_digits,
+    taken_from,
+    text_cells,
+)
 from kme_jax._numerics.cells import (
     FIRST_SECOND,
     LAST_SECOND,
@@ -55,17 +66,6 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
-from kme_jax.table.arrow import (
-    floats_of,
-    is_number,
-    is_text,
-    is_time,
-    plain_type,
-    seconds_of,
-    seconds_of_digits,
-    taken_from,
-    text_cells,
-)
 from kme_jax.table.words import Words, key_of
 
 MAX_CATEGORIES = 4096

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int64
 
+from kme_jax._numerics.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
 from kme_jax._numerics.cells import (
     parse_float,
     parse_number_with_comma,
@@ -17,9 +18,9 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax._numerics.text import said
 from kme_jax.storage.files import FileError
-from kme_jax.table.arrow import floats_of, is_number, is_text, is_time, plain_type, seconds_of, text_cells
+from kme_jax.storage.formats.opening import open_reader
+from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.columns import DROP, MAX_CATEGORIES, MAX_STEPS, SECONDS, is_label
-from kme_jax.table.readers import open_reader
 from kme_jax.table.schema import WITH_WRITTEN
 
 _COMMENT = (
@@ -64,7 +65,7 @@ def draft_schema(
     """
     if decimal not in (None, ".", ","):
         raise ValueError(f'decimal must be "." or ",", got {said(decimal)}')
-    reader = open_reader(path, encoding=encoding, separator=separator)
+    reader = open_reader(path, TextOptions(encoding, separator))
     if any(parse_float(name.encode()) is not None for name in reader.fields.names):
         # Otherwise a row of private numbers would become the published names of columns.
         raise FileError(f"{reader.label}: names of columns are numbers; is there a header line?")

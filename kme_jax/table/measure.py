@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from jaxtyping import Int64, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
-from kme_jax.embedding import IntegerEmbedding, integer_embedding_of_batches
+from kme_jax.embedding import IntegerEmbedding
 from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.feature_maps.table import COUNT_WEIGHT, TableMap
+from kme_jax.partial import Task
+from kme_jax.partial.runs import RunFolder
+from kme_jax.partial.sums import library_versions
 from kme_jax.privacy.budget import (
     ADD_REMOVE_PERSON,
     REPLACE_ONE,
@@ -39,6 +44,8 @@ from kme_jax.storage.folders import (
     check_folder,
 )
 from kme_jax.table import plan as plans
+from kme_jax.table.engines import engine_source
+from kme_jax.table.parts import PART_ROWS, PartedSource
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import (
     COUNT,
@@ -53,9 +60,16 @@ from kme_jax.table.release import (
     table_statement,
 )
 from kme_jax.table.schema import Schema
+from kme_jax.table.sources import RowSource
 
 _ROOM = 1 << 26  # bytes of free space that a folder needs
+_MOST_PROCESSES = 1024
 _COUNT = len(NAMES)  # the number of the measurement of the number of rows
+
+
+def _report(progress: Progress, before: int, total: int, done: int) -> None:
+    """Reports progress with one pass as progress with all of them."""
+    progress(before + done, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +80,12 @@ class _Session:
     is the first.
     """
 
-    source: TableSource
+    source: RowSource
     budget: PrivacyBudget
     simulation: PRNGKeyArray | None
     progress: Progress | None
+    folder: RunFolder | None = None
+    run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def rows_are_public(self) -> bool:
@@ -80,46 +96,69 @@ class _Session:
         """Whether all noise is calibrated by ``fine_rho``. It depends on the budget alone."""
         return takes_fine_noise(self.budget)
 
-    def sum(self, number: int, feature_map: TableMap, count: int = 1) -> IntegerEmbedding:
+    def sum(self, number: int, feature_map: TableMap) -> IntegerEmbedding:
         """Step 1 for the measurement of this number: the exact sum of the map over all rows. SENSITIVE.
 
         Args:
           number: of the measurement.
           feature_map: ψ.
-          count: the noisy number of rows, if their number is private.
         """
         passes = len(NAMES) if self.rows_are_public else len(NAMES) + 1
-        total, passes_before = passes * self.source.num_rows, (number - len(NAMES)) % passes
-        has_levels = self.source.schema.weight is not None
-
-        def batches() -> Iterator[Int64[np.ndarray, "_ d"]]:
-            done = passes_before * self.source.num_rows
-            for codes in self.source.codes(levels=True):
-                rows, levels = np.split(codes, [len(self.source.schema.columns)], axis=1)
-                measured = self.source.schema.measured_codes(rows)
-                yield np.concatenate([measured, levels], axis=1) if has_levels else measured
-                done += len(codes)
-                if self.progress:
-                    self.progress(done, total)
-            if not self.rows_are_public:  # there may be none
-                yield np.zeros((0, feature_map.dim + has_levels), np.int64)
-
-        planned = None if self.rows_are_public else plans.MOST_PRIVATE_ROWS
-        embedding = integer_embedding_of_batches(
-            feature_map, batches(), self.source.num_rows, rows_planned=planned, has_levels=has_levels
+        num_rows = self.source.num_rows
+        total, before = passes * num_rows, (number - len(NAMES)) % passes * num_rows
+        report = self.progress and functools.partial(_report, self.progress, before, total)
+        task = Task(
+            feature_map,
+            self.source.encoding,
+            num_rows if self.rows_are_public else plans.MOST_PRIVATE_ROWS,
+            self.rows_are_public,
+            self._name(number),
+            self.run if self.folder is None else self.folder.run,
         )
-        return embedding if self.rows_are_public else embedding.with_public_count(count)
+        return self.source.sum(task, report)
 
-    def perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
+    @staticmethod
+    def _name(number: int) -> str:
+        return (*NAMES, COUNT)[number]
+
+    def _perturb(self, number: int, embedding: IntegerEmbedding, share: float) -> NoisyEmbedding:
         """Step 2 for the measurement of this number."""
         if self.simulation is None:
             return perturb_securely(embedding, self.budget, share=share, fine=self.fine)
         key = jax.random.fold_in(self.simulation, number)
         return perturb_integers(key, embedding, self.budget, share=share, fine=self.fine)
 
-    def measure(self, number: int, feature_map: TableMap, share: float, count: int) -> NoisyEmbedding:
-        """Steps 1 and 2, see :meth:`sum`."""
-        return self.perturb(number, self.sum(number, feature_map, count), share)
+    def kept(self, number: int, feature_map: TableMap) -> NoisyEmbedding | None:
+        """The noisy result of the measurement of this number, if an earlier run of the folder has drawn its noise."""
+        return None if self.folder is None else self.folder.noisy(self._name(number), feature_map)
+
+    def measure(
+        self,
+        number: int,
+        feature_map: TableMap,
+        share: float,
+        count: int = 1,
+        summed: IntegerEmbedding | None = None,
+    ) -> NoisyEmbedding:
+        """Steps 1 and 2, see :meth:`sum`. Noise is drawn at most once in a folder, see ``kme_jax.partial.runs``.
+
+        Args:
+          number: of the measurement.
+          feature_map: ψ.
+          share: of ρ.
+          count: the noisy number of rows, if their number is private.
+          summed: the result of :meth:`sum`, if it was called before.
+        """
+        kept = self.kept(number, feature_map)
+        if kept is not None:
+            return kept
+        embedding = self.sum(number, feature_map) if summed is None else summed
+        if not self.rows_are_public:
+            embedding = embedding.with_public_count(count)
+        noisy = self._perturb(number, embedding, share)
+        if self.folder is not None:
+            self.folder.keep_noisy(self._name(number), noisy)
+        return noisy
 
 
 @shows_progress("rows")
@@ -133,12 +172,14 @@ def measure_table(
     folder: str | os.PathLike | None = None,
     secure: bool = True,
     seed: int = 0,
+    partials: str | os.PathLike | None = None,
+    processes: int = 1,
     progress: Progress | bool = False,
 ) -> TableMeasurement:
     """The part of :func:`release_table` that sees private rows: steps 1 and 2, for three measurements.
 
     Formal guarantee: (ε, δ)-differential privacy for one row, or for one person. Rows enter through
-    ``integer_embedding_of_batches`` alone, as category codes. The code of a cell depends on this cell and the schema
+    ``kme_jax.embedding.integer_sum`` alone, as category codes. The code of a cell depends on this cell and the schema
     alone (``Schema.encode``). Each measurement has discrete Gaussian noise for the proved sensitivity of
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
     functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
@@ -176,12 +217,19 @@ def measure_table(
       folder: a new folder to which the measurement is saved at once; None to save nothing.
       secure: whether noise is secure. Simulated noise is for experiments: it is reproducible and NOT private.
       seed: of simulated noise.
+      partials: a folder that keeps what is finished, for tables in files. If the process is interrupted, the same call
+        goes on there: no part is summed twice, noise is drawn once for each measurement, and the ledger has one entry.
+        It is SENSITIVE. A complete run deletes what it holds, and cannot go on. See ``kme_jax.partial.runs``. None to
+        keep nothing.
+      processes: how many processes of this machine sum parts of the rows, for tables in files. They help if there are
+        several files, or Parquet files. A program that asks for more than one needs ``if __name__ == "__main__":``.
       progress: True for a bar, or a function that is called with (rows read, rows to read in all).
 
     Raises:
       ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
         simulated noise; the table does not fit the schema (``FileError``), or was opened with another schema; the
-        folder cannot be written (``ReleaseError``).
+        folder cannot be written (``ReleaseError``); the run of ``partials`` cannot go on (``RunError``), such as with
+        another table, schema or budget; or the table is not in files, and an option needs files.
       ModuleNotFoundError: OpenDP is not installed.
 
     Examples:
@@ -203,36 +251,101 @@ def measure_table(
     if spending is not None and not secure:
         raise ValueError("a ledger is for secure noise: simulated noise releases nothing, so leave spending out")
     source = _opened(source, schema, budget)
-    session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress))
-    if session.rows_are_public:
+    processes = check_integer("processes", processes, 1, _MOST_PROCESSES)
+    rows_are_public = budget.relation == REPLACE_ONE
+    if rows_are_public:
         source.check_size()
         check_num_rows(source.num_rows, budget)
     elif source.num_rows > plans.MOST_PRIVATE_ROWS:
         raise ValueError(f"source: a table with a private number of rows has at most {plans.MOST_PRIVATE_ROWS:,}")
+    in_files = _in_files(source) if partials is not None or processes > 1 else None
     # A noisy count is not known yet. It decides whether marginals are split by the target, and the number of cells.
     possible = [(source.num_rows, _layout(schema, target, source.num_rows, planned))]
-    if not session.rows_are_public:
+    if not rows_are_public:
         rho = plans.comparable_rho(planned)
         possible = plans.Layout.possible(*binnings_and_target(schema, target), rho, planned.relation)
     for num_rows, layout in possible:
         shares = plans.shares_of_all(layout, budget.relation)
-        _check_room(layout, shares, num_rows if session.rows_are_public else plans.MOST_PRIVATE_ROWS, budget)
+        _check_room(layout, shares, num_rows if rows_are_public else plans.MOST_PRIVATE_ROWS, budget)
         draft = _draft(plans.singles_map(layout), num_rows, budget, shares[0], planned, schema, target)
         if folder is not None:
             _check_save(draft, folder)
+    with contextlib.ExitStack() as stack:
+        run = None
+        if partials is not None:
+            of = _made_of(cast(TableSource, in_files), target, budget, spending, None if secure else seed)
+            run = stack.enter_context(RunFolder.opened(partials, of))
+        if in_files is not None:
+            source = PartedSource(in_files, run, processes)
+        session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress), run)
+        return _measured(session, planned, target, spending, folder)
+
+
+def _in_files(source: RowSource) -> TableSource:
+    """The source, if it is a table in files.
+
+    Raises:
+      ValueError: it is not.
+    """
+    if not isinstance(source, TableSource) or any(reader.identity is None for reader in source.files):
+        raise ValueError("partials and processes: they need a table in files; write it to a file, or leave them out")
+    return source
+
+
+def _made_of(
+    source: TableSource, target: str | None, budget: PrivacyBudget, spending: Spending | None, seed: int | None
+) -> dict[str, Any]:
+    """What a run is of, see ``RunFolder.opened``."""
+    return {
+        "table": [reader.identity for reader in source.files],
+        "schema": source.schema.to_json(),
+        "target": target,
+        "budget": [budget.epsilon, budget.delta, budget.relation, budget.max_rows, budget.person],
+        "ledger": None if spending is None else [str(spending.ledger.path.absolute()), spending.database],
+        "kind of noise": seed,
+        "version of a library": library_versions(),
+        "size of parts": PART_ROWS,
+    }
+
+
+def _measured(
+    session: _Session,
+    planned: Composition,
+    target: str | None,
+    spending: Spending | None,
+    folder: str | os.PathLike | None,
+) -> TableMeasurement:
+    """The measurements, after all checks of what was given."""
+    schema, run = session.source.schema, None if session.folder is None else session.folder.run
     if spending is not None:
-        spending.check(planned)
+        spending.check(planned, run=run)
     # All rows are read once before anything is spent. So rows that cannot be read cost nothing.
     if session.rows_are_public:
-        first = session.sum(0, plans.singles_map(_layout(schema, target, source.num_rows, planned)))
+        number, of_first = 0, plans.singles_map(_layout(schema, target, session.source.num_rows, planned))
     else:
-        first = session.sum(_COUNT, plans.count_map(binnings_and_target(schema, target)[0]))
-    total = None if spending is None else spending.spend(planned)
-    with contextlib.nullcontext() if spending is None else spending.recorded(folder):
-        return _measure_table(session, first, planned, target, total, folder)
+        number, of_first = _COUNT, plans.count_map(binnings_and_target(schema, target)[0])
+    with _kept(session.folder):
+        first = session.sum(number, of_first) if session.kept(number, of_first) is None else None
+        total = None if spending is None else spending.spend(planned, run=run)
+        with contextlib.nullcontext() if spending is None or run is not None else spending.recorded(folder):
+            result = _measure_table(session, first, planned, target, total, folder)
+        if session.folder is not None:
+            session.folder.complete()
+    return result
 
 
-def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
+@contextlib.contextmanager
+def _kept(folder: RunFolder | None) -> Iterator[None]:
+    """Adds a note to any error or interruption: that the run can go on, if it has a folder."""
+    try:
+        yield
+    except BaseException as error:
+        if folder is not None:
+            error.add_note(f"what is finished is kept in {folder.path}: do the same again to go on")
+        raise
+
+
+def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> RowSource:
     """The source, opened for a budget.
 
     Raises:
@@ -244,7 +357,10 @@ def _opened(source: Any, schema: Schema, budget: PrivacyBudget) -> TableSource:
             f"budget: name the column with the ids of persons: PrivacyBudget(..., {ADD_REMOVE_PERSON!r}, 5, 'id')"
         )
     check_relation(schema, budget.relation)
-    if not isinstance(source, TableSource):
+    if not isinstance(source, RowSource):
+        of_engine = engine_source(source, schema, budget.person)
+        if of_engine is not None:
+            return of_engine
         return open_table(source, schema, person=budget.person, max_rows=budget.max_rows)
     if source.schema != schema:
         raise ValueError("source: it was opened with another schema; give the same schema to open_table and here")
@@ -307,13 +423,15 @@ def _check_save(draft: TableMeasurement, folder: str | os.PathLike) -> None:
 
 def _measure_table(
     session: _Session,
-    first: IntegerEmbedding,
+    first: IntegerEmbedding | None,
     planned: Composition,
     target: str | None,
     total: dict[str, Any] | None,
     folder: str | os.PathLike | None,
 ) -> TableMeasurement:
-    """The measurements, after all checks and after the budget is spent. ``first`` is the sum for the first of them.
+    """The measurements, after all checks and after the budget is spent.
+
+    ``first`` is the sum for the first of them; None if its noisy result was kept by an earlier run.
 
     Formal guarantee: no check fails in here. Integers do not overflow under any plan (``_check_room``). Σ ρ is at most
     the planned ρ (``Composition.of``). The statement and the folder of a draft could be written. Only errors of the
@@ -323,14 +441,14 @@ def _measure_table(
     if session.rows_are_public:
         num_rows = session.source.num_rows
     else:
-        measured[COUNT] = session.perturb(_COUNT, first, plans.COUNT_SHARE)
+        counted = plans.count_map(binnings_and_target(schema, target)[0])
+        measured[COUNT] = session.measure(_COUNT, counted, plans.COUNT_SHARE, summed=first)
         num_rows = plans.noisy_count(measured[COUNT])
     layout = _layout(schema, target, num_rows, planned)
     shares, rho = plans.shares(layout), plans.comparable_rho(planned)
     shares_of_all = plans.shares_of_all(layout, budget.relation)
-    if not session.rows_are_public:
-        first = session.sum(0, plans.singles_map(layout), num_rows)
-    measured[NAMES[0]] = session.perturb(0, first, shares_of_all[0])
+    of_singles = first if session.rows_are_public else None
+    measured[NAMES[0]] = session.measure(0, plans.singles_map(layout), shares_of_all[0], num_rows, of_singles)
     singles = plans.Singles.read(layout, measured[NAMES[0]])
     plan = plans.Plan.create(layout, singles, num_rows, rho)
     chosen: list[int] = []

@@ -9,76 +9,33 @@ a value or text by itself, see ``kme_jax.table.columns``.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import functools
 import os
 import pathlib
-import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
+from kme_jax._numerics.ahead import read_ahead
 from kme_jax._numerics.text import shown
+from kme_jax.embedding import IntegerEmbedding, integer_sum
+from kme_jax.partial import RowEncoding, Task
 from kme_jax.privacy.budget import MOST_ROWS_OF_A_PERSON, check_integer
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.formats import FORMATS, suffix_of, written
-from kme_jax.table.formats.base import Reader
-from kme_jax.table.formats.folder import FolderReader
-from kme_jax.table.formats.memory import FrameReader, MemoryReader
-from kme_jax.table.formats.text import TextOptions
+from kme_jax.storage.formats import written
+from kme_jax.storage.formats.base import Reader
+from kme_jax.storage.formats.opening import open_reader
+from kme_jax.storage.formats.text import TextOptions
 from kme_jax.table.persons import Persons, find_persons, is_of_ids
 from kme_jax.table.schema import Schema, check_schema
+from kme_jax.table.sources import RowSource
 from kme_jax.table.written import Identifier
 
 
-def open_reader(
-    data: str | os.PathLike | pa.Table | Any, *, encoding: str | None = None, separator: str | None = None
-) -> Reader:
-    """A reader of the data, see ``open_table``. It has read names and types of columns, of a .csv file names only.
-
-    Raises:
-      ValueError: the encoding or the separator is not valid, see ``TextOptions``. Nothing was read.
-      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its
-        content does not fit its suffix, or columns have no names or equal names.
-    """
-    text, pandas = TextOptions(encoding, separator), sys.modules.get("pandas")
-    is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
-    if text.given and (is_frame or isinstance(data, pa.Table)):
-        raise FileError(f"the table: {text.given} is for .csv files; leave it out for a table in memory")
-    if isinstance(data, pa.Table):
-        return MemoryReader(data)
-    if is_frame:
-        return FrameReader(data, pandas)
-    path = pathlib.Path(data)
-    read = functools.partial(_of_file, text=text)
-    return FolderReader(path, read) if path.is_dir() else read(path)
-
-
-def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
-    suffix = suffix_of(path.name)
-    if suffix not in FORMATS:
-        *others, last = FORMATS
-        raise FileError(f"{path}: expected a {', '.join(others)} or {last} file")
-    read_text = FORMATS[suffix].read_text
-    if text.given and read_text is None:
-        raise FileError(f"{path}: {text.given} is for .csv files; leave it out for a {suffix} file")
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    if not path.stat().st_size:
-        raise FileError(f"{path}: is empty")
-    try:
-        return FORMATS[suffix].read(path) if read_text is None else read_text(path, text)
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-class TableSource:
+class TableSource(RowSource):
     """A private table that can be read several times, at most 2¹⁶ rows at a time. Build it with ``open_table``.
 
     Attributes:
@@ -104,14 +61,10 @@ class TableSource:
             )
         if person is not None and person not in reader.fields.names:
             raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
-        try:
-            schema.check_fields(reader.fields)
-            if not reader.is_text:
-                schema.check_keys()
-        except ValueError as error:
-            raise FileError(f"{reader.label}: {error}") from error
+        check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
-        self.num_read = self.num_rows = reader.count()
+        self.label, self.is_text = reader.label, reader.is_text
+        self.num_read = self.num_rows = reader.num_rows
         self.persons = None
         if person is not None:
             if not is_of_ids(reader.fields.field(person).type):
@@ -124,10 +77,33 @@ class TableSource:
         number = f", num_rows={self.num_rows}" if self.person is None else f", person={self.person!r}"
         return f"TableSource({self._reader.label!r}{number})"
 
-    def check_size(self) -> None:
-        """Raises FileError if there are fewer than two rows. Never called if the number of rows is private."""
-        if self.num_rows < 2:
-            raise FileError(f"{self._reader.label}: expected at least 2 rows, got {self.num_rows}")
+    def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
+        """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.
+
+        The next batch is encoded while the current one is summed.
+
+        Raises:
+          FileError: as for :meth:`codes`.
+        """
+        integers, total, num_rows = integer_sum(
+            task.feature_map,
+            read_ahead(self._rows(task.encoding)),
+            task.rows_planned,
+            progress=progress,
+            has_levels=task.encoding.has_levels,
+        )
+        return IntegerEmbedding(integers, total, num_rows)
+
+    def _rows(self, encoding: RowEncoding) -> Generator[Float64[np.ndarray, "_ d"]]:
+        for batch in self.batches():
+            with safe_errors(self.label):
+                rows = encoding.rows(batch)
+            yield rows
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        """The readers of all files, in the order of their rows."""
+        return self._reader.files
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows that are used, unchanged. SENSITIVE.
@@ -160,28 +136,50 @@ class TableSource:
 
     def _codes(self, levels: bool) -> Generator[Int64[np.ndarray, "_ d"]]:
         for batch in self.batches():
-            try:
+            with safe_errors(self.label):
                 codes = self.schema.encode(batch)
                 if levels and self.schema.weight is not None:
                     of_rows = self.schema.weight.levels(batch.column(self.schema.weight.name))
                     codes = np.concatenate([codes, of_rows[:, None]], axis=1)  # column after column in memory
-            except pa.ArrowException:  # its message may show cells
-                raise FileError(f"{self._reader.label}: pyarrow cannot convert the type of a column") from None
             yield codes
+
+
+@contextlib.contextmanager
+def safe_errors(label: str) -> Iterator[None]:
+    """Context manager: replaces an error of pyarrow, whose message may show cells.
+
+    Raises:
+      FileError: pyarrow cannot convert the type of a column.
+    """
+    try:
+        yield
+    except pa.ArrowException:
+        raise FileError(f"{label}: pyarrow cannot convert the type of a column") from None
+
+
+def check_fields(label: str, schema: Schema, fields: pa.Schema, *, is_text: bool) -> None:
+    """Refuses a table that does not fit a schema.
+
+    Args:
+      label: of the table, for errors.
+      schema: of its columns.
+      fields: names of its columns; types are not looked at.
+      is_text: whether cells are still the text that somebody wrote.
+
+    Raises:
+      FileError: columns are missing or extra, or two categories are alike where cells may have been converted.
+    """
+    try:
+        schema.check_fields(fields)
+        if not is_text:
+            schema.check_keys()
+    except ValueError as error:
+        raise FileError(f"{label}: {error}") from error
 
 
 def _not_of_persons(schema: Schema) -> list[str]:
     """Names of columns that cannot have the ids of persons: all of a release, except new ids."""
     return [column.name for column in schema.released if not isinstance(column, Identifier)]
-
-
-def read_ahead(items: Generator[Int64[np.ndarray, "_ d"]]) -> Generator[Int64[np.ndarray, "_ d"]]:
-    """The same items. A thread computes each one before it is asked for."""
-    with contextlib.closing(items), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = pool.submit(next, items, None)
-            yield item
 
 
 def open_table(
@@ -201,7 +199,8 @@ def open_table(
 
     Args:
       data: the path of a .csv, .csv.gz, .parquet, .arrow or .feather file, or of a folder of such files with the same
-        columns; a pyarrow table; or a pandas DataFrame.
+        columns; the path of a folder of folders of Parquet files, whose names may hold columns, as in year=2024, or its
+        address in an object store, such as s3://bucket/folder; a pyarrow table; or a pandas DataFrame.
       schema: of its columns.
       person: the name of the column with the ids of persons, for a guarantee under add_remove_person. In the schema it
         is dropped, or an ``Identifier``: released rows then have new ids, one for each row. If None, every row is used.
@@ -233,7 +232,7 @@ def open_table(
         raise ValueError("person: name the column with the ids of persons, whose rows are cut to max_rows")
     if person is not None and not isinstance(person, str):
         raise ValueError(f"person: expected the name of a column, got a {type(person).__name__}")
-    return TableSource(open_reader(data, encoding=encoding, separator=separator), schema, person, max_rows)
+    return TableSource(open_reader(data, TextOptions(encoding, separator)), schema, person, max_rows)
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
+from kme_jax._numerics.arrow import parse_clock, seconds_of_digits
 from kme_jax._numerics.cells import FIRST_SECOND, LAST_SECOND, parse_number, parse_time
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.table.arrow import parse_clock, seconds_of_digits
 
 _Key = tuple[str, float]
 

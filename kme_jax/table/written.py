@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from kme_jax._numerics.arrow import is_text
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.privacy.budget import check_integer
-from kme_jax.table.arrow import is_text
 from kme_jax.table.columns import DRAFTED, FIELDS, LABEL, is_label, pandas_module
 
 _MOST_DIGITS = 18  # of the number of a row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pathlib
 from typing import Any
 
 import kme_jax
@@ -25,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="A release.")
     parser.add_argument("--against", required=True, metavar="FILE", help="The private file.")
     sizes.add_file_flags(parser)
-    sizes.add_text_flags(parser, "For a table,")
+    sizes.add_text_flags(parser)
     parser.add_argument("--output", metavar="FILE", help="Also write the errors to a new .json file. NOT PRIVATE.")
     parser.add_argument(
         "--no_distance",
@@ -75,22 +74,12 @@ def _evaluate_table(args: argparse.Namespace, release: Any) -> tuple[dict[str, A
 
 def _evaluate_points(args: argparse.Namespace, release: kme_jax.Release) -> tuple[dict[str, Any], str]:
     """The errors, and the same as text."""
-    for name in ("encoding", "separator"):
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name} is for releases of tables")
     from kme_jax.points.evaluate import describe, evaluate
     from kme_jax.points.files import read_rows
 
     if release.measurement.bounds is None:
         raise InputError(f"{args.folder}: the release has no bounds, and errors are computed for columns with bounds")
-    has_names = pathlib.Path(args.against).suffix == ".csv" and args.header
-    rows = read_rows(
-        args.against,
-        columns=release.columns if has_names else None,
-        num_columns=len(release.columns),
-        header=args.header,
-        array=args.array,
-    )
+    rows = read_rows(args.against, **sizes.layout_of(args, args.against, release.columns))
     with progress_bar("distance") as progress:
         errors = evaluate(release, rows, distance=args.distance, progress=progress)
     return errors, describe(errors)

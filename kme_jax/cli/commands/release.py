@@ -36,7 +36,7 @@ such files with the same columns. The folder of the release has
 If one column is to be predicted from the others, name it with --target. Cells of every type are accepted. A cell that
 cannot be read counts as missing. Run kme-jax check first: it shows whether the schema fits.
 
-A few columns of numbers need --lower and --upper. The folder has
+A few columns of numbers need --lower and --upper. The file may also be .npy or .npz. The folder has
   points.npz         synthetic points and their weights
   release.npz        the noisy embedding, from which kme-jax synthesise makes other points
   privacy.json       the privacy statement
@@ -55,14 +55,15 @@ other rows. For these, give the --ledger and the --database of the first release
 
 _ROOM_OF_A_TABLE = 1 << 26  # bytes
 _FLAGS_OF_POINTS = ("columns", "array", "lower", "upper", "points", "kernel", "length", "num_features", "num_points")
-_FLAGS_OF_TABLES = ("target", "num_rows", "relation", "person", "max_rows", "dry_run", "encoding", "separator")
+_FLAGS_OF_TABLES = (*("target", "num_rows", "relation", "person", "max_rows", "dry_run", "processes"),)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument(
         "file",
-        help="The private rows: a file or a folder with --schema; .csv, .npy or .npz with --lower and --upper.",
+        help="The private rows: a file, a folder or the address of a folder, such as s3://bucket/rows. .npy and .npz "
+        "files need --lower and --upper.",
     )
     parser.add_argument(
         "--schema", metavar="FILE", help="The schema: a description of the columns. See kme-jax schema --help."
@@ -84,13 +85,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "noisy count replaces it. Other tools often mean add_remove by differential privacy. Its noise is smaller.",
     )
     sizes.add_person_flags(parser)
-    sizes.add_text_flags(parser, "With --schema,")
+    sizes.add_text_flags(parser)
     parser.add_argument(
         "--columns",
         type=parsing.names,
         metavar="A,B,...",
-        help="For a .csv file: the columns to read, by their names in the header line. For another file: names for all "
-        "of its columns; default: x1, x2 and so on. The names are published.",
+        help="The columns to read, by their names in the file. For a file without names (.npy, .npz, --no_header): "
+        "names for all of its columns; default: x1, x2 and so on. The names are published.",
     )
     sizes.add_file_flags(parser)
     parser.add_argument(
@@ -136,6 +137,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "nothing, and spend nothing.",
     )
     parser.add_argument(
+        "--partials",
+        metavar="FOLDER",
+        help="A folder that keeps what is finished. If the command is interrupted, the same command "
+        "goes on, and spends no more. The folder holds sums of private rows: do not publish it. It is emptied at the "
+        "end.",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="P",
+        help="With --schema: the number of processes that read rows. More than one help with a folder of files, or "
+        "with a Parquet file. Default: 1.",
+    )
+    parser.add_argument(
         "--again", action="store_true", help="Release rows that were released before. The budgets add up."
     )
 
@@ -177,10 +192,15 @@ class _Places:
                 f"{measured} exists: a run was interrupted. Finish it with kme-jax synthesise {measured} "
                 f"--output={output}, or remove the folder"
             )
+        if "://" in args.file and (args.ledger is None or args.database is None):
+            raise InputError(f"{args.file} is not on this machine: give --ledger and --database")
         source = real_path(args.file)  # a link is another name of the same rows
         ledger = kme_jax.Ledger(pathlib.Path(args.ledger or f"{source}.ledger"))
-        if real_path(ledger.path) in (real_path(output), real_path(measured)):
+        folders = real_path(output), real_path(measured)
+        if real_path(ledger.path) in folders:
             raise InputError(f"--ledger={args.ledger}: this is a folder of the release")
+        if args.partials is not None and real_path(args.partials) in folders:
+            raise InputError(f"--partials={args.partials}: this is a folder of the release, and the sums are private")
         database = source.name if args.database is None else args.database
         spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
         return cls(output, measured, spending, args.ledger or ledger.path.name)
@@ -296,6 +316,8 @@ def _release_table(args: argparse.Namespace) -> None:
                 target=args.target,
                 spending=places.spending,
                 folder=places.measured,
+                partials=args.partials,
+                processes=1 if args.processes is None else args.processes,
                 progress=progress,
             )
         release = _finish(places, measurement, size, args.seed)
@@ -312,6 +334,7 @@ def _is_number(text: str) -> bool:
 
 def _release_points(args: argparse.Namespace) -> None:
     from kme_jax.points.files import read_rows
+    from kme_jax.storage.rows import open_rows
 
     bounds = kme_jax.Bounds.create(args.lower, args.upper, args.columns)
     if args.header and args.columns and all(map(_is_number, args.columns)):
@@ -324,16 +347,14 @@ def _release_points(args: argparse.Namespace) -> None:
     num_points = sizes.num_points(args, args.points is not None)
     places = _Places.check(args, 16 * (bounds.dim + 1) * num_points)
 
-    def read(path: str) -> np.ndarray:
-        return read_rows(path, columns=args.columns, num_columns=bounds.dim, header=args.header, array=args.array)
-
+    layout = sizes.layout(args) | {"columns": args.columns, "num_columns": bounds.dim}
     points = None
     if args.points is not None:
         _refuse_private_file(args)
-        points = _public_points(args, bounds, read(args.points))
+        points = _public_points(args, bounds, read_rows(args.points, **layout))
     unit_points = None if points is None else bounds.to_unit(points)
     kernel = model.kernel(args, model.length(args, bounds.dim, unit_points))
-    rows, size = read(args.file), {"num_points": num_points if points is None else None}
+    rows, size = open_rows(args.file, **layout), {"num_points": num_points if points is None else None}
     check_devices()
     with _measurement_is_kept(places, args.seed, size):
         with progress_bar("rows") as progress:
@@ -348,8 +369,8 @@ def _release_points(args: argparse.Namespace) -> None:
                 num_features=num_features,
                 seed=args.seed,
                 progress=progress,
+                partials=args.partials,
             )
-        del rows
         release = _finish(places, measurement, size, args.seed)
     _report(places, release)
 

@@ -79,7 +79,7 @@ def _suffixes(product: str) -> tuple[str, ...]:
     """Of the files that synthetic rows of a product are written to."""
     if product != "table":
         return _SUFFIXES_OF_NUMBERS
-    from kme_jax.table.formats import written
+    from kme_jax.storage.formats import written
 
     return tuple(written())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import sys
 from typing import Any
 
@@ -37,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--independent", type=parsing.names, metavar="COLUMN,COLUMN", help="Two columns of a release of points."
     )
     sizes.add_file_flags(parser)
-    sizes.add_text_flags(parser, "For a table,")
+    sizes.add_text_flags(parser)
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of simulated quantiles. Default: 0.")
 
 
@@ -90,16 +89,6 @@ def _public_rows(args: argparse.Namespace, release: Any) -> Any:
         from kme_jax.table.readers import open_table
 
         return open_table(args.other, release.schema, encoding=args.encoding, separator=args.separator)
-    for name in ("encoding", "separator"):
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name} is for releases of tables")
     from kme_jax.points.files import read_rows
 
-    has_names = pathlib.Path(args.other).suffix == ".csv" and args.header
-    return read_rows(
-        args.other,
-        columns=release.columns if has_names else None,
-        num_columns=len(release.columns),
-        header=args.header,
-        array=args.array,
-    )
+    return read_rows(args.other, **sizes.layout_of(args, args.other, release.columns))

@@ -58,7 +58,10 @@ class TextOptions:
 
     Attributes:
       encoding: the name of one of Python's text encodings; None for UTF-8.
-      separator: the character between cells; None for what is most frequent in the header line.
+      separator: the character between cells; None for what is most frequent in the header line, or for commas if there
+        is no header line.
+      header: whether the first line has the names of the columns. Without them, the columns are x1, x2 and so on.
+      width: how many cells a row has, if there is no header line; None for the number of the first row.
 
     Raises:
       ValueError: there is no such encoding, it is not one of text, one cell could change how others are read in it, or
@@ -67,6 +70,8 @@ class TextOptions:
 
     encoding: str | None = None
     separator: str | None = None
+    header: bool = True
+    width: int | None = None
 
     def __post_init__(self):
         separator = self.separator
@@ -111,6 +116,10 @@ class TextOptions:
         In some encodings of Chinese, Japanese and Korean, the byte of a bar is also the second half of letters.
         """
         return self.encoding is None or all(_is_kept(self.encoding, sign) for sign in (separator, _QUOTE, *_ENDS))
+
+
+AS_USUAL = TextOptions()
+"""UTF-8, with a header line that says what separates cells."""
 
 
 def _checked_encoding(encoding: Any) -> str:

@@ -7,8 +7,8 @@ from typing import IO
 
 import pyarrow as pa
 
-from kme_jax.table.formats import arrow_file, comma_separated, parquet
-from kme_jax.table.formats.base import Format
+from kme_jax.storage.formats import arrow_file, comma_separated, parquet
+from kme_jax.storage.formats.base import Format
 
 _ALL = (comma_separated.FORMAT, comma_separated.COMPRESSED, parquet.FORMAT, *arrow_file.FORMATS)
 FORMATS: dict[str, Format] = {format.suffix: format for format in _ALL}

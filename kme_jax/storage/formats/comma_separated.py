@@ -22,8 +22,8 @@ import pyarrow.csv
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import Format, Reader
-from kme_jax.table.formats.text import NO_LETTER, TextOptions
+from kme_jax.storage.formats.base import Format, Reader
+from kme_jax.storage.formats.text import AS_USUAL, NO_LETTER, TextOptions
 
 _GZIP = b"\x1f\x8b"
 _NOT_CSV = {_GZIP: "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
@@ -49,9 +49,6 @@ class CsvLimits:
     row_bytes: int = 2**26
 
 
-_AS_USUAL = TextOptions()
-
-
 class CsvReader(Reader):
     """Reader of .csv files. Every cell is bytes.
 
@@ -60,27 +57,47 @@ class CsvReader(Reader):
 
     An empty line is skipped if rows have several cells. If rows have one cell, an empty line is a row with a missing
     cell.
+
+    Privacy: the first line of a file without a header line is a private row. What it holds is not looked at, except for
+    the number of its cells, if no other number is expected.
     """
 
     is_text = True
 
-    def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits(), text: TextOptions = _AS_USUAL):
+    def __init__(self, path: pathlib.Path, limits: CsvLimits = CsvLimits(), text: TextOptions = AS_USUAL):
         self._options = text
         self._path, self._is_compressed = path, path.suffix.lower() == _COMPRESSED
+        self._limits, self._block_bytes = limits, limits.block_bytes[0]
         with open(path, "rb") as file:
             start = file.read(4)
-        if self._is_compressed != start.startswith(_GZIP):
-            what = "is no gzip file: rename it" if self._is_compressed else "is a gzip file: rename it to .csv.gz"
-            raise FileError(f"{path}: {what}")
-        for magic, name in _NOT_CSV.items():
-            if start.startswith(magic) and magic != _GZIP:
-                raise FileError(f"{path}: is a {name} file, not a .csv file: unpack or rename it")
-        with self._text("utf-8-sig", "surrogateescape") as file:
-            self._separator = text.separator or _separator(file.readline())
+        if self._is_compressed and not start.startswith(_GZIP):
+            raise FileError(f"{path}: is no gzip file: rename it")
+        if text.header:
+            self._check_start(start)
+        self._separator = text.separator or (self._likely_separator() if text.header else _SEPARATORS[0])
         self._word = _WORDS.get(self._separator, repr(self._separator))
         if not text.keeps(self._separator):
             what = f"{self._word} cannot separate cells of a file in {text.name}, where they are a part of letters"
             raise FileError(f"{path}: {what}: convert it to UTF-8")
+        self._skipped, self._empty = 0, False  # lines of the header; whether nothing follows it
+        names = self._names() if text.header else [f"x{i + 1}" for i in range(text.width or self._width())]
+        super().__init__(str(path), names, [pa.binary()] * len(names))
+
+    def _check_start(self, start: bytes) -> None:
+        """Raises FileError if a file begins as one of another format."""
+        if start.startswith(_GZIP) and not self._is_compressed:
+            raise FileError(f"{self._path}: is a gzip file: rename it to .csv.gz")
+        for magic, name in _NOT_CSV.items():
+            if start.startswith(magic) and magic != _GZIP:
+                raise FileError(f"{self._path}: is a {name} file, not a .csv file: unpack or rename it")
+
+    def _likely_separator(self) -> str:
+        with self._text("utf-8-sig", "surrogateescape") as file:
+            return _separator(file.readline())
+
+    def _names(self) -> list[str]:
+        """The names of the columns, from the header line."""
+        path = self._path
         with self._text("utf-8-sig", "surrogateescape") as file:
             lines = csv.reader(file, strict=True, delimiter=self._separator)
             try:
@@ -92,11 +109,30 @@ class CsvReader(Reader):
             raise FileError(f"{path}: its first line is empty; it must have the names of the columns")
         if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in "".join(names)):
             raise FileError(
-                f"{path}: its first line is not text in {text.name}: give the encoding of the file; it must have the "
-                "names of the columns"
+                f"{path}: its first line is not text in {self._options.name}: give the encoding of the file; it must "
+                "have the names of the columns"
             )
-        super().__init__(str(path), names, [pa.binary()] * len(names))
-        self._limits, self._block_bytes = limits, limits.block_bytes[0]
+        return names
+
+    def _width(self) -> int:
+        """The number of cells of the first row of a file without a header line."""
+        with self._text("latin-1") as file, _cells_of_any_length():
+            rows = csv.reader(file, strict=True, delimiter=self._separator)
+            try:
+                width = next((len(row) for row in rows if row), 0)
+            except csv.Error:
+                raise FileError(f"{self._path}: its first row is not comma-separated") from None
+        if not width:
+            raise FileError(f"{self._path}: it has no rows")
+        return width
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
+
+    @property
+    def _how(self) -> str:
+        return f"{self._options.name} {self._separator!r}"
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
@@ -161,14 +197,11 @@ class CsvReader(Reader):
             )
         if quotes % 2 == 0:
             return False
-        limit = csv.field_size_limit(2**31 - 1)
         try:
-            with self._text("latin-1") as file:
+            with self._text("latin-1") as file, _cells_of_any_length():
                 collections.deque(csv.reader(file, strict=True, delimiter=self._separator), maxlen=0)
         except csv.Error as error:
             return "unexpected end" in str(error)
-        finally:
-            csv.field_size_limit(limit)
         return False
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -204,10 +237,20 @@ class CsvReader(Reader):
             numbers = re.match(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
         if numbers is None:
             raise _LongRow(f"{self.label}: it has changed while it was read")
+        counted = " (the header line is row 1)" if self._options.header else ""
         raise FileError(
-            f"{self.label}: row {numbers[1]} (the header line is row 1) has {numbers[3]} cells, expected {numbers[2]}: "
+            f"{self.label}: row {numbers[1]}{counted} has {numbers[3]} cells, expected {numbers[2]}: "
             f"cells are separated by {self._word}, and those with {self._word} in quotes"
         )
+
+
+@contextlib.contextmanager
+def _cells_of_any_length() -> Iterator[None]:
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _separator(line: str) -> str:

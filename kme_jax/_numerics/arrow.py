@@ -12,6 +12,7 @@ from jaxtyping import Float64, Int, Int64
 from kme_jax._numerics.cells import (
     parse_float,
     parse_time,
+    point_of,
 )
 
 _MAX_INTEGER = 2**53  # beyond it, neighbouring whole numbers are no longer different floats
@@ -103,3 +104,54 @@ def parse_clock(cell: bytes) -> float | None:
     if time is None or time.tzinfo:
         return None
     return time.hour * 3600 + time.minute * 60 + time.second + time.microsecond / 1e6
+
+
+_PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?$"
+_MAX_PLAIN = 64  # bytes: so many digits and such an exponent are within the range of float64
+
+
+def numbers_of(array: pa.Array | pa.ChunkedArray) -> Float64[np.ndarray, "n"]:
+    """Cells of any type as entries of rows of numbers, float64 [n], each by itself. NaN where there is no number.
+
+    A cell becomes the same number as an object of an array does, see ``kme_jax._numerics.cells.point_of``.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        return np.concatenate([np.empty(0), *map(numbers_of, array.chunks)])
+    kind = array.type
+    if pa.types.is_run_end_encoded(kind):
+        ends = np.asarray(array.run_ends.to_numpy(), np.int64) - array.offset
+        lengths = np.diff(np.clip(ends, 0, len(array)), prepend=0)
+        return np.repeat(numbers_of(array.values), lengths)
+    if pa.types.is_dictionary(kind):
+        numbers = np.append(numbers_of(array.dictionary), np.nan)
+        places = array.indices.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
+        # Only damaged files have other indices.
+        return numbers[np.where((places >= 0) & (places < len(numbers) - 1), places, len(numbers) - 1)]
+    if is_number(kind):
+        return floats_of(array)
+    return _numbers_of_text(array.cast(pa.large_binary())) if is_text(kind) else np.full(len(array), np.nan)
+
+
+def _numbers_of_text(cells: pa.Array) -> Float64[np.ndarray, "n"]:
+    """Text as numbers [n], see :func:`numbers_of`.
+
+    Arrow reads most cells. It rounds as Python does, and what it accepts is a number for Python, too. Python reads the
+    others one by one.
+    """
+    filled = pc.if_else(pc.equal(pc.binary_length(cells), 0), None, cells)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        return _parsed(filled)
+    except pa.ArrowInvalid:
+        pass
+    short = pc.less_equal(pc.binary_length(filled), _MAX_PLAIN)  # pyright: ignore[reportAttributeAccessIssue]
+    plain = pc.and_(pc.match_substring_regex(filled, _PLAIN_NUMBER), short).fill_null(False)  # pyright: ignore[reportAttributeAccessIssue]
+    is_plain = plain.to_numpy(zero_copy_only=False)
+    numbers = np.empty(len(cells))
+    numbers[is_plain] = _parsed(filled.filter(plain))
+    numbers[~is_plain] = [point_of(cell or b"") for cell in cells.filter(pc.invert(plain)).to_pylist()]  # pyright: ignore[reportAttributeAccessIssue]
+    return numbers
+
+
+def _parsed(cells: pa.Array) -> Float64[np.ndarray, "n"]:
+    """Text as numbers by Arrow, NaN for missing cells. Raises ArrowInvalid if a cell is not one."""
+    return pc.cast(cells.view(pa.large_string()), pa.float64()).to_numpy(zero_copy_only=False)

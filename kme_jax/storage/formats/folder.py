@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import Reader
+from kme_jax.storage.formats.base import Reader
 
 
 class FolderReader(Reader):
@@ -18,23 +18,40 @@ class FolderReader(Reader):
     programs that write such folders put notes there.
     """
 
-    def __init__(self, folder: pathlib.Path, read: Callable[[pathlib.Path], Reader]):
-        paths = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
-        if not paths:
-            raise FileError(f"{folder}: is a folder without files")
-        self._readers = [read(path) for path in paths]
-        fields = self._readers[0].fields
-        super().__init__(str(folder), fields.names, fields.types)
-        for path, reader in zip(paths, self._readers, strict=True):
+    def __init__(self, label: str, readers: Sequence[Reader]):
+        """The rows of the files of some readers.
+
+        Raises:
+          FileError: there are none, or they have different columns.
+        """
+        if not readers:
+            raise FileError(f"{label}: is a folder without files")
+        self._readers, fields = readers, readers[0].fields
+        super().__init__(label, fields.names, fields.types)
+        for reader in readers:
             if sorted(reader.fields.names) != sorted(fields.names):
-                raise FileError(f"{path}: it has other columns than {paths[0].name}")
+                raise FileError(f"{reader.label}: it has other columns than {pathlib.Path(readers[0].label).name}")
+
+    @classmethod
+    def of_files(cls, folder: pathlib.Path, read: Callable[[pathlib.Path], Reader]) -> FolderReader:
+        """The rows of the files of a folder.
+
+        Raises:
+          FileError: there are none, or one cannot be read, or they have different columns.
+        """
+        paths = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
+        return cls(str(folder), [read(path) for path in paths])
 
     @property
     def is_text(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return all(reader.is_text for reader in self._readers)
 
     def count(self) -> int:
-        return sum(reader.count() for reader in self._readers)
+        return sum(reader.num_rows for reader in self._readers)
+
+    @property
+    def files(self) -> Sequence[Reader]:
+        return self._readers
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """See ``Reader.column``.
@@ -50,5 +67,4 @@ class FolderReader(Reader):
 
     def _read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for reader in self._readers:
-            for batch in reader.batches():
-                yield batch.select(self.fields.names)
+            yield from reader.batches(names or self.fields.names)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from kme_jax.storage.files import FileError
-from kme_jax.table.formats.base import Format, Reader
+from kme_jax.storage.formats.base import Format, Reader
 
 _MAGIC = b"ARROW1"
 
@@ -25,6 +25,10 @@ class ArrowReader(Reader):
         with self._open() as file:
             super().__init__(str(path), file.schema.names, file.schema.types)
             self._num_rows = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[pyarrow.ipc.RecordBatchFileReader]:

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax._numerics import cells
-from kme_jax.table.formats.base import BATCH_ROWS, Reader
+from kme_jax.storage.formats.base import BATCH_ROWS, Reader
 
 
 class MemoryReader(Reader):
