@@ -6,7 +6,7 @@ python -m experiments.distributed --engines=one_process,dask   # without Spark
 *Simulated.* Each release runs as it would on a cluster, with the real plan, tasks, partials and merger. Only the rows
 do not exist: workers make up the sums that their share of the rows could have. Rows are spread evenly over all cells,
 which gives the largest plans. Then, for the range of the integers, all rows are in one cell of each marginal, which
-gives the largest sums. These are compared with Python's integers, which have no limit. More than 64 workers are in
+gives the largest sums. These are compared with Python's integers, which have no limit. More than 16 workers are in
 groups of equal size, of which one partial is made; it is counted once for each worker.
 
 *Measured.* Engines release the same file of made-up rows on this machine. A new process does so for each of them, once
@@ -50,8 +50,9 @@ ENGINES = ("one_process", "processes", "dask", "spark")
 RELATIONS = ("replace_one", "add_remove")
 _TARGET = "target"
 _GROUP, _MOST_PARTIALS = 16, 64  # as the sources of engines combine partials
+_MOST_MADE = 16  # partials that are made
 _ROWS_PER_GROUP = 2**16
-_EPSILON, _DELTA = 1.0, 1e-13  # δ is below 1/N for all N
+_EPSILON, _DELTA = 1.0, 1e-18  # δ is below 1/N for all N
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,7 @@ class SimulatedCluster(RowSource):
         self.schema, self.num_rows, self.num_workers, self.kind, self.passes = schema, num_rows, num_workers, kind, []
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
-        made = min(self.num_workers, _MOST_PARTIALS)
+        made = min(self.num_workers, _MOST_MADE)
         shares = np.diff(np.linspace(0, self.num_rows, made + 1).astype(np.int64)).tolist()
         pattern = Partial.of_batch(partial_sums([], task))[0]
         partials = [
@@ -133,7 +134,7 @@ class SimulatedCluster(RowSource):
                 "driver_bytes": round(of_partial * left),
             }
         )
-        groups = [combine(partials[i : i + _GROUP], task) for i in range(0, made, _GROUP)]
+        groups = [combine(partials[i::4], task) for i in range(min(4, made))]
         merged = merge(groups, task, num_rows=self.num_rows)
         exact = [self._sums(task, rows).astype(object) for rows in shares]
         if sum(exact).tolist() != merged.total.tolist():  # pyright: ignore
