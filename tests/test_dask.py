@@ -169,3 +169,35 @@ def test_records_of_a_bag_never_raise():
     assert_equal(found, expected)
     assert json.dumps({name: list(values.shape) for name, values in found.items()})
     assert measured(dask.bag.from_sequence(records, npartitions=2), relation="add_remove")
+
+
+def test_an_interruption_before_noise_leaves_no_release(frame, tmp_path, monkeypatch):
+    spending, folder = Spending(Ledger(tmp_path / "ledger"), "people"), tmp_path / "measured"
+
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kme_jax.table.measure.perturb_securely", interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+        measured(dask.dataframe.from_pandas(frame, 2), secure=True, spending=spending, folder=folder)
+    assert "the budget is recorded as spent" in error.value.__notes__[0]
+    assert len(spending.ledger.spent("people")) == 1
+    assert not folder.exists()
+
+
+def test_partials_and_processes_are_for_files(frame, tmp_path):
+    scattered = dask.dataframe.from_pandas(frame, 2)
+    for options in ({"partials": tmp_path / "run"}, {"processes": 2}):
+        with pytest.raises(ValueError, match=r"^partials and processes: they need a table in files"):
+            measured(scattered, **options)
+
+
+def test_an_engine_without_its_libraries(monkeypatch):
+    class Frame:
+        columns = SCHEMA.names
+        mapInArrow = None
+
+    Frame.__module__ = "pyspark.sql.dataframe"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'^Spark needs pandas: pip install "kme_jax\[spark\]"$'):
+        engine_source(Frame(), SCHEMA)

@@ -2,14 +2,18 @@
 
 import ast
 import builtins
+import importlib.util
 import json
 import pathlib
 import re
 import shlex
+import shutil
+import sys
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kme_jax import Categorical, Numeric, Schema, cli
@@ -24,6 +28,7 @@ BASH = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 READERS_OWN = {
     "README.md": set(),
     "docs/accelerators.md": {"kernel", "points", "rows"},
+    "docs/guides/distributed.md": set(),
     "docs/guides/generators.md": set(),
     "docs/guides/points.md": set(),
     "docs/guides/tables.md": {"table"},
@@ -63,6 +68,8 @@ def _names(code):
             defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.arg):
             defined.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
         elif isinstance(node, ast.Name):
             (defined if isinstance(node.ctx, ast.Store) else used).add(node.id)
     return defined, used
@@ -200,6 +207,33 @@ def test_the_examples_of_the_guide_of_tables_run(tmp_path, monkeypatch):
 def test_the_examples_of_the_guide_of_points_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert _run_page("docs/guides/points.md")["again"].sample.points.shape == (5000, 2)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_guide_of_distributed_tables_run(tmp_path, monkeypatch):
+    """That of Spark is run if Spark is installed. It needs Java."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("visits").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        ward = rng.choice(["A", "B", "C", None], 200)
+        pq.write_table(pa.table({"age": rng.integers(0, 100, 200), "ward": ward.astype(str)}), f"visits/{i}.parquet")
+    has_spark = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    page, found = "docs/guides/distributed.md", {}
+    examples = _examples(page)
+    assert len(examples) == 4
+    for code in examples:
+        if "pyspark" not in code or has_spark:
+            variables = {}
+            exec(compile(code, page, "exec"), variables)
+            found |= {name: variables[name] for name in ("released", "noisy", "source", "spark") if name in variables}
+    if has_spark:
+        found["spark"].stop()
+        assert (tmp_path / "published" / "synthetic.parquet").exists()
+    assert found["released"].table.num_rows == found["source"].num_rows == 400
+    assert found["noisy"].mechanism.secure
 
 
 @pytest.mark.slow

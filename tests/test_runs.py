@@ -67,8 +67,17 @@ def files(tmp_path_factory):
     return {"parquet": folder / "rows.parquet", "csv": folder / "rows.csv", "folder": folder / "several"}
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("kind", ["parquet", "csv", "folder"])
+@pytest.mark.parametrize(
+    ("kind", "relation"),
+    [
+        ("folder", "add_remove"),
+        *(
+            pytest.param(kind, relation, marks=pytest.mark.slow)
+            for kind in ("parquet", "csv")
+            for relation in RELATIONS
+        ),
+    ],
+)
 def test_parts_give_the_same_release(files, kind, relation, tmp_path):
     expected = measured(files[kind], relation=relation)
     assert_equal(measured(files[kind], relation=relation, partials=tmp_path / "run"), expected)
@@ -171,7 +180,12 @@ def drawn(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("place", PLACES)
+QUICK = ("after the ledger is written", "after noise is drawn", "while the second rows are summed")
+
+
+@pytest.mark.parametrize(
+    "place", [place if place in QUICK else pytest.param(place, marks=pytest.mark.slow) for place in PLACES]
+)
 def test_an_interrupted_run_goes_on(files, place, tmp_path, monkeypatch, drawn):
     owner, name, number, after, num_kept, num_drawn = PLACES[place]
     error = _interrupt(monkeypatch, owner, name, number, files["folder"], _options(tmp_path), after)
@@ -196,6 +210,7 @@ def test_a_complete_run_does_not_go_on(files, tmp_path, drawn):
     assert len(drawn) == 3
 
 
+@pytest.mark.slow
 def test_an_interruption_before_the_run_is_complete(files, tmp_path, monkeypatch, drawn):
     _interrupt(monkeypatch, RunFolder, "complete", 1, files["csv"], _options(tmp_path))
     assert load(tmp_path / "measured").statement["total"]["releases"] == 1
@@ -260,6 +275,7 @@ def test_another_run_is_refused(interrupted, tmp_path, monkeypatch):
     _refused(tmp_path, "another table;", **interrupted)
 
 
+@pytest.mark.slow
 def test_another_size_of_parts_is_refused(interrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "PART_ROWS", 65)
     _refused(tmp_path, "another size of parts;", **interrupted)
@@ -274,6 +290,7 @@ def test_a_copy_is_refused(interrupted, tmp_path):
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(interrupted, tmp_path):
     code = f"""
 import fcntl, sys
@@ -295,7 +312,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("is_short", [True, False])
+@pytest.mark.parametrize("is_short", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("pattern", DAMAGED)
 def test_damage_is_refused(interrupted, tmp_path, pattern, is_short):
     (path,) = (tmp_path / "run").glob(pattern)
@@ -311,6 +328,7 @@ def test_damage_is_refused(interrupted, tmp_path, pattern, is_short):
     _refused(tmp_path, DAMAGED[pattern], **interrupted)
 
 
+@pytest.mark.slow
 def test_sums_of_another_run_are_refused(interrupted, tmp_path, monkeypatch):
     other = interrupted | {"partials": tmp_path / "other", "spending": None}
     _interrupt(monkeypatch, parts, "partial_sums", 11, tmp_path / "rows.csv", other)

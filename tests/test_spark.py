@@ -98,6 +98,26 @@ def test_a_task_whose_worker_is_killed_counts_once(spark, frame, tmp_path):
     assert len(list(marks.iterdir())) >= 3  # in every pass
 
 
+@pytest.mark.skipif(not MASTER.startswith("local-cluster"), reason="executors are no processes of their own")
+def test_an_executor_that_is_killed_counts_once(spark, frame, tmp_path):
+    expected, marks = measured(frame), tmp_path / "marks"
+    marks.mkdir()
+
+    def killed_once(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        mark = os.path.join(str(marks), str(TaskContext.get().stageId()))
+        if TaskContext.get().partitionId() == 1 and not os.path.exists(mark):
+            open(mark, "x").close()
+            with open(f"/proc/{os.getppid()}/stat") as of_daemon:  # the executor has started the parent of this process
+                os.kill(int(of_daemon.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+    scattered = spark.createDataFrame(frame).repartition(3)
+    assert_equal(measured(scattered.mapInArrow(killed_once, scattered.schema)), expected)
+    assert list(marks.iterdir())
+
+
 def test_a_task_that_always_fails_releases_nothing(spark, frame, tmp_path):
     def failing(batches):
         for batch in batches:

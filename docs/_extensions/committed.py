@@ -18,6 +18,8 @@ TABLES = {
     "accuracy_robustness": (("accuracy_robustness",), "experiments.accuracy.robustness", "markdown"),
     "audit": (("audit",), "experiments.audit.run", "markdown"),
     "benchmark": (("benchmark",), "experiments.benchmark.report", "markdown"),
+    "distributed": (("distributed",), "experiments.distributed", "markdown"),
+    "distributed_engines": (("distributed",), "experiments.distributed", "engines_markdown"),
     "mechanisms": (("mechanisms",), "experiments.mechanisms", "markdown"),
     "merf_gaussians": (("merf_gaussians",), "experiments.merf.gaussians", "markdown"),
     "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),

@@ -163,7 +163,7 @@ class _Session:
 
 @shows_progress("rows")
 def measure_table(
-    source: TableSource | pa.Table | str | os.PathLike | Any,
+    source: RowSource | pa.Table | str | os.PathLike | Any,
     schema: Schema,
     *,
     budget: PrivacyBudget,
@@ -204,8 +204,9 @@ def measure_table(
     weights (``TableIntegers.sum_at_levels``), and all sensitivities hold. The noisy count is of the sum of these parts.
 
     Args:
-      source: the private table, see ``kme_jax.table.readers.open_table``. It is read three times, or four times if
-        the number of its rows is private.
+      source: the private table: what ``kme_jax.table.open_table`` takes or returns; a DataFrame of Spark, or a
+        DataFrame or Bag of Dask; or a ``RowSource`` of your own. It is read three times, or four times if the number of
+        its rows is private.
       schema: of its columns, from public knowledge.
       budget: (ε, δ) and the relation. Under add_remove_person it names the column with the ids of persons, which the
         schema drops or replaces by new ids. If N is public, δ is in (0, 1/N). If it is private, choose δ well below 1
@@ -472,7 +473,7 @@ def _measure_table(
 
 
 def release_table(
-    source: TableSource | pa.Table | str | os.PathLike | Any,
+    source: RowSource | pa.Table | str | os.PathLike | Any,
     schema: Schema,
     *,
     budget: PrivacyBudget,

@@ -1,11 +1,10 @@
 """Tables that an engine holds in parts, such as Dask or Spark. Its workers sum their parts, and the driver adds them.
 
-An engine is never imported here: a table of an engine comes from a program that has imported it.
+No engine is imported before it is needed: a table of an engine comes from a program that has imported it.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from kme_jax.table.schema import Schema
@@ -25,11 +24,11 @@ def engine_source(data: Any, schema: Schema, person: str | None = None) -> RowSo
       ModuleNotFoundError: a library is missing that the engine needs.
     """
     package = type(data).__module__.partition(".")[0]
-    if package == "dask" and "dask" in sys.modules:
+    if package == "dask":
         from kme_jax.table.engines.dask import DaskSource
 
         return DaskSource(data, schema, person)
-    if package == "pyspark" and "pyspark" in sys.modules:
+    if package == "pyspark":
         from kme_jax.table.engines.spark import SparkSource
 
         return SparkSource(data, schema, person)
