@@ -9,8 +9,9 @@ which gives the largest plans. Then, for the range of the integers, all rows are
 gives the largest sums. These are compared with Python's integers, which have no limit. More than 16 workers are in
 groups of equal size, of which one partial is made; it is counted once for each worker.
 
-*Measured.* Engines release the same file of made-up rows on this machine. A new process does so for each of them, once
-to warm up and then as often as ``--num_repeats`` says; medians are recorded. Starting an engine does not count.
+*Measured.* Engines release the same file of made-up rows on this machine, one after the other, as often as
+``--num_repeats`` says. Each time a new process opens the table and releases it twice; medians are recorded. The load of
+the machine, before each release, is recorded as well: other programs may slow an engine down.
 
 Results go to <output_dir>/distributed.json.
 """
@@ -223,13 +224,13 @@ def _opened(engine: str, path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
     return path, {"processes": usable_cores() if engine == "processes" else 1}
 
 
-def release_by(engine: str, path: pathlib.Path, schema: Schema, num_repeats: int) -> dict[str, Any]:
-    """The times of releases of a file, and digests of their sums. Noise is simulated and the same for all engines."""
-    started = time.perf_counter()
+def release_by(engine: str, path: pathlib.Path, schema: Schema) -> dict[str, Any]:
+    """The times of two releases of a file, and sums of their results. Noise is simulated, and equal for all engines."""
+    load, started = os.getloadavg()[0], time.perf_counter()
     source, options = _opened(engine, path)
     opened, seconds, found = time.perf_counter() - started, [], None
     budget = PrivacyBudget(_EPSILON, _DELTA)
-    for _ in range(num_repeats + 1):
+    for _ in range(2):
         started = time.perf_counter()
         found = measure_table(source, schema, budget=budget, target=_TARGET, secure=False, **options)
         seconds.append(time.perf_counter() - started)
@@ -238,7 +239,8 @@ def release_by(engine: str, path: pathlib.Path, schema: Schema, num_repeats: int
     return {
         "start_seconds": opened,
         "first_seconds": seconds[0],
-        "seconds": statistics.median(seconds[1:]),
+        "seconds": seconds[1],
+        "load": load,
         "passes": len(maps),
         "num_features": [feature_map.num_features for feature_map in maps],
         "non_zeros": [len(feature_map.blocks) + len(feature_map.moments) for feature_map in maps],
@@ -272,14 +274,20 @@ def run(config: DistributedConfig, measured: Callable[..., Measured] = in_fresh_
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         path = pathlib.Path(temporary) / "rows.parquet"
         write_rows(path, schema, config.measured_rows)
-        for engine in config.engines:
-            key = ("measured", config.measured_rows, usable_cores(), config.num_columns[0], RELATIONS[0], engine)
-            if key in cells:
-                continue
-            with stages.stage(engine):
-                measurement = measured(release_by, engine, path, schema, config.num_repeats)
-            cell = measurement.value | {"file_bytes": path.stat().st_size}
-            cells.add(dict(zip(names, key, strict=True)) | cell)
+        keys = {
+            engine: ("measured", config.measured_rows, usable_cores(), config.num_columns[0], RELATIONS[0], engine)
+            for engine in config.engines
+        }
+        found: dict[str, list[dict[str, Any]]] = {engine: [] for engine, key in keys.items() if key not in cells}
+        for repeat in range(config.num_repeats):
+            for engine, records in found.items():
+                with stages.stage(f"{engine}, {repeat + 1}"):
+                    records.append(measured(release_by, engine, path, schema).value)
+        for engine, records in found.items():
+            times = ("start_seconds", "first_seconds", "seconds", "load")
+            medians = {name: statistics.median(record[name] for record in records) for name in times}
+            record = records[0] | medians | {"file_bytes": path.stat().st_size}
+            cells.add(dict(zip(names, keys[engine], strict=True)) | record)
     sums = {tuple(cell["coordinates"]) for cell in cells.result["cells"] if cell["kind"] == "measured"}
     if len(sums) > 1:
         raise AssertionError("engines have different sums")
@@ -323,8 +331,8 @@ def markdown(result: dict[str, Any]) -> str:
 def engines_markdown(result: dict[str, Any]) -> str:
     """The times of engines, as a table of Markdown."""
     lines = [
-        "| engine | N | cores | passes | F of each | start, s | first, s | later, s | rows/s and core |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| engine | N | cores | passes | F of each | start, s | first, s | second, s | rows/s and core | load |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in result["cells"]:
         if cell["kind"] == "measured":
@@ -334,7 +342,7 @@ def engines_markdown(result: dict[str, Any]) -> str:
             lines.append(
                 f"| {cell['engine'].replace('_', ' ')} | {_number(cell['num_rows'])} | {cores} | {cell['passes']} | "
                 f"{features} | {cell['start_seconds']:.1f} | {cell['first_seconds']:.1f} | {cell['seconds']:.2f} | "
-                f"{_number(rate)} |"
+                f"{_number(rate)} | {cell['load']:.1f} |"
             )
     return "\n".join(lines)
 

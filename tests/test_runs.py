@@ -339,6 +339,17 @@ def test_sums_of_another_run_are_refused(interrupted, tmp_path, monkeypatch):
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
 
 
+@pytest.mark.slow
+def test_a_folder_without_its_run_is_refused(interrupted, tmp_path, monkeypatch):
+    other = interrupted | {"partials": tmp_path / "other", "spending": None}
+    _interrupt(monkeypatch, parts, "partial_sums", 11, tmp_path / "rows.csv", other)
+    (theirs,) = (tmp_path / "other").glob("noisy*")
+    shutil.copy(theirs, tmp_path / "run")
+    _refused(tmp_path, "is damaged, or of another run; the run cannot go on: choose a new folder", **interrupted)
+    (tmp_path / "run" / "run.json").unlink()
+    _refused(tmp_path, "is damaged (it has no run.json); choose a new folder", **interrupted)
+
+
 def test_only_the_owner_can_read_the_folder(interrupted, tmp_path):
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
     names = sorted(path.name for path in (tmp_path / "run").iterdir())

@@ -105,6 +105,8 @@ class RunFolder:
     def _begun(self, made_of: dict[str, str]) -> str:
         """The name of the run of the folder, which is a new one if there is none."""
         if not (self.path / _RUN).exists():
+            if any(path.name != _LOCK and path.name[0] != "." for path in self.path.iterdir()):
+                raise RunError(f"{self.path}: is damaged (it has no {_RUN}); choose a new folder")
             document = {"version": _VERSION, "run": secrets.token_hex(16), "complete": False, "of": made_of}
             self._write(_RUN, json.dumps(document | {"folder": self.path.stat().st_ino}).encode())
         document = self._document()
@@ -189,7 +191,10 @@ class RunFolder:
             if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
                 raise ValueError("another digest")
             arrays = Arrays(content[_DIGEST:])
-            noisy = decode_embedding(arrays.tree(), arrays)
+            tree = arrays.tree()
+            noisy = decode_embedding(tree["noisy"], arrays)
+            if tree["run"] != self.run:
+                raise ValueError("another run")
             if _fields(noisy.feature_map) == _fields(feature_map):
                 return noisy
         except Exception:  # damaged bytes may raise any error
@@ -203,7 +208,7 @@ class RunFolder:
           RunError: the folder cannot be written.
         """
         arrays: dict[str, np.ndarray] = {}
-        tree, content = encode_embedding(noisy, arrays, "noisy"), io.BytesIO()
+        tree, content = {"run": self.run, "noisy": encode_embedding(noisy, arrays, "noisy")}, io.BytesIO()
         arrays_writer(arrays, tree)(content)
         sealed = hashlib.sha256(content.getvalue()).digest() + content.getvalue()
         with _errors(self.path):

@@ -277,7 +277,7 @@ def measure_table(
             of = _made_of(cast(TableSource, in_files), target, budget, spending, None if secure else seed)
             run = stack.enter_context(RunFolder.opened(partials, of))
         if in_files is not None:
-            source = PartedSource(in_files, run, processes)
+            source = stack.enter_context(PartedSource(in_files, run, processes))
         session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress), run)
         return _measured(session, planned, target, spending, folder)
 

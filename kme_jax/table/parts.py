@@ -62,7 +62,7 @@ def parts_of(files: Sequence[Reader], most: int) -> list[TablePart]:
 
 
 class PartedSource(RowSource):
-    """A table in files that is summed part by part.
+    """A table in files that is summed part by part. As a context manager, it ends its processes.
 
     Formal guarantee: each row is in one part, and each part counts once (``kme_jax.partial.merge``). If persons have
     several rows, which of them are used was decided once, for the whole table, by ``kme_jax.table.persons``. So the
@@ -85,8 +85,17 @@ class PartedSource(RowSource):
         self.label, self.schema, self.is_text = source.label, source.schema, source.is_text
         self.person, self.max_rows, self.num_rows = source.person, source.max_rows, source.num_rows
         self._source, self._run, self._processes = source, run, processes
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._identities = [reader.identity for reader in source.files]
         self._parts = parts_of(source.files, PART_ROWS if part_rows is None else part_rows)
+
+    def __enter__(self) -> PartedSource:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
         """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.
@@ -121,29 +130,28 @@ class PartedSource(RowSource):
 
     def _elsewhere(self, task: Task, missing: list[TablePart]) -> Iterator[pa.RecordBatch]:
         """A process sums one part, or all of a file that can only be read from its beginning."""
-        files, context = self._source.files, multiprocessing.get_context("spawn")
+        files = self._source.files
         work: list[list[TablePart]] = []
         for file, parts in itertools.groupby(missing, lambda part: part.file):
             of_file = list(parts)
             work += [[part] for part in of_file] if files[file].seeks else [of_file]
+        if self._pool is None:  # the same processes sum the rows of all measurements
+            processes, context = min(self._processes, len(work) or 1), multiprocessing.get_context("spawn")
+            self._pool = concurrent.futures.ProcessPoolExecutor(processes, context)
         try:
-            with concurrent.futures.ProcessPoolExecutor(min(self._processes, len(work) or 1), context) as pool:
-                futures = [
-                    pool.submit(
-                        combined_sums_of_file,
-                        files[some[0].file],
-                        some,
-                        [self._used(part) for part in some],
-                        task,
-                        len(self._parts),
-                    )
-                    for some in work
-                ]
-                try:
-                    for future in concurrent.futures.as_completed(futures):
-                        yield future.result()
-                finally:
-                    pool.shutdown(cancel_futures=True)
+            futures = [
+                self._pool.submit(
+                    combined_sums_of_file,
+                    files[some[0].file],
+                    some,
+                    [self._used(part) for part in some],
+                    task,
+                    len(self._parts),
+                )
+                for some in work
+            ]
+            for future in concurrent.futures.as_completed(futures):
+                yield future.result()
         except concurrent.futures.process.BrokenProcessPool:
             raise FileError(
                 f"{self.label}: a process has ended before its work was done; is there memory for "
