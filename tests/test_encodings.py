@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import PrivacyBudget, cli, release_table
+from kme_jax import PrivacyBudget, cli, load, release_table
 from kme_jax.storage.files import FileError
 from kme_jax.storage.formats.comma_separated import CsvLimits, CsvReader
 from kme_jax.storage.formats.text import TextOptions
@@ -171,7 +171,7 @@ def test_options_of_text_are_for_csv_files(tmp_path, options):
         (b"age:town\n1:secret:x\n", {"separator": ":"}, "row 2 .* has 3 cells, expected 2: cells are separated by ':'"),
         ("age;town\n1;secret;x\n".encode("utf-16"), {"encoding": "utf-16"}, "row 2 .* separated by semicolons"),
         ('age;town\n1;"secret\n'.encode("utf-16"), {"encoding": "utf-16"}, "a quote is not closed"),
-        (gzip.compress(TEXT.encode("utf-16"))[:-9], {"encoding": "utf-16"}, "is a gzip file: rename it"),
+        (gzip.compress(TEXT.encode("utf-16"), mtime=0)[:-9], {"encoding": "utf-16"}, "is a gzip file: rename it"),
         (b"", {"encoding": "utf-16"}, "is empty"),
         ("\r\n".encode("utf-16"), {"encoding": "utf-16"}, "its first line is empty"),
     ],
@@ -245,12 +245,17 @@ def test_ids_that_cannot_be_decoded_are_no_ids(tmp_path, suffix):
     assert open_table(path, schema, person="id").persons.num_persons == 4  # as they are, bytes are different
 
 
-def test_a_release_of_points_has_no_encoding(place, capsys):
+def test_rows_beside_a_release_of_points_may_have_another_encoding(tmp_path, capsys):
     folder = pathlib.Path(__file__).parent / "data" / "folders_of_0.1" / "release"
-    for words in (["evaluate", str(folder), "--against=rows.csv"], ["test", str(folder), "rows.csv"]):
-        for flag in ("--encoding=utf-8", "--separator=;"):
-            assert cli.main([*words, flag]) == 2
-            assert f"{flag.partition('=')[0]} is for releases of tables" in capsys.readouterr().err
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    path = tmp_path / "rows.csv"
+    names = load(folder).columns
+    path.write_text(f"{names[0]};{names[1]}\n" + "".join(f"{x};{y}\n" for x, y in rows), encoding="utf-16")
+    for words in (["evaluate", str(folder), f"--against={path}"], ["test", str(folder), str(path)]):
+        assert cli.main(words) == 2
+        assert "not text in UTF-8" in capsys.readouterr().err
+        assert cli.main([*words, "--encoding=utf-16", "--separator=;"]) == 0
+        capsys.readouterr()
 
 
 def test_public_rows_of_a_test_may_have_another_encoding(place, capsys):
@@ -277,8 +282,8 @@ RELEASE = ["release", "rows.csv", "--epsilon=9", "--delta=1e-6", "--output=out"]
         (["schema", "--json_schema", "--output=d.json", "--encoding=utf-8"], "give either a file"),
         ([*RELEASE, "--schema=schema.json", "--encoding=utf-7"], "one cell can change how others are read"),
         ([*RELEASE, "--schema=schema.json", "--separator=a"], "cannot separate cells"),
-        ([*RELEASE, "--lower=0", "--upper=1", "--encoding=utf-16"], "--encoding needs --schema"),
-        ([*RELEASE, "--lower=0", "--upper=1", "--separator=;"], "--separator needs --schema"),
+        ([*RELEASE, "--columns=age", "--lower=0", "--upper=1", "--encoding=utf-7"], "one cell can change how others"),
+        ([*RELEASE, "--columns=age", "--lower=0", "--upper=1", "--separator=xy"], "expected a single character"),
     ],
 )
 def test_bad_flags_end_in_one_line(place, capsys, words, message):

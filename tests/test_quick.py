@@ -13,6 +13,7 @@ import pytest
 
 from experiments.accuracy.config import AccuracyConfig
 from experiments.audit.config import AuditConfig
+from experiments.distributed import DistributedConfig
 from experiments.figures.all_panels import quick_config
 from experiments.figures.config import MixtureConfig
 from experiments.inference.coverage import PointsCoverageConfig
@@ -23,6 +24,7 @@ from experiments.merf.images import ImagesConfig
 from experiments.rates.config import RatesConfig
 from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
+from experiments.streams import StreamsConfig
 from experiments.tables.bias import BiasConfig
 from experiments.tables.config import TablesConfig
 from experiments.tables.constrained import ConstrainedConfig
@@ -40,6 +42,7 @@ CONFIGS = [
     ConstrainedConfig,
     CoverageConfig,
     DetectionConfig,
+    DistributedConfig,
     GaussiansConfig,
     HardConfig,
     ImagesConfig,
@@ -51,6 +54,7 @@ CONFIGS = [
     ScaleConfig,
     SecurityConfig,
     ShiftConfig,
+    StreamsConfig,
     TablesConfig,
     ThroughputConfig,
 ]
