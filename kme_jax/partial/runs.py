@@ -26,7 +26,7 @@ import os
 import pathlib
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -209,7 +209,7 @@ class RunFolder:
         """
         arrays: dict[str, np.ndarray] = {}
         tree, content = {"run": self.run, "noisy": encode_embedding(noisy, arrays, "noisy")}, io.BytesIO()
-        arrays_writer(arrays, tree)(content)
+        arrays_writer(arrays, tree)(cast(Any, content))  # NumPy writes to an open file, too
         sealed = hashlib.sha256(content.getvalue()).digest() + content.getvalue()
         with _errors(self.path):
             self._write(self._noisy(measurement), sealed)

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -170,8 +170,8 @@ def _entry(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path | IO[bytes]], None]:
-    """A function that writes arrays, and a JSON document if there is one, to a .npz file, by its path or open.
+def arrays_writer(arrays: dict[str, np.ndarray], tree: Any = None) -> Callable[[pathlib.Path], None]:
+    """A function that writes arrays, and a JSON document if there is one, to a .npz file.
 
     The file is not compressed, so that a small file cannot hold a large array.
     """
