@@ -246,12 +246,15 @@ def independent_counts(table):
     return np.einsum("ta,tb->tab", table.sum(2), table.sum(1)) / table.sum()
 
 
-@pytest.mark.parametrize(("gap", "is_corrected"), [(1.5, True), (0.5, False), (-1.5, False)])
-def test_dependence_that_counts_clearly_show_is_not_weakened(gap, is_corrected):
-    """A mixture misses 1.5 times the noise: too little to be clear by itself, but not if dependence is."""
-    table, noise = _dependent_table(), 20.0
+@pytest.mark.parametrize(
+    ("gap", "strength", "is_corrected"), [(1.9, 8, True), (0.5, 8, False), (-1.9, 8, False), (1.9, 80, False)]
+)
+def test_dependence_that_counts_clearly_show_is_not_weakened(gap, strength, is_corrected):
+    """A mixture misses 1.9 times the noise. That is clear only if it is a good part of a dependence."""
+    table = _dependent_table()
     independent = independent_counts(table)
-    direction = (table - independent) / np.linalg.norm(table - independent)
+    size = np.linalg.norm(table - independent)
+    direction, noise = (table - independent) / size, size / strength
     observed = _observed_behind(np.random.default_rng(0), table, 1e-6)
     precision = np.where(observed.pairs_precision > 0, 1 / noise, 0)
     pairs = np.array(observed.pairs)

@@ -23,6 +23,7 @@ _PROBABLY, _CLEARLY = 2.0, 3.0
 # The same where a mixture weakens dependence that counts clearly show: how far they differ from independence, and how
 # far from the mixture.
 _SHOWN, _WEAKENED = 4.0, 1.0
+_LOST = 0.1  # the least part of a dependence that a mixture has lost, to be one that it weakens
 _NUM_LEADING = 2  # directions in which a mixture itself has most dependence, of each pair of columns
 _ABOVE_EDGE = 1.1  # the smallest singular value that stands out, in units of the largest one of noise
 _EXTREME = 1e-6  # share of all rows, beyond which a score grows no more
@@ -49,8 +50,8 @@ def missed(
     difference c is c − σ² T / c (James & Stein 1961).
 
     Mixtures weaken dependence. So in the directions of scores, and in those of the mixture itself, less is enough if
-    noisy counts differ from *independence* by more than four times the noise: dependence that is stronger than that of
-    the mixture by the noise of one count. The correction is c − σ² T / g, where g is how far they are from it.
+    noisy counts differ from *independence* by more than four times the noise: dependence of which the mixture misses as
+    much as the noise, and a tenth. The correction is c − σ² T / g, where g is how far counts are from independence.
 
     Corrections are divided between the classes in proportion to their sizes.
 
@@ -131,7 +132,8 @@ def _correction(
         basis.append(direction / size)
         component = float(np.vdot(basis[-1], difference))
         shown = component + float(np.vdot(basis[-1], table - expected))
-        if i < num_own and abs(shown) > _SHOWN * noise and component * np.sign(shown) > _WEAKENED * noise:
+        weakened = component * np.sign(shown) > max(_WEAKENED * noise, _LOST * abs(shown))
+        if i < num_own and abs(shown) > _SHOWN * noise and weakened:
             correction += (component - noise**2 / shown) * basis[-1]
         elif abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
             correction += (component - noise**2 / component) * basis[-1]
