@@ -90,7 +90,9 @@ class TestPrior:
         for difference in np.random.default_rng(0).normal(size=(5, NUM_FEATURES)):
             found = np.sum(np.square(seen.coordinates(0, difference)))
             assert found == pytest.approx(difference @ gain @ difference, rel=1e-4)
-        share = np.trace(gain @ covariance) / np.trace(covariance)
+        together = prior.axes.T @ np.diag(prior.scales[0]) @ prior.axes + prior.rest[0] * np.eye(NUM_FEATURES)
+        gain = together @ np.linalg.inv(together + classes.noise[RARE] * np.eye(NUM_FEATURES))
+        share = np.trace(gain @ together) / np.trace(together)
         assert prior.visibility(classes)[RARE] == pytest.approx(share, rel=1e-6)
 
     def test_noise_is_left_out_and_signal_is_not(self):

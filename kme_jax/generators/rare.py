@@ -176,8 +176,8 @@ class Prior:
         """The share of E‖μ_c − m_c‖² under the prior that the noise of the class lets through, [L].
 
         It is Σ_i s_i²/(s_i + v) over Σ_i s_i for prior variances s and noise variance v: 1 without noise, 0 for
-        infinite noise. The prior here is that of all classes together. So the share depends on the class through its noise
-        alone.
+        infinite noise. The prior here is that of all classes together. So the share depends on the class through its
+        noise alone.
         """
         num_outside = classes.values.shape[1] - len(self.axes)
         rest, noise = self.rest.min(), classes.noise
