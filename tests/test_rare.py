@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, PrivacyBudget, mean_embedding
+from kme_jax import FourierMap, Gaussian, PrivacyBudget, cli, mean_embedding
 from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.feature_maps.table import TableMap
@@ -198,7 +198,7 @@ def test_a_report_names_classes_below_the_noise():
 
 
 @pytest.mark.long
-def test_a_class_that_cannot_be_seen_is_named(tmp_path):
+def test_a_class_that_cannot_be_seen_is_named(tmp_path, capsys):
     measured = _measured([4000, 4000, 10, 4000, 4000])
     made = _trained(measured, num_steps=50, num_cycles=1)
     assert made.report.below_noise == (2,)
@@ -206,3 +206,5 @@ def test_a_class_that_cannot_be_seen_is_named(tmp_path):
     assert "classes below the noise" in made.report._repr_html_()
     GeneratorRelease.create(made, measured).save(tmp_path / "release")
     assert GeneratorRelease.load(tmp_path / "release").generator.report == made.report
+    assert cli.main(["show", str(tmp_path / "release")]) == 0
+    assert "what all classes share: 2" in capsys.readouterr().out
