@@ -20,11 +20,11 @@ from jaxtyping import Bool, Float, Int
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 
-NUM_ROWS = 1024  # generated rows from which a prior is made
-_MOST_VALUES = 4e7  # limit of the number of features of these rows
+_NUM_ROWS = 1024  # generated rows from which a prior is made
+_MOST_VALUES = 4e7  # limit of the number of features of these rows, and of coordinates of directions
 _RATIO = 4.0  # a rare class has more than so many times the noise variance of the class with the least
 _COUNTED = 5.0  # standard deviations of a noisy count, below which a class may have no rows at all
-_NUM_DIRECTIONS = 128  # in which a rare class is compared with its noisy embedding
+_NUM_DIRECTIONS = 128  # largest number of directions in which a rare class is compared with its noisy embedding
 _LEAST_EIGENVALUE = 1e-5  # in units of the largest. Features have float32 accuracy.
 _LEAST_SCALE = 1e-12  # of a variance of the prior, in units of the least noise. The largest is its inverse.
 
@@ -91,7 +91,7 @@ class ClassEmbeddings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prior:
-    """The prior of μ_c: N(m_c, κ C² + τ I), where C is the covariance of φ over rows of all classes.
+    """The prior of μ_c: N(m_c, κ C² + τ I), where C is the covariance of φ over rows of the classes that are not rare.
 
     Let p be the density of these rows, p_c that of class c, and p_c/p − 1 = ⟨g, φ⟩ its relative difference. Then
     μ_c − m = C g. White noise as the prior of g gives κ C². It expects differences of classes in the directions in
@@ -162,8 +162,8 @@ class Prior:
     def seen(self, classes: ClassEmbeddings) -> Seen:
         """The directions in which the rare classes can be seen."""
         labels = np.flatnonzero(classes.rare)
-        largest = np.argsort(-self.scales[0])[:_NUM_DIRECTIONS]
         seen = Seen.nothing(classes)
+        largest = np.argsort(-self.scales[0])[: seen.directions.shape[1]]
         for place, label in enumerate(labels):
             noise, rest = classes.noise[label], self.rest[label]
             beyond = rest / (rest + noise)
@@ -208,8 +208,9 @@ class Seen:
     def nothing(cls, classes: ClassEmbeddings) -> Seen:
         """The metric that is zero."""
         labels = np.flatnonzero(classes.rare).astype(np.int32)
-        size = min(_NUM_DIRECTIONS, classes.values.shape[1])
-        directions = np.zeros((len(labels), size, classes.values.shape[1]), np.float32)
+        num_features = classes.values.shape[1]
+        size = min(_NUM_DIRECTIONS, num_features, max(1, int(_MOST_VALUES / num_features / max(1, len(labels)))))
+        directions = np.zeros((len(labels), size, num_features), np.float32)
         return cls(labels, directions, np.zeros(len(labels), np.float32))
 
     def coordinates(self, place: int, values: Float[np.ndarray, "*n F"]) -> Float[np.ndarray, "*n coordinates"]:
@@ -225,7 +226,7 @@ class Seen:
 
 def num_prior_rows(num_features: int) -> int:
     """The number of generated rows from which a prior is made, for a number of features."""
-    return max(64, min(NUM_ROWS, int(_MOST_VALUES / num_features)))
+    return max(64, min(_NUM_ROWS, int(_MOST_VALUES / num_features)))
 
 
 def are_counted(noisy_shares: Float[np.ndarray, "classes"], variance: float) -> Bool[np.ndarray, "classes"]:

@@ -949,7 +949,6 @@ def train_in_calls(
     variance = embedding.mechanism.variance / covered**2
     classes = ClassEmbeddings.create(coordinates, shares, variance) if len(shares) > 1 else None
     rare = classes.rare if classes is not None and training.borrow else np.zeros(len(shares), bool)
-
     objective, num_blocks = objective_of(target, shares, training)
 
     def with_rare(seen: Seen | None, begun: bool) -> Objective:
