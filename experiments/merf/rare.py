@@ -150,9 +150,9 @@ def _released(
             keys[2], measured, variant.network, training, (0.0, 1.0), levels=255, progress=progress
         )
     about = release.report(generator, measured) | {
-        "shares": generator.shares,
-        "visibility": generator.report.visibility,
-        "below_noise": generator.report.below_noise,
+        "shares": np.asarray(generator.shares).tolist(),
+        "visibility": list(generator.report.visibility),
+        "below_noise": list(generator.report.below_noise),
     }
     return generator.sample(config.num_samples, seed=seed, labels="balanced"), about
 
