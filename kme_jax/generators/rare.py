@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
+from kme_jax._numerics.short_repr import short_repr
 
 _NUM_ROWS = 1024  # generated rows from which a prior is made
 _MOST_VALUES = 4e7  # limit of the number of features of these rows, and of coordinates of directions
@@ -29,6 +30,7 @@ _LEAST_EIGENVALUE = 1e-5  # in units of the largest. Features have float32 accur
 _LEAST_SCALE = 1e-12  # of a variance of the prior, in units of the least noise. The largest is its inverse.
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassEmbeddings:
     """Noisy embeddings of the classes. Public.
@@ -89,6 +91,7 @@ class ClassEmbeddings:
         return np.where(self.rare[:, None], posterior, self.values)
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prior:
     """The prior of μ_c: N(m_c, κ C² + τ I), where C is the covariance of φ over rows of the classes that are not rare.
