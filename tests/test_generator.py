@@ -210,11 +210,14 @@ def test_labels_of_samples(trained):
 
 
 @pytest.mark.long
-def test_training_goes_on_where_it_was(tmp_path):
-    measured = _measured(_rows())
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.6, 0.38, 0.02)], ids=["common", "rare"])
+def test_training_goes_on_where_it_was(shares, tmp_path):
+    measured = _measured(_rows(shares=shares))
     training = Training(num_steps=75, num_cycles=2, batch_size=60)
     given = (jax.random.key(1), measured.embedding, SMALL, training)
     whole = train_generator(*given, counts=measured.counts)
+    alone = train_generator(*given[:3], dataclasses.replace(training, borrow=False), counts=measured.counts)
+    assert (alone.report == whole.report) == (shares[2] == 0.2)
     assert whole.report.steps == (50, 75, 125, 150)
 
     class Stop(Exception):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.common.errors import InputError
-from experiments.merf import classifiers, gaussians, image_files, images, plot, release
+from experiments.merf import classifiers, gaussians, image_files, images, plot, rare, release
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon
 
@@ -181,6 +181,64 @@ class TestImages:
         )
 
 
+class TestRare:
+    def test_a_class_is_cut(self):
+        rows = np.column_stack([np.arange(40.0), np.repeat([0, 1], 20)])
+        left = rare.cut(rows, 1, 10, seed=3)
+        np.testing.assert_array_equal(np.bincount(left[:, 1].astype(int)), [20, 2])
+        np.testing.assert_array_equal(left, rare.cut(rows, 1, 10, seed=3))
+        assert any(not np.array_equal(left, rare.cut(rows, 1, 10, seed=seed)) for seed in range(5))
+
+    def test_recalls_are_those_of_each_class(self):
+        rng = np.random.default_rng(0)
+        labels = np.repeat(np.arange(3), 30)
+        rows = np.eye(3)[labels] + 0.01 * rng.normal(size=(90, 3))
+        truth = labels.copy()
+        truth[:15] = 2  # so many of the 45 images of the last class look like the first
+        found = classifiers.recalls(rows, labels, rows, truth, 0, "logistic_regression")
+        np.testing.assert_allclose(found, [1, 1, 30 / 45])
+
+    def test_the_table(self):
+        def cell(seed, label, source, recalls, **others):
+            divisor = 1 if label is None else 10
+            about = {"seed": seed, "label": label, "divisor": divisor, "source": source, "recalls": recalls}
+            return about | {"num_rows": 40} | others
+
+        cells = [
+            cell(0, None, "borrowing", [0.9, 0.8, 0.7]),
+            cell(0, 1, "borrowing", [0.8, 0.5, 0.6], below_noise=[1]),
+            cell(0, 2, "borrowing", [0.9, 0.8, 0.3], below_noise=[]),
+            cell(0, 1, "real rows", [0.9, 0.6, 0.9]),
+        ]
+        lines = rare.markdown({"config": {"dataset": "mnist", "epsilon": 1.0}, "cells": cells}).splitlines()
+        title = f"| {rare.SOURCES['borrowing']} |"
+        assert lines[2:5] == [
+            f"{title} mean | 40 | 0.400 | 0.750 | 0.050 | 1 of 2 | 1 |",
+            f"{title} 1 | 40 | 0.500 | 0.800 | 0.100 | 1 of 1 | 1 |",
+            f"{title} 2 | 40 | 0.300 | 0.700 | 0.000 | 0 of 1 | 1 |",
+        ]
+        assert lines[-1] == f"| {rare.SOURCES['real rows']} | 1 | 40 | 0.600 | 0.800 | – | – | 1 |"
+
+    @pytest.mark.long
+    def test_a_run_goes_on(self, data_dir, tmp_path):
+        config = rare.RareConfig(
+            data_dir=str(data_dir), classes=(8,), divisors=(10,), num_seeds=1, num_samples=200, num_steps=2,
+            num_cycles=2, sources=("borrowing", "real rows"), output_dir=str(tmp_path),
+        )  # fmt: skip
+        first = rare.run(config, SMALL_IMAGES["improved"])
+        assert [(cell["label"], cell["source"]) for cell in first["cells"]] == [
+            (None, "borrowing"),
+            (8, "borrowing"),
+            (8, "real rows"),
+        ]
+        assert len(first["cells"][1]["visibility"]) == len(first["cells"][1]["recalls"]) == 10
+        more = rare.run(dataclasses.replace(config, sources=tuple(rare.SOURCES)), SMALL_IMAGES["improved"])
+        assert more["cells"][:3] == first["cells"]
+        assert [cell["source"] for cell in more["cells"][3:]] == ["alone"]
+        assert more == json.loads((tmp_path / "merf_rare_mnist.json").read_text())
+        assert f"| {rare.SOURCES['borrowing']} | 8 | " in rare.markdown(more)
+
+
 class TestPublishedNoise:
     def test_is_as_private_as_it_claims(self):
         """Noise multipliers 5 and 25 have ε = 0.726 and 0.125 at δ = 1e-5, below the 1 and 0.2 of the paper."""
@@ -255,6 +313,10 @@ def test_damaged_files_are_one_line(tmp_path, what, says):
         (images.ImagesConfig(epsilons=(-1.0,)), "epsilon must be positive"),
         (images.ImagesConfig(num_samples=0), "--num_samples must be at least 1"),
         (images.ImagesConfig(num_steps=-1), "--num_steps must be at least 0"),
+        (rare.RareConfig(classes=(10,)), "--classes must be one or more numbers from 0 to 9"),
+        (rare.RareConfig(divisors=(1,)), "--divisors must be one or more numbers of at least 2"),
+        (rare.RareConfig(sources=("none",)), "expected one or more different names among"),
+        (rare.RareConfig(num_cycles=-1), "--num_cycles must be at least 0"),
         (gaussians.GaussiansConfig(num_rows=99), "multiple of 25"),
         (gaussians.GaussiansConfig(delta=2.0), "delta must be in"),
         (gaussians.GaussiansConfig(variants=("worst",)), "expected one or more different names among"),

@@ -37,6 +37,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
 from kme_jax.generators.nnx import nnx
+from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
 
 Array = jax.Array
@@ -49,6 +50,7 @@ _MOST_BYTES = {"cpu": 2**24, "other": 2**28}  # of the features of such rows tha
 _MOST_VALUES = 4e8  # limit of the number of features of such rows, unless there are only a few rows
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² above which a warning is given, in units of the square of the noise
+_LEAST_VISIBLE = 0.5  # visibility of a class that is not below the noise
 _LEAST_COVERED = 0.01  # smallest share of covered rows
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 
@@ -76,6 +78,7 @@ class Training:
         private rows.
       features_per_step: number of features of a FourierMap in a step, two for each frequency. The blocks of frequencies
         take turns. None for all features.
+      borrow: whether rare classes borrow from the others, see :func:`train_generator`.
 
     Examples:
       >>> from kme_jax.generators import Training
@@ -92,6 +95,7 @@ class Training:
     decay_steps: int = 1
     unbiased: bool = True
     features_per_step: int | None = None
+    borrow: bool = True
 
     def __post_init__(self):
         for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
@@ -271,7 +275,7 @@ class Rows:
         return [raw[:, start:stop] for start, stop in itertools.pairwise(stops)]
 
 
-@storable()
+@storable(added_fields=("visibility",))
 @dataclasses.dataclass(frozen=True)
 class GeneratorReport:
     """The fit of a generator.
@@ -289,6 +293,9 @@ class GeneratorReport:
       converged: whether ``fit`` is at most ``expected`` plus 4 standard deviations (of the square of the noise and of
         the fit). A larger fit means that the generator misses information of the embedding. A much smaller fit means
         that it fits noise.
+      visibility: for each class, the share from 0 to 1 of what tells it apart that its noise lets through, as far as
+        the other classes and the noise say. It is 0 if the noisy count of the class is within 5 standard deviations of
+        0. It is empty without labels, with one class, and for a generator of an earlier version. It is post-processing.
     """
 
     objective: tuple[float, ...]
@@ -297,11 +304,22 @@ class GeneratorReport:
     standard_error: float
     expected: float
     converged: bool
+    visibility: tuple[float, ...] = ()
+
+    @property
+    def below_noise(self) -> tuple[int, ...]:
+        """The classes that are below the noise: their visibility is less than a half.
+
+        Synthetic rows of such a class mostly show what all classes share.
+        """
+        return tuple(label for label, value in enumerate(self.visibility) if value < _LEAST_VISIBLE)
 
     def _repr_html_(self) -> str:
         fit = f"{html.number(self.fit)} ± {html.number(self.standard_error)}, and {html.number(self.expected)} expected"
         steps = f"{self.steps[-1] if self.steps else 0} steps"
         facts = [("trained", f"{steps}: {html.converged(self.converged)}"), ("squared distance", fit)]
+        if self.below_noise:
+            facts.append(("classes below the noise", ", ".join(map(str, self.below_noise))))
         return html.card("GeneratorReport", facts, html.trace(np.asarray(self.objective), "objective"))
 
     def validate(self) -> None:
@@ -315,6 +333,7 @@ class GeneratorReport:
         increasing = all(0 <= i < j for i, j in itertools.pairwise((0, *self.steps)))
         require(len(self.objective) == len(self.steps) and increasing, "report: expected the steps of the objective")
         require(self.standard_error >= 0 and self.expected >= 0, "report: an error is negative")
+        require(all(0 <= value <= 1 for value in self.visibility), "report: a visibility is not from 0 to 1")
 
 
 @short_repr
@@ -516,6 +535,8 @@ class Objective:
       shares: of the classes, [L].
       weights: of the classes in the objective, [L].
       unbiased: see :class:`Training`.
+      seen: further terms, of the directions in which rare classes are seen. They use all features in every step.
+      seen_targets: ⟨a_i, μ̃_c/π_c⟩ for these directions, [R, directions].
     """
 
     features: FeatureMap
@@ -524,6 +545,8 @@ class Objective:
     shares: Float[Array, "classes"]
     weights: Float[Array, "classes"]
     unbiased: bool = dataclasses.field(metadata={"static": True})
+    seen: Seen | None = None
+    seen_targets: Float[Array, "rare directions"] | None = None
 
     def __call__(
         self, relaxed: Float[Array, "n outputs"], styles: Float[Array, "classes styles"], block: Int[Array, ""]
@@ -538,16 +561,33 @@ class Objective:
           styles: p, shares of the styles in each class, [L, S].
           block: index of the block.
         """
+        size = relaxed.shape[0] // styles.size
         means, squares = self._means(relaxed, styles.shape, block)
+        mean, square = self._mixed(means, squares, styles, size)
+        target = self.targets[block]
+        inner, constant = jnp.sum(target * mean, axis=1), jnp.sum(jnp.square(target), axis=1)
+        total = jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
+        if self.seen is None:
+            return total
+        labels, num_labels = self.seen.labels, styles.shape[0]
+        rows = relaxed.reshape(num_labels, -1, relaxed.shape[1])[labels]
+        values = _relaxed(self.features, rows.reshape(-1, relaxed.shape[1])).reshape(*rows.shape[:2], -1)
+        values = jnp.einsum("rnf,rdf->rnd", values, self.seen.directions, precision=jax.lax.Precision.HIGHEST)
+        values = values.reshape(len(labels), styles.shape[1], size, -1)
+        squares = jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2)
+        mean, square = self._mixed(jnp.mean(values, axis=2), squares, styles[labels], size)
+        target = cast(Array, self.seen_targets)
+        distances = square - 2 * jnp.sum(target * mean, axis=1) + jnp.sum(jnp.square(target), axis=1)
+        return total + jnp.sum(distances) / num_labels
+
+    def _mixed(self, means: Array, squares: Array | float, styles: Array, size: int) -> tuple[Array, Array]:
+        """The means of classes, [L, F], and their squared lengths, [L], from those of styles [L, S, F] and [L, S]."""
         mean = jnp.einsum("ls,lsf->lf", styles, means, precision=jax.lax.Precision.HIGHEST)
         square = jnp.sum(jnp.square(mean), axis=1)
         if self.unbiased:
-            size = relaxed.shape[0] // styles.size
             spread = squares - jnp.sum(jnp.square(means), axis=2)
             square = square - jnp.sum(jnp.square(styles) * spread, axis=1) / (size - 1)
-        target = self.targets[block]
-        inner, constant = jnp.sum(target * mean, axis=1), jnp.sum(jnp.square(target), axis=1)
-        return jnp.sum(self.weights * (jnp.square(self.shares) * square - 2 * self.shares * inner + constant))
+        return mean, square
 
     def _means(self, relaxed: Array, groups: tuple[int, ...], block: Array) -> tuple[Array, Array | float]:
         """Means over groups of consecutive rows: of φ, [L, S, F/blocks], and of ‖φ‖², [L, S] or one number for all."""
@@ -643,6 +683,16 @@ def _train(objective, rows, state, key, first, *, graph, network, training, num_
     return jax.lax.scan(step, state, steps)
 
 
+@functools.partial(reproducible_jit, static_argnames=("graph", "network", "num_labels"))
+def _features_of(features, rows, parameters, statistics, key, labels, *, graph, network, num_labels):
+    """φ of new relaxed rows with labels [n]: [n, F]."""
+    module = nnx.merge(graph, parameters["network"], statistics)
+    module.eval()
+    code_key, style_key = jax.random.split(key)
+    styles = jax.random.categorical(style_key, parameters["styles"][labels])
+    return _relaxed(features, rows.relaxed(module(_inputs(code_key, network, rows, num_labels, labels, styles))))
+
+
 @functools.partial(
     reproducible_jit, static_argnames=("graph", "network", "num_labels", "num_blocks", "size", "at_once")
 )
@@ -706,6 +756,7 @@ def estimated_fit(
     means: Float[np.ndarray, "groups classes styles F"],
     coordinates: Float[np.ndarray, "classes F"],
     shares: Float[np.ndarray, "classes"],
+    seen: Seen | None = None,
 ) -> tuple[Float[np.ndarray, "classes styles"], float, float]:
     """The best shares of the styles, [L, S], ‖μ̃ − μ_G‖² with these shares, and its standard error.
 
@@ -716,9 +767,14 @@ def estimated_fit(
       means: of φ over new rows of each style of each class, for groups of rows, [groups, L, S, F].
       coordinates: μ̃, [L, F].
       shares: of the classes, [L].
+      seen: the metric in which the shares of styles of rare classes are fitted; None if there are none.
     """
     targets = coordinates / shares[:, None]
-    styles = [simplex_least_squares(mean, target) for mean, target in zip(means.mean(axis=0), targets, strict=True)]
+    pairs = list(zip(means.mean(axis=0), targets, strict=True))
+    for place, label in enumerate([] if seen is None else seen.labels):
+        mean, goal = pairs[label]
+        pairs[label] = cast(Seen, seen).coordinates(place, mean), cast(Seen, seen).coordinates(place, goal)
+    styles = [simplex_least_squares(mean, goal) for mean, goal in pairs]
     residuals = coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
     products = np.einsum("glf,hlf->gh", residuals, residuals)
 
@@ -791,6 +847,15 @@ def train_generator(
     device with the same versions of the libraries. So on a GPU, XLA may not choose algorithms by their timings. This
     costs little time, because the number of kernels limits a step, and it makes compilation faster. On another kind of
     device, or with another number of steps in a call, rounding differs, and training amplifies the difference.
+
+    A class is rare here if the noise of its embedding μ̃_c/π_c is larger than what tells the classes apart, and its
+    variance is more than four times that of the class with the least. Training on this embedding would learn noise. So
+    rare classes borrow from the others. In the first cycle, training uses the posterior mean of μ_c under a normal
+    prior around the mean of the other classes. After each cycle, a prior covariance is made from rows of the generator
+    for the classes that are not rare, and its size is estimated from all classes. From then on, each direction of
+    μ̃_c/π_c counts by the share of it that is signal and not noise. All of this sees the noisy embedding, the noisy
+    counts and the size of their noise, so it is post-processing. Other classes are left as they are, and without rare
+    classes nothing changes. ``report.below_noise`` names classes that cannot be seen.
 
     Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
     default precision of the device's matrix products. On an NVIDIA GPU this is TF32 (10 bits of mantissa).
@@ -880,14 +945,47 @@ def train_in_calls(
     target = dataclasses.replace(embedding, coordinates=np.asarray(embedding.coordinates, np.float64) / covered)
     num_styles = max(network.styles, 1)
     batch = num_styles * max(2, round(training.batch_size / len(shares) / num_styles))
+    coordinates = target.coordinates.reshape(len(shares), -1)
+    variance = embedding.mechanism.variance / covered**2
+    classes = ClassEmbeddings.create(coordinates, shares, variance) if len(shares) > 1 else None
+    rare = classes.rare if classes is not None and training.borrow else np.zeros(len(shares), bool)
     objective, num_blocks = objective_of(target, shares, training)
-    objective = jax.device_put(objective)
+
+    def with_rare(seen: Seen | None, begun: bool) -> Objective:
+        """The objective: rare classes near the mean of the others at first, and later by what is seen of them."""
+        if classes is None or seen is None:
+            return jax.device_put(objective)
+        factors, chosen = np.ones(len(shares)), coordinates
+        if begun:
+            factors[seen.labels] = seen.everywhere
+        else:
+            chosen = np.where(rare[:, None], shares[:, None] * classes.shrunk(), coordinates)
+        changed, _ = objective_of(dataclasses.replace(target, coordinates=chosen.ravel()), shares, training)
+        projected = np.einsum("rdf,rf->rd", seen.directions, classes.values[seen.labels])
+        changed = dataclasses.replace(
+            changed,
+            weights=changed.weights * np.asarray(factors, np.float32),
+            seen=seen,
+            seen_targets=jnp.asarray(projected, jnp.float32),
+        )
+        return jax.device_put(changed)
+
+    def prior_of(classes: ClassEmbeddings, done: int) -> Prior:
+        """The prior of the classes, from rows of the generator."""
+        common = np.flatnonzero(~classes.rare)
+        labels = np.resize(common, num_prior_rows(features.num_features)).astype(np.int32)
+        sampled = _features_of(
+            features, rows, state[0], state[1], jax.random.fold_in(prior_key, done), labels, graph=graph,
+            network=network, num_labels=num_labels,
+        )  # fmt: skip
+        return Prior.estimate(classes, np.asarray(sampled, np.float64))
+
+    seen = Seen.nothing(classes) if classes is not None and rare.any() else None
     build_key, step_key, judge_key = jax.random.split(key, 3)
+    prior_key = jax.random.fold_in(judge_key, 2**32 - 1)  # the other numbers folded in are of steps
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
-    coordinates = target.coordinates.reshape(len(shares), -1)
-    variance = embedding.mechanism.variance / covered**2
     expected = coordinates.size * variance
 
     def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
@@ -900,10 +998,10 @@ def train_in_calls(
         num_blocks = -(-num_rows // _ROWS_PER_BLOCK)
         size, total = -(-num_rows // num_blocks), _GROUPS * len(shares) * num_styles * num_blocks
         means = _style_means(
-            objective.features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
+            features, rows, state[0], state[1], key, graph=graph, network=network, num_labels=num_labels,
             num_blocks=num_blocks, size=size, at_once=_blocks_at_once(size, features.num_features, total),
         )  # fmt: skip
-        return estimated_fit(np.asarray(means, np.float64), coordinates, shares)
+        return estimated_fit(np.asarray(means, np.float64), coordinates, shares, seen)
 
     trace: list[float] = []
     done = 0
@@ -914,9 +1012,10 @@ def train_in_calls(
         keeper = Checkpoints(
             checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
         )
-        done, trace, state = keeper.latest(state)
+        done, trace, (state, seen) = keeper.latest((state, seen))
+    now = with_rare(seen, done > training.num_steps)
     run = functools.partial(
-        _train, objective, rows, graph=graph, network=network, training=training, num_labels=num_labels,
+        _train, rows=rows, graph=graph, network=network, training=training, num_labels=num_labels,
         num_blocks=num_blocks, batch=batch,
     )  # fmt: skip
     at_once = calls.steps_of(network)
@@ -927,7 +1026,7 @@ def train_in_calls(
         values = []
         while done < end:
             size = min(at_once, end - done)
-            state, objectives = run(state, step_key, done, num_steps=size)
+            state, objectives = run(now, state=state, key=step_key, first=done, num_steps=size)
             values.append(objectives)
             done += size
         if values:
@@ -938,15 +1037,24 @@ def train_in_calls(
             raise ValueError(f"training: the objective is {trace[-1]} after {done} steps; lower the learning rate")
         ends_cycle = end % training.num_steps == 0
         if keeper is not None and end > kept:
-            keeper.keep(done, trace, state, last=ends_cycle)
+            keeper.keep(done, trace, (state, seen), last=ends_cycle)
         last = end == pieces[-1]
         if ends_cycle and not last:
             _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
-            last = fit + error <= expected
+            last = fit + error <= expected and (done > training.num_steps or not rare.any())
+            if classes is not None and seen is not None and not last:
+                seen = prior_of(classes, done).seen(classes)
+                now = with_rare(seen, True)
         if callable(progress):
             progress(done, done if last else pieces[-1])
         if last:
             break
+    visibility: tuple[float, ...] = ()
+    if classes is not None:
+        prior = prior_of(classes, done)
+        seen = None if seen is None else prior.seen(classes)
+        counted = are_counted(_marginal(counts), counts.mechanism.variance) if counts is not None else True
+        visibility = tuple(float(value) for value in np.where(counted, prior.visibility(classes), 0.0))
     style_shares, fit, error = judged(judge_key, 8192, 1 / 200)
     parameters, statistics = cast(dict[str, Any], state[0]), state[1]
     parameters |= {"styles": np.log(np.maximum(style_shares, _LEAST_STYLE)).astype(np.float32)}
@@ -959,6 +1067,7 @@ def train_in_calls(
         error,
         expected,
         fit <= expected + 4 * math.hypot(error, spread),
+        visibility,
     )
     if fit - 4 * math.hypot(error, spread) > _POOR_FIT * expected:
         with contextlib.suppress(UserWarning):  # a setting that turns warnings into errors must not lose the generator

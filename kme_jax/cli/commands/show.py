@@ -50,6 +50,9 @@ def _show_generator(generator: Any, folder: str) -> None:
     print_line(f"kme-jax sample {folder} --output=rows.csv draws rows from it")
     fit, expected = generator.report.fit, generator.report.expected
     print_line(f"‖μ̃ − μ_G‖² = {fit:.3g}; the noise alone would give {expected:.3g}")
+    if generator.report.below_noise:
+        classes = ", ".join(map(str, generator.report.below_noise))
+        print_line(f"classes below the noise, whose rows mostly show what all classes share: {classes}")
 
 
 def _show_table(release: Any) -> None:
