@@ -21,6 +21,7 @@ from experiments.inference.detection import DetectionConfig
 from experiments.mechanisms import MechanismsConfig
 from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
+from experiments.merf.rare import RareConfig
 from experiments.rates.config import RatesConfig
 from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
@@ -50,6 +51,7 @@ CONFIGS = [
     MixtureConfig,
     PlannedConfig,
     PointsCoverageConfig,
+    RareConfig,
     RatesConfig,
     ScaleConfig,
     SecurityConfig,
