@@ -290,6 +290,26 @@ def test_a_copy_is_refused(interrupted, tmp_path):
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
 
 
+def test_a_copy_in_the_place_of_the_folder_is_refused(interrupted, tmp_path):
+    """Such as a backup. The folder may have the same inode as before."""
+    text = "is a copy, which could draw noise twice; go on with the first folder"
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    for path in (tmp_path / "backup").iterdir():
+        shutil.copy2(path, tmp_path / "run" / path.name)
+    _refused(tmp_path, text, **interrupted)
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(tmp_path / "backup", tmp_path / "run")
+    _refused(tmp_path, text, **interrupted)
+
+
+def test_other_files_in_the_folder_stay(files, tmp_path):
+    (tmp_path / "run").mkdir()
+    ledger = Ledger(tmp_path / "run" / "ledger")
+    measured(files["csv"], partials=tmp_path / "run", spending=Spending(ledger, "people"), secure=True)
+    assert len(ledger.spent("people")) == 1
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"run.json", "lock", "ledger"}
+
+
 @pytest.mark.slow
 def test_a_second_process_is_refused(interrupted, tmp_path):
     code = f"""
@@ -375,6 +395,9 @@ def test_other_folders_and_sources_are_refused(files, tmp_path):
             measured(files["csv"], partials=path)
     with pytest.raises(RunError, match="cannot be used"):
         measured(files["csv"], partials=tmp_path / "missing" / "run")
+    with pytest.raises(RunError, match="is in the folder of the rows, and would count as rows"):
+        measured(files["folder"], partials=files["folder"] / "run")
+    assert not (files["folder"] / "run").exists()
     for options in ({"partials": tmp_path / "run"}, {"processes": 2}):
         with pytest.raises(ValueError, match=r"^partials and processes: they need a table in files"):
             measured(people(), **options)
