@@ -461,6 +461,43 @@ def test_the_command_goes_on_after_it_was_killed(command, tmp_path, capsys):
     assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["os.killpg(0, signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_end_with_the_command(command, files, tmp_path, how):
+    shutil.copytree(files["folder"], tmp_path / "several")
+    Schema(SCHEMA.columns, dropped=SCHEMA.dropped).write(tmp_path / "several.json")
+    command = ["release", "several", "--schema=several.json", *command[3:], "--processes=2"]
+    program = textwrap.dedent(f"""
+        import os, signal
+        from kme_jax import cli
+        from kme_jax.partial import runs
+        from kme_jax.table import parts
+        parts.PART_ROWS = {parts.PART_ROWS}
+        keep = runs.RunFolder.keep_sums
+        def ended(self, *args):
+            keep(self, *args)
+            {how}
+        runs.RunFolder.keep_sums = ended
+        raise SystemExit(cli.main({command!r}))
+    """)
+    # It waits for all processes that write to the pipe of the errors.
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=100,
+    )
+    if "SIGKILL" in how:
+        assert ended.returncode == -signal.SIGKILL
+    else:
+        assert ended.returncode == 130
+        assert ended.stderr == "interrupted; what is finished is kept in run: do the same again to go on\n"
+    assert cli.main(command) == 0
+    assert load("out").statement["total"]["releases"] == 1
+
+
 def test_processes_need_a_schema(command, capsys):
     words = ["release", "rows.csv", "--lower=0", "--upper=1", *command[3:], "--processes=2"]
     assert cli.main(words) == 2
