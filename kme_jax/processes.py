@@ -61,9 +61,9 @@ class Processes:
     * The others get the number of all rows, and ``None`` in the place of the measurement. They see neither noise nor
       the sum of another process. (An all-reduce would show every process the exact sum of all rows.)
 
-    Formal guarantee: that of ``measure`` for all rows together. All processes have the same map, which is checked
-    before rows are summed. Process 0 draws noise once, after all sums have arrived, and after its ledger was charged.
-    If a process fails before that, nothing is spent.
+    Formal guarantee: that of ``measure`` for all rows together. All processes have the same budget, kind of noise, map
+    and bounds, which is checked before rows are summed. Process 0 draws noise once, after all sums have arrived, and
+    after its ledger was charged. If a process fails before that, nothing is spent.
 
     Sums are exact and SENSITIVE. They go through the key-value store of ``jax.distributed``, which is a part of process
     0, without encryption. So the network between the processes must be trusted as the rows are.
@@ -202,11 +202,12 @@ class Processes:
             return None
         return sum((np.frombuffer(content, "<i8") for content in contents), np.zeros(integers.size, np.int64))
 
-    def agree(self, digest: bytes) -> None:
+    def agree(self, digest: bytes, what: str = "maps or bounds") -> None:
         """Checks that all processes have the same public arguments. All processes call it.
 
         Args:
           digest: of the arguments.
+          what: the arguments in words, for the error.
 
         Raises:
           ProcessError: they have not; or another process failed, or is not heard.
@@ -215,7 +216,8 @@ class Processes:
         digests = self.gather(digest)
         answer = self.broadcast(b"same" if digests is None or len(set(digests)) == 1 else b"other")
         if answer != b"same":
-            raise ProcessError("processes: they have different maps or bounds; give each the same public arguments")
+            self.gather(b"")  # the store ends with process 0, so all others have to hear the answer first
+            raise ProcessError(f"processes: they have different {what}; give each the same public arguments")
 
     def _step(self) -> str:
         if self._beats is None:

@@ -157,3 +157,15 @@ def test_joint_tables():
     nothing = RunningCounts(counter, np.int64).marginals()
     assert [counts.shape for counts in nothing] == [tuple(sizes[j] for j in axes) for axes in marginals]
     assert not any(counts.any() for counts in nothing)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2**16), (2**16, 1), (1, 1, 2**16), (2**8, 2**8), (1, 2**16 + 1)])
+def test_largest_tables_of_short_numbers(sizes):
+    rows = np.stack([np.arange(10) * size // 10 for size in sizes], axis=1)
+    axes = [Axis(j, np.arange(size)) for j, size in enumerate(sizes)]
+    running = RunningCounts(MarginalCounter([np.asarray] * 3, axes, [tuple(range(len(sizes)))], [None]), np.int64)
+    running.add(rows)
+    (counts,) = running.marginals()
+    expected = np.zeros(sizes, np.int64)
+    np.add.at(expected, tuple(rows.T), 1)
+    np.testing.assert_array_equal(counts, expected)

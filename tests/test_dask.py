@@ -1,5 +1,6 @@
 """Releases of tables of Dask: the same to the last bit as of the same rows in memory, in any number of partitions."""
 
+import decimal
 import json
 
 import numpy as np
@@ -162,8 +163,32 @@ def test_other_collections_are_refused():
     assert engine_source(people(3), SCHEMA) is None
 
 
+def test_errors_show_no_cell(frame):
+    def fail(part):
+        raise TypeError(f"cannot add 1 to {part['age'].iloc[0]}")
+
+    failing = dask.dataframe.from_pandas(frame, 2).map_partitions(fail, meta=frame.iloc[:0])
+    with pytest.raises(EngineError, match=r"^the table of Dask: a partition cannot be computed \(TypeError\)") as error:
+        measured(failing)
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+
+
+@pytest.mark.parametrize("cell", [b"\xff", "\ud800", decimal.Decimal("sNaN")])
+def test_unusual_cells_never_raise(frame, cell):
+    unusual = frame.astype({"job": object})
+    unusual.loc[3, "job"] = cell
+    with dask.config.set({"dataframe.convert-string": False}):
+        assert_equal(measured(dask.dataframe.from_pandas(unusual, 3)), measured(unusual))
+
+
+class _Record(dict):
+    def get(self, *names):
+        raise TypeError("a private cell")
+
+
 def test_records_of_a_bag_never_raise():
-    records = [{}, 3, None, {"age": object(), "job": [1], "more": 1}, {"age": "30", "rich": "yes"}]
+    records = [{}, _Record(), 3, None, {"age": object(), "job": [1], "more": 1}, {"age": "30", "rich": "yes"}]
     expected = measured(pd.DataFrame([{"age": "30", "rich": "yes"}], columns=SCHEMA.names), relation="add_remove")
     found = measured(dask.bag.from_sequence(records[-1:], npartitions=1), relation="add_remove")
     assert_equal(found, expected)

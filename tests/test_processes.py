@@ -12,7 +12,18 @@ import time
 import numpy as np
 import pytest
 
-from kme_jax import Ledger, Measurement, ProcessError, Processes, Spending, integer_embedding, load, measure
+from kme_jax import (
+    Ledger,
+    Measurement,
+    NormalProposal,
+    PrivacyBudget,
+    ProcessError,
+    Processes,
+    Spending,
+    integer_embedding,
+    load,
+    measure,
+)
 from kme_jax.embedding import batches_of, integer_embedding_of_processes
 from tests import process_program
 from tests.process_program import BOUNDS, BUDGET, all_rows, fourier
@@ -193,6 +204,18 @@ def test_a_store_that_is_gone():
 
     for error in _together(work, store=store):
         assert str(error) == "process 0, through which the processes talk, cannot be reached"
+
+
+@pytest.mark.parametrize(("epsilon", "noise"), [(0.1, "gaussian"), (1.0, "laplace")])
+def test_another_budget_or_noise_is_refused(epsilon, noise):
+    """A process can rely on its own budget, although another one draws the noise."""
+
+    def work(processes):
+        mine = {"budget": BUDGET} if processes.index == 0 else {"budget": PrivacyBudget(epsilon, 1e-5), "noise": noise}
+        return measure(all_rows()[:10], fourier(), NormalProposal.create(np.zeros(2), 1.0), processes=processes, **mine)
+
+    for error in _together(work, count=2):
+        assert str(error).startswith("processes: they have different budgets or kinds of noise; ")
 
 
 def test_other_maps_and_bounds_are_refused():

@@ -290,6 +290,26 @@ def test_a_copy_is_refused(interrupted, tmp_path):
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
 
 
+def test_a_copy_in_the_place_of_the_folder_is_refused(interrupted, tmp_path):
+    """Such as a backup. The folder may have the same inode as before."""
+    text = "is a copy, which could draw noise twice; go on with the first folder"
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    for path in (tmp_path / "backup").iterdir():
+        shutil.copy2(path, tmp_path / "run" / path.name)
+    _refused(tmp_path, text, **interrupted)
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(tmp_path / "backup", tmp_path / "run")
+    _refused(tmp_path, text, **interrupted)
+
+
+def test_other_files_in_the_folder_stay(files, tmp_path):
+    (tmp_path / "run").mkdir()
+    ledger = Ledger(tmp_path / "run" / "ledger")
+    measured(files["csv"], partials=tmp_path / "run", spending=Spending(ledger, "people"), secure=True)
+    assert len(ledger.spent("people")) == 1
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"run.json", "lock", "ledger"}
+
+
 @pytest.mark.slow
 def test_a_second_process_is_refused(interrupted, tmp_path):
     code = f"""
@@ -375,6 +395,9 @@ def test_other_folders_and_sources_are_refused(files, tmp_path):
             measured(files["csv"], partials=path)
     with pytest.raises(RunError, match="cannot be used"):
         measured(files["csv"], partials=tmp_path / "missing" / "run")
+    with pytest.raises(RunError, match="is in the folder of the rows, and would count as rows"):
+        measured(files["folder"], partials=files["folder"] / "run")
+    assert not (files["folder"] / "run").exists()
     for options in ({"partials": tmp_path / "run"}, {"processes": 2}):
         with pytest.raises(ValueError, match=r"^partials and processes: they need a table in files"):
             measured(people(), **options)
@@ -436,6 +459,43 @@ def test_the_command_goes_on_after_it_was_killed(command, tmp_path, capsys):
     assert cli.main(command) == 2
     assert "run: its run is complete" in capsys.readouterr().err
     assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["os.killpg(0, signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_end_with_the_command(command, files, tmp_path, how):
+    shutil.copytree(files["folder"], tmp_path / "several")
+    Schema(SCHEMA.columns, dropped=SCHEMA.dropped).write(tmp_path / "several.json")
+    command = ["release", "several", "--schema=several.json", *command[3:], "--processes=2"]
+    program = textwrap.dedent(f"""
+        import os, signal
+        from kme_jax import cli
+        from kme_jax.partial import runs
+        from kme_jax.table import parts
+        parts.PART_ROWS = {parts.PART_ROWS}
+        keep = runs.RunFolder.keep_sums
+        def ended(self, *args):
+            keep(self, *args)
+            {how}
+        runs.RunFolder.keep_sums = ended
+        raise SystemExit(cli.main({command!r}))
+    """)
+    # It waits for all processes that write to the pipe of the errors.
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=100,
+    )
+    if "SIGKILL" in how:
+        assert ended.returncode == -signal.SIGKILL
+    else:
+        assert ended.returncode == 130
+        assert ended.stderr == "interrupted; what is finished is kept in run: do the same again to go on\n"
+    assert cli.main(command) == 0
+    assert load("out").statement["total"]["releases"] == 1
 
 
 def test_processes_need_a_schema(command, capsys):

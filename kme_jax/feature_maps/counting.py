@@ -102,7 +102,7 @@ class JointTable:
         cells = math.prod(self.shape)
         index = bins[self.axes[0]]
         if len(self.axes) > 1:
-            index = index.astype(smallest_kind(cells))
+            index = index.astype(smallest_kind(cells + 1))  # the size of an axis has to fit, too
             for axis, size in zip(self.axes[1:], self.shape[1:], strict=True):
                 index *= size
                 index += bins[axis]

@@ -12,8 +12,9 @@ renamed. So it is there as a whole, or not at all.
 Formal guarantee: noise for a measurement is drawn once. A noisy result is on the disk before anything else uses it, and
 going on reads it. If a run ends after noise was drawn and before its result was on the disk, nobody has seen that
 result, and it had no influence. Other noise may then be drawn in its place. Two processes cannot use the folder at
-once, and a copy of the folder is refused, because two copies could draw noise twice for one entry in the ledger. A
-complete run cannot go on.
+once. A copy of the folder is refused, also if it is put in the place of the folder, because noise could then be drawn
+twice for one entry in the ledger. (A copy is known by the time of its file ``lock``. A disk that is set back as a whole
+to an earlier state shows no such sign: do not go on with a run there.) A complete run cannot go on.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.storage.codec import decode_embedding, encode, encode_embedding
 from kme_jax.storage.folders import Arrays, arrays_writer, flush, parse_json
 
-_RUN, _LOCK = "run.json", "lock"
+_RUN, _LOCK, _UNFINISHED = "run.json", "lock", ".kme_jax-"
 _VERSION = 1
 _DIGEST = hashlib.sha256().digest_size
 
@@ -68,18 +69,23 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, path: str | os.PathLike, made_of: Mapping[str, Any]) -> Iterator[RunFolder]:
+    def opened(
+        cls, path: str | os.PathLike, made_of: Mapping[str, Any], rows: str | None = None
+    ) -> Iterator[RunFolder]:
         """Context manager: a new folder, or that of a run that goes on. No other process can use it within the block.
 
         Args:
           path: of the folder.
           made_of: what the run is of, in words, with values that are plain JSON. Their digests are kept.
+          rows: the path of the private rows; None if they have none.
 
         Raises:
-          RunError: the folder is another one's, or cannot be written; another process uses it; the run is complete, or
-            of something else; or the folder is a copy.
+          RunError: the folder is another one's, or cannot be written; it is in the folder of the rows; another process
+            uses it; the run is complete, or of something else; or the folder is a copy.
         """
         path = pathlib.Path(path)
+        if rows is not None and os.path.isdir(rows) and path.resolve().is_relative_to(pathlib.Path(rows).resolve()):
+            raise RunError(f"{path}: is in the folder of the rows, and would count as rows; choose another place")
         made_of = {name: hashlib.sha256(json.dumps(value).encode()).hexdigest() for name, value in made_of.items()}
         with _errors(path):
             with contextlib.suppress(FileExistsError):
@@ -108,16 +114,24 @@ class RunFolder:
             if any(path.name != _LOCK and path.name[0] != "." for path in self.path.iterdir()):
                 raise RunError(f"{self.path}: is damaged (it has no {_RUN}); choose a new folder")
             document = {"version": _VERSION, "run": secrets.token_hex(16), "complete": False, "of": made_of}
-            self._write(_RUN, json.dumps(document | {"folder": self.path.stat().st_ino}).encode())
+            self._write(_RUN, json.dumps(document | {"folder": self._identity}).encode())
         document = self._document()
         if document["complete"]:
             raise RunError(f"{self.path}: its run is complete; for another release of the rows, choose a new folder")
-        if document["folder"] != self.path.stat().st_ino:
+        if document["folder"] != self._identity:
             raise RunError(f"{self.path}: is a copy, which could draw noise twice; go on with the first folder")
         others = [name for name, digest in made_of.items() if document["of"].get(name) != digest]
         if others or set(document["of"]) != set(made_of):
             raise RunError(f"{self.path}: its run has another {shown(others) or 'format'}; choose a new folder")
         return document["run"]
+
+    @property
+    def _identity(self) -> list[int]:
+        """What tells the folder from a copy: its inode, and the time at which the file of the lock was made.
+
+        A copy may get the inode of a folder that was deleted. It does not get the time, which no program can set.
+        """
+        return [self.path.stat().st_ino, (self.path / _LOCK).stat().st_ctime_ns]
 
     def _document(self) -> dict[str, Any]:
         try:
@@ -131,11 +145,14 @@ class RunFolder:
         return document
 
     def complete(self) -> None:
-        """Ends the run, when its results are safe. All sums and noisy results are deleted, and it cannot go on."""
+        """Ends the run, when its results are safe. All sums and noisy results are deleted, and it cannot go on.
+
+        Other files that somebody has put into the folder, such as a ledger, stay there.
+        """
         with _errors(self.path):
             self._write(_RUN, json.dumps(self._document() | {"complete": True}).encode())
-            for path in self.path.iterdir():
-                if path.name not in (_RUN, _LOCK):
+            for pattern in (self._sums("*"), self._noisy("*"), f"{_UNFINISHED}*"):
+                for path in self.path.glob(pattern):
                     path.unlink()
 
     # -- sums
@@ -146,7 +163,7 @@ class RunFolder:
         Raises:
           RunError: they are damaged, or of another task.
         """
-        path = self.path / self._sums(task)
+        path = self.path / self._sums(task.measurement)
         with _errors(self.path):
             if not path.exists():
                 return None
@@ -168,11 +185,11 @@ class RunFolder:
         with pa.ipc.new_file(content, sums.schema) as writer:
             writer.write_batch(sums)
         with _errors(self.path):
-            self._write(self._sums(task), content.getvalue())
+            self._write(self._sums(task.measurement), content.getvalue())
 
     @staticmethod
-    def _sums(task: Task) -> str:
-        return f"sums of {task.measurement}.arrow"
+    def _sums(measurement: str) -> str:
+        return f"sums of {measurement}.arrow"
 
     # -- noisy results
 
@@ -213,7 +230,7 @@ class RunFolder:
         sealed = hashlib.sha256(content.getvalue()).digest() + content.getvalue()
         with _errors(self.path):
             self._write(self._noisy(measurement), sealed)
-            (self.path / f"sums of {measurement}.arrow").unlink(missing_ok=True)
+            (self.path / self._sums(measurement)).unlink(missing_ok=True)
 
     @staticmethod
     def _noisy(measurement: str) -> str:
@@ -221,7 +238,7 @@ class RunFolder:
 
     def _write(self, name: str, content: bytes) -> None:
         """A file as a whole, in place of an earlier one, or not at all."""
-        temporary = self.path / f".{secrets.token_hex(8)}"
+        temporary = self.path / f"{_UNFINISHED}{secrets.token_hex(8)}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from typing import Any, cast, overload
@@ -125,7 +126,7 @@ def measure(
       The measurement. With several processes, None in all but process 0.
 
     Raises:
-      ProcessError: another process failed, or is not heard, or has another map or other bounds.
+      ProcessError: another process failed, or is not heard, or has another budget, noise, map or bounds.
       RunError: the run of ``partials`` cannot go on, such as with other rows, bounds or budget.
       ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
         (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
@@ -161,6 +162,8 @@ def measure(
     shape = own_shape = np.shape(rows)
     if processes is not None and len(shape) == 2:  # this process may have no rows
         shape = (processes.total(own_shape[0]), shape[1])
+        asked = [budget.epsilon, budget.delta, noise]  # whoever has rows decides under which budget they are released
+        processes.agree(json.dumps(asked).encode(), "budgets or kinds of noise")
     check_shapes(shape, source)
     num_rows = shape[0]
     if noise == "gaussian":

@@ -77,7 +77,7 @@ def open_run(
         "version of a library": library_versions(),
         "size of parts": rows_of_part(num_rows),
     }
-    with RunFolder.opened(folder, of) as run:
+    with RunFolder.opened(folder, of, rows.label if isinstance(rows, BatchedRows) else None) as run:
         yield run, task_of(feature_map, bounds, num_rows, run.run)
 
 

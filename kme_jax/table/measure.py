@@ -275,7 +275,7 @@ def measure_table(
         run = None
         if partials is not None:
             of = _made_of(cast(TableSource, in_files), target, budget, spending, None if secure else seed)
-            run = stack.enter_context(RunFolder.opened(partials, of))
+            run = stack.enter_context(RunFolder.opened(partials, of, source.label))
         if in_files is not None:
             source = stack.enter_context(PartedSource(in_files, run, processes))
         session = _Session(source, budget, None if secure else jax.random.key(seed), reporter(progress), run)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -86,16 +91,21 @@ class PartedSource(RowSource):
         self.person, self.max_rows, self.num_rows = source.person, source.max_rows, source.num_rows
         self._source, self._run, self._processes = source, run, processes
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._here_still: multiprocessing.connection.Connection | None = None
         self._identities = [reader.identity for reader in source.files]
         self._parts = parts_of(source.files, PART_ROWS if part_rows is None else part_rows)
 
     def __enter__(self) -> PartedSource:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Ends the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: object, *error: object) -> None:
+        """Ends the processes: at once if there is an error."""
+        if self._pool is None or self._here_still is None:
+            return
+        if kind is not None:
+            self._here_still.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._here_still.close()
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
         """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.
@@ -137,19 +147,21 @@ class PartedSource(RowSource):
             work += [[part] for part in of_file] if files[file].seeks else [of_file]
         if self._pool is None:  # the same processes sum the rows of all measurements
             processes, context = min(self._processes, len(work) or 1), multiprocessing.get_context("spawn")
-            self._pool = concurrent.futures.ProcessPoolExecutor(processes, context)
+            end, self._here_still = context.Pipe(duplex=False)
+            self._pool = concurrent.futures.ProcessPoolExecutor(processes, context, _ends_with, (end,))
         try:
-            futures = [
-                self._pool.submit(
-                    combined_sums_of_file,
-                    files[some[0].file],
-                    some,
-                    [self._used(part) for part in some],
-                    task,
-                    len(self._parts),
-                )
-                for some in work
-            ]
+            with _not_interrupted():  # processes start here
+                futures = [
+                    self._pool.submit(
+                        combined_sums_of_file,
+                        files[some[0].file],
+                        some,
+                        [self._used(part) for part in some],
+                        task,
+                        len(self._parts),
+                    )
+                    for some in work
+                ]
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
         except concurrent.futures.process.BrokenProcessPool:
@@ -157,6 +169,30 @@ class PartedSource(RowSource):
                 f"{self.label}: a process has ended before its work was done; is there memory for "
                 f"{self._processes} processes?"
             ) from None
+
+
+def _ends_with(end: multiprocessing.connection.Connection) -> None:
+    """Ends this process as soon as the other end of a pipe is closed, or the process that has it was killed."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            end.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Context manager: processes that start within are not interrupted from the keyboard, and print no trace."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _of(batch: pa.RecordBatch) -> Partial:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kme_jax._numerics.cells import text_of
+from kme_jax._numerics.cells import UNREADABLE, text_of
 from kme_jax.partial import PartialError, Task, combine, partial_sums
 from kme_jax.storage.files import FileError
 from kme_jax.storage.formats.base import BATCH_ROWS
@@ -60,16 +60,17 @@ def _computed(delayed: Sequence[Any]) -> Sequence[Any]:
     """The values of delayed objects.
 
     Raises:
-      EngineError: a partition is not what the collection says. Its text is one line: what Dask and pandas say may show
-        cells.
+      EngineError: a partition is not what the collection says, or the functions that make it fail. Its text is one
+        line: what Dask, pandas and these functions say may show cells.
+      OSError: a file or a machine failed. Other errors without cells, about modules and memory, also stay as they are.
     """
     import dask
 
     try:
         return dask.compute(*delayed)
-    except (FileError, PartialError):
+    except (FileError, PartialError, OSError, ImportError, MemoryError):
         raise
-    except (KeyError, ValueError) as error:
+    except Exception as error:
         kind = type(error).__name__
     raise EngineError(f"the table of Dask: a partition cannot be computed ({kind}); do all have the stated columns?")
 
@@ -94,8 +95,16 @@ def sum_records(records: Iterable[Any], task: Task, part: int, num_parts: int) -
     def batches() -> Iterable[pa.RecordBatch]:
         pending = iter(records)
         while some := list(itertools.islice(pending, BATCH_ROWS)):
-            mappings = [record if isinstance(record, Mapping) else {} for record in some]
-            arrays = [pa.array([text_of(one.get(name)) for one in mappings], pa.large_binary()) for name in names]
+            arrays = [pa.array([_cell(record, name) for record in some], pa.large_binary()) for name in names]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     return partial_sums(batches(), task, part=part, num_parts=num_parts)
+
+
+def _cell(record: Any, name: str) -> bytes | None:
+    """The text of a field of a record, see ``text_of``. A mapping of a class of its own may raise any error."""
+    try:
+        value = record.get(name) if isinstance(record, Mapping) else None
+    except Exception:
+        return UNREADABLE
+    return text_of(value)
