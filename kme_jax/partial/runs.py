@@ -127,7 +127,7 @@ class RunFolder:
 
     @property
     def _identity(self) -> list[int]:
-        """What tells the folder from a copy: its inode, and the time at which the file of the lock was made.
+        """What tells the folder from a copy: its inode, and the time at which the file of the lock was last changed.
 
         A copy may get the inode of a folder that was deleted. It does not get the time, which no program can set.
         """
