@@ -472,6 +472,7 @@ def test_processes_end_with_the_command(command, files, tmp_path, how):
         from kme_jax import cli
         from kme_jax.partial import runs
         from kme_jax.table import parts
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
         parts.PART_ROWS = {parts.PART_ROWS}
         keep = runs.RunFolder.keep_sums
         def ended(self, *args):
