@@ -39,7 +39,7 @@ class SumPartition:
     task: Task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
+        from pyspark import TaskContext  # pyright: ignore[reportMissingImports]
 
         context: Any = TaskContext.get()
         yield partial_sums(batches, self.task, part=context.partitionId(), num_parts=UNKNOWN)
@@ -74,7 +74,7 @@ class SparkSource(EngineSource):
         if importlib.util.find_spec("pandas") is None:
             raise ModuleNotFoundError('Spark needs pandas: pip install "kme_jax[spark]"', name="pandas")
         super().__init__("the table of Spark", frame.columns, schema, person)
-        from pyspark.sql import functions
+        from pyspark.sql import functions  # pyright: ignore[reportMissingImports]
 
         # One job, without Python, counts the rows of each partition.
         of_parts = frame.select(functions.spark_partition_id().alias("part")).groupBy("part").count()
@@ -97,7 +97,7 @@ def _done(job: Any) -> Any:
       EngineError: the job has failed. Its text is one line. It repeats errors of this package, which show no cell, and
         nothing else of what Spark says, because that may show cells.
     """
-    from pyspark.errors import PySparkException
+    from pyspark.errors import PySparkException  # pyright: ignore[reportMissingImports]
 
     try:
         return job()
