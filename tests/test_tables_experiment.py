@@ -182,12 +182,39 @@ def test_numbers_are_in_units_of_direct_noisy_answers(rng):
     assert total["pairs"][0]["correlation"] == pytest.approx(0)
 
 
+def test_means_of_groups():
+    """A release that halves differences between groups, and one without rows of a group."""
+    schema = Schema(
+        (Numeric("x", 0, 100, integer=True), Categorical("g", ("a", "b", "c")), Categorical("h", ("a", "b")))
+    )
+    g, h = np.repeat([0, 1, 2], [50, 30, 20]), np.arange(100) % 3 % 2
+    private, halved = np.stack([20 * g, g, h], axis=1), np.stack([10 * g + 7, g, h], axis=1)
+    budget = PrivacyBudget(1.0, 1e-5)
+    first, second = numbers.number_errors(schema, private, halved, budget)["groups"]
+    assert (first["names"], second["names"]) == (["x", "g"], ["x", "h"])
+    assert first["spread"] == pytest.approx(0.5)
+    errors = np.asarray([7, -3, -13])
+    assert first["error"] == pytest.approx(np.sqrt(np.mean(np.square(errors[g]))) / (20 * g).std())
+    share = Composition.planned(budget).rho / 2  # a row that moves from one group to another moves two sums by 50
+    noise = 100 / np.asarray([50, 30, 20]) / np.sqrt(2 * share)
+    assert first["noise"] == pytest.approx(np.sqrt(np.mean(np.square(noise[g]))) / (20 * g).std())
+    without = numbers.number_errors(schema, private, halved[g != 2], budget)["groups"][0]
+    mean = halved[g != 2, 0].mean()
+    assert without["error"] == pytest.approx(
+        np.sqrt(np.mean(np.square(np.asarray([7, -3, mean - 40])[g]))) / (20 * g).std()
+    )
+    result = {
+        "summary": [{"epsilon": 1.0, "numbers": numbers.summary([{"columns": [], "pairs": [], "groups": [first]}])}]
+    }
+    assert "| 1 | x | g | × 0.50 |" in numbers.groups_markdown(result)
+
+
 def test_a_constant_column_has_no_errors():
     schema = Schema((Numeric("x", 0, 9, integer=True), Numeric("y", 0, 9, integer=True, nullable=True)))
     rows = np.stack([np.full(50, 3), np.arange(50) % 10], axis=1)
     nothing = np.stack([np.full(50, 3), np.full(50, 10)], axis=1)
     errors = numbers.number_errors(schema, rows, nothing, PrivacyBudget(1.0, 1e-5))
-    assert errors == {"columns": [], "pairs": []}
+    assert errors == {"columns": [], "pairs": [], "groups": []}
     independent = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
     assert numbers.number_errors(schema, independent, independent, PrivacyBudget(1.0, 1e-5))["pairs"] == []
 

@@ -37,7 +37,7 @@ TABLES = {
     "table_throughput_turns": (("table_throughput",), "experiments.tables.throughput", "comparison_markdown"),
     **{
         f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
-        for kind in ("columns", "pairs")
+        for kind in ("columns", "pairs", "groups")
         for name in ("adult_pgm", "adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
     "tables_planned": (("tables_planned",), "experiments.tables.planned", "markdown"),

@@ -17,10 +17,10 @@ import numpy as np
 from kme_jax.privacy.budget import ADD_REMOVE, PrivacyBudget
 from kme_jax.privacy.composition import Composition
 from kme_jax.table.columns import Column
-from kme_jax.table.evaluate import QUANTILES, covariance, numeric_values
+from kme_jax.table.evaluate import QUANTILES, correlation_ratio, covariance, numeric_values
 from kme_jax.table.schema import Schema
 
-_STRONGEST = 10  # pairs whose correlations and slopes are compared
+_STRONGEST = 10  # pairs whose correlations and slopes are compared, or whose means of groups are
 PRECISE = 0.05  # largest relative noise of a direct answer for which a release is judged
 
 
@@ -40,6 +40,7 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, bu
       five quantiles, in private standard deviations. "pairs": for each of the ten most
       correlated pairs of numbers "names"; "correlation" and "slopes", the ratios to the private ones; and "noise", the
       standard deviation of a direct noisy covariance with ρ / (number of pairs), relative to the covariance.
+      "groups": see :func:`_groups`.
     """
     rho = cast(float, Composition.planned(budget).rho)
     if budget.relation == ADD_REMOVE:  # a sum of values around the middle of their bounds has half the sensitivity
@@ -53,6 +54,7 @@ def number_errors(schema: Schema, private: np.ndarray, synthetic: np.ndarray, bu
             if np.nanmin(tables[j][0]) < np.nanmax(tables[j][0]) and not np.isnan(tables[j][1]).all()
         ],
         "pairs": _pairs(dict(columns), tables, len(private), rho),
+        "groups": _groups(schema, (private, synthetic), tables, rho),
     }
 
 
@@ -104,6 +106,60 @@ def _pairs(
     return result
 
 
+def _groups(
+    schema: Schema, codes: tuple[np.ndarray, np.ndarray], tables: dict[int, list[np.ndarray]], rho: float
+) -> list[dict[str, Any]]:
+    """Means of a number by the values of a category, for the ten pairs that depend on each other most.
+
+    Args:
+      schema: of both tables.
+      codes: of the private and the synthetic table, [n, C] and [m, C].
+      tables: by index of a number, its values in both tables.
+      rho: ρ of a release.
+
+    Returns:
+      For each pair "names", of the number and the category; "spread", the share of the differences between groups that
+      is kept; "error", the root mean square error of the mean of a private row's group, in private standard
+      deviations of the number; and "noise", the same for direct noisy means with ρ / (number of such pairs), relative
+      to the differences between groups. "spread" is the slope of synthetic means as a function of private ones. Groups
+      count by their private rows. A group without synthetic rows has the mean of all.
+    """
+    categories = [(k, column) for k, column in enumerate(schema.columns) if column.kind in ("categorical", "ordinal")]
+    pairs = []
+    for (j, values), (k, category) in itertools.product(tables.items(), categories):
+        ratio = correlation_ratio(values[0], codes[0][:, k])
+        if ratio is not None and ratio > 1e-9:
+            pairs.append((ratio, j, k, category.name))
+    result, share = [], rho / max(1, len(tables) * len(categories))
+    for _, j, k, name in sorted(pairs, key=lambda pair: (-pair[0], pair[1:]))[:_STRONGEST]:
+        number, size = schema.columns[j], schema.columns[k].num_codes
+        (private, rows), (synthetic, _) = (
+            _means(values, of_table[:, k], size) for values, of_table in zip(tables[j], codes, strict=True)
+        )
+        weights = rows / rows.sum()
+        between = private - weights @ private
+        differences, variance = synthetic - private, float(weights @ np.square(between))
+        noise = (number.upper - number.lower) / np.maximum(rows, 1) / math.sqrt(2 * share)
+        result.append(
+            {
+                "names": [number.name, name],
+                "spread": 1 + float(weights @ (differences * between)) / variance,
+                "error": math.sqrt(float(weights @ np.square(differences))) / float(np.nanstd(tables[j][0])),
+                "noise": math.sqrt(float(weights @ np.square(noise)) / variance),
+            }
+        )
+    return result
+
+
+def _means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each group, that of all rows for an empty one, and its number of rows. Missing numbers are left
+    out."""
+    present = ~np.isnan(values)
+    rows = np.bincount(groups[present], minlength=num_groups)
+    sums = np.bincount(groups[present], values[present], minlength=num_groups)
+    return np.where(rows > 0, sums / np.maximum(rows, 1), values[present].mean() if present.any() else 0.0), rows
+
+
 def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Several results of :func:`number_errors` as one.
 
@@ -112,14 +168,18 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
       error, in units of the noise; "bias_in_sd", the same in private standard deviations; "sd", "sd_noise" and
       "quantile", means.
       "pairs", the worst first: "names", "correlation" and "slopes", means; and "noise".
+      "groups", the worst first: "names", and "spread", "error" and "noise", means.
     """
     columns: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     pairs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for release in releases:
         for column in release["columns"]:
             columns.setdefault(column["name"], []).append(column)
         for pair in release["pairs"]:
             pairs.setdefault(tuple(pair["names"]), []).append(pair)
+        for pair in release.get("groups", ()):  # results of earlier versions have none
+            groups.setdefault(tuple(pair["names"]), []).append(pair)
 
     def mean(records: list[dict[str, Any]], name: str) -> float:
         return float(np.mean([record[name] for record in records]))
@@ -145,9 +205,14 @@ def summary(releases: Iterable[dict[str, Any]]) -> dict[str, Any]:
         }
         for names, records in pairs.items()
     ]
+    of_groups = [
+        {"names": list(names), **{name: mean(records, name) for name in ("spread", "error", "noise")}}
+        for names, records in groups.items()
+    ]
     return {
         "columns": sorted(of_columns, key=lambda column: -column["mean"]),
         "pairs": sorted(of_pairs, key=lambda pair: -abs(math.log(max(pair["correlation"], 1e-9)))),
+        "groups": sorted(of_groups, key=lambda pair: -pair["error"]),
     }
 
 
@@ -172,6 +237,19 @@ def pairs_markdown(result: dict[str, Any], most: int = 12) -> str:
             slopes = " and ".join(f"× {slope:.2f}" for slope in pair["slopes"])
             names = " and ".join(pair["names"])
             table.append(f"| {epsilon} | {names} | × {pair['correlation']:.2f} | {slopes} | {percent(pair['noise'])} |")
+    return "\n".join(table)
+
+
+def groups_markdown(result: dict[str, Any], most: int = 12) -> str:
+    """The worst means of groups of every ε as a table. Only its head for results without any."""
+    table = [
+        "| ε | means of | by | differences kept | error, SD | noise of direct means |",
+        "|---|---|---|---|---|---|",
+    ]
+    for epsilon, numbers in _releases(result):
+        for pair in numbers.get("groups", [])[:most]:
+            names, noise = " | ".join(pair["names"]), percent(pair["noise"])
+            table.append(f"| {epsilon} | {names} | × {pair['spread']:.2f} | {pair['error']:.3f} | {noise} |")
     return "\n".join(table)
 
 

@@ -41,6 +41,7 @@ from kme_jax.table.evaluate import numeric_values
 # neighbouring bins, and for categories, which have no neighbours.
 _LEAST_SHOWN, _LEAST_SHOWN_OF_CATEGORIES = 0.5, 0.9
 _OF_CONDITIONS = 0.3  # of the standard deviation of a condition within a bin, that may depend on another column
+_EMPTY = 1e-3  # rows, in a denoised cell
 _LEAST_KNOWN = 3.5  # a variance or an eigenvalue that is divided by, in its standard errors
 
 
@@ -306,15 +307,17 @@ class Covariances:
         everything = masses @ squares / total - centre**2
         between = np.nansum(of_bins * np.square(means - centre)) / total
         shown = float(between / everything) if everything > 0 else 1.0
-        far = np.where(masses > 1e-3, np.square(values - np.nan_to_num(means)[bins]), 0)
-        spread = np.bincount(bins, far) * (noise / np.maximum(of_bins, noise + 1)) ** 2
+        far = np.where(masses > _EMPTY, np.square(values - np.nan_to_num(means)[bins]), 0)
+        share = noise / np.maximum(of_bins, noise + 1)
+        tail = share * _to_empty_end(values, masses, bins, np.nan_to_num(means), present)
+        spread = np.bincount(bins, far) * share**2 + tail**2
         is_ordered = j != sums.layout.split and sums.layout.binnings[j].ordered
         least = _LEAST_SHOWN if is_ordered else _LEAST_SHOWN_OF_CATEGORIES
         is_mixed = bool(np.isin(bins[~present], bins[present]).any())
         if feature.is_number or feature.centre is not None:
             steps = np.abs(np.diff(means))
             nearest = np.fmin(np.append(steps, np.nan), np.append(np.nan, steps))
-            within = np.maximum(within - np.nan_to_num(nearest) / 2, 0)
+            within = np.hypot(np.maximum(within - np.nan_to_num(nearest) / 2, 0), tail)
         else:
             within = _OF_CONDITIONS * within
         return _InBins(means, float(everything), spread, shown, least, is_mixed, np.nan_to_num(within))
@@ -408,6 +411,37 @@ class Covariances:
         variance += self.guess(one, other) ** 2
         variance += (float(one @ self.matrix @ other) * self.rows_noise / self.rows) ** 2
         return math.sqrt(variance)
+
+
+def _to_empty_end(
+    values: Float64[np.ndarray, "cells"],
+    masses: Float64[np.ndarray, "cells"],
+    bins: Int[np.ndarray, "cells"],
+    means: Float64[np.ndarray, "bins"],
+    present: Bool[np.ndarray, "cells"],
+) -> Float64[np.ndarray, "bins"]:
+    """The distance between the mean of each bin and the middle of its empty end, where noise may hide rows.
+
+    Denoising leaves the end of a long tail empty, if its counts are below the noise. The middle lies between the
+    last cell that is not empty and the end of the bin. The further one of the two ends counts. It is 0 for a bin
+    without an empty end.
+
+    Args:
+      values: of the cells.
+      masses: denoised counts.
+      bins: of the cells.
+      means: of the bins.
+      present: which cells are not those of missing values.
+    """
+    distances = np.zeros(len(means))
+    for b, mean in enumerate(means):
+        of_bin = present & (bins == b)
+        occupied = values[of_bin & (masses > _EMPTY)]
+        if len(occupied):
+            for end, last in ((values[of_bin].max(), occupied.max()), (values[of_bin].min(), occupied.min())):
+                if end != last:
+                    distances[b] = max(distances[b], abs((end + last) / 2 - mean))
+    return distances
 
 
 def _hidden(
