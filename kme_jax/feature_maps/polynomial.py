@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float64, Int64, Real
+from jaxtyping import Float, Float64, Int32, Real
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -36,15 +36,15 @@ def num_monomials(kernel: Polynomial, dim: int) -> int:
 @functools.lru_cache(maxsize=32)
 def _monomials(
     dim: int, degree: int
-) -> tuple[list[tuple[Int64[np.ndarray, "m"], Int64[np.ndarray, "m"]]], list[Float64[np.ndarray, "m"]]]:
+) -> tuple[list[tuple[Int32[np.ndarray, "m"], Int32[np.ndarray, "m"]]], list[Float64[np.ndarray, "m"]]]:
     """For each degree n from 1 to p: the monomial of degree n − 1 and the column whose product is a monomial, and the
     number of orders in which the columns of the monomial can be multiplied, n!/α!."""
     steps, counts = [], []
     indices: dict[tuple[int, ...], int] = {(): 0}
     for _ in range(degree):
         found = [(*columns, j) for columns in indices for j in range(columns[-1] if columns else 0, dim)]
-        parents = np.array([indices[columns[:-1]] for columns in found], np.int64)
-        steps.append((parents, np.array([columns[-1] for columns in found], np.int64)))
+        parents = np.array([indices[columns[:-1]] for columns in found], np.int32)
+        steps.append((parents, np.array([columns[-1] for columns in found], np.int32)))
         counts.append(np.array([_orders(columns) for columns in found], np.float64))
         indices = {columns: i for i, columns in enumerate(found)}
     return steps, counts
