@@ -194,7 +194,7 @@ def test_the_diameter_of_one_column_is_within_its_grid():
     features = feature_map.host_features(rows)
     squares = np.sum(features**2, axis=1)
     largest = math.sqrt((squares[:, None] + squares - 2 * features @ features.T).max())
-    assert largest <= feature_map.diameter <= largest * (1 + 1e-3)
+    assert largest <= feature_map.diameter <= largest * (1 + 1e-6)
     assert feature_map.diameter < 0.99 * math.sqrt(2 * feature_map.kernel.diagonal_bound)
 
 

@@ -123,8 +123,8 @@ class PolynomialMap(BallMap):
         m = (c − R²)^p. If p is even and c < R², (c + s)^p ≥ 0 = m, and (c + a²)^p + (c + b²)^p ≤ 2κ. With two columns
         there are rows on the sphere with s = −c.
         One column, even p and c < R²: ‖ψ(tx) − ψ(ty)‖ grows with t, so one of both rows is at R or −R. By symmetry it
-        is R. The largest value for y on a grid of spacing h is at most 4pRκ^(1−1/p) h/2 below the largest of all,
-        because this is a bound of the derivative.
+        is R. The other one is on a grid of spacing h, or it adds at most Bh²/8, where B is a bound of the second
+        derivative of (c + y²)^p − 2(c + Ry)^p: B = 2p(c + R²)^(p−1) + 6p(p − 1)R²(c + R²)^(p−2).
         The distance from the zero vector is at most √κ. The factor 1 + 10⁻⁹ covers the rounding of features.
         """
         return math.sqrt(max(self.kernel.diagonal_bound, self._squared_distance())) * _SLACK
@@ -139,8 +139,9 @@ class PolynomialMap(BallMap):
         radius = self.kernel.radius
         other = np.linspace(-radius, radius, _GRID + 1)
         distances = kappa + (offset + np.square(other)) ** degree - 2 * (offset + radius * other) ** degree
-        slope = 4 * degree * radius * (offset + squared) ** (degree - 1)
-        return float(distances.max()) + slope * radius / _GRID
+        base = offset + squared
+        curvature = 2 * degree * base ** (degree - 1) + 6 * degree * (degree - 1) * squared * base ** (degree - 2)
+        return float(distances.max()) + curvature * (2 * radius / _GRID) ** 2 / 8
 
     @property
     def norm_bound(self) -> float:

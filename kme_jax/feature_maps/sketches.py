@@ -67,9 +67,9 @@ class SketchMap(BallMap):
         distance from the zero vector is ‖ψ(x)‖ ≤ √κ. No step depends on how v is computed. The factor 1 + 10⁻¹²
         covers the rounding of the norm.
 
-        Two rows come within 5 % of the bound if there are at least four times as many monomials as features, as far as
-        a search found: then some v(x) is about −v(y), also if k ≥ 0. If F is close to the number of monomials, the
-        largest distance is smaller, by up to √2, but nothing smaller is proved.
+        If there are several times as many monomials as features, some v(x) is about −v(y), also if k ≥ 0, and the bound
+        is within 5 % of the largest distance, see ``tests/test_sketches.py``. If there are hardly more monomials than
+        features, the largest distance may be smaller by up to √2, but nothing smaller is proved.
         """
         return max(2 * math.sqrt(self._largest_series()), math.sqrt(self.kernel.diagonal_bound)) * _SLACK
 
