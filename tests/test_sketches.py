@@ -237,6 +237,20 @@ def test_strange_rows_have_features(cls):
 
 
 @pytest.mark.parametrize("cls", MAPS)
+def test_sketches_that_are_computed_wrongly_change_no_bound(cls, rng, monkeypatch):
+    """Values that are NaN, infinite, huge or tiny: the norm is that of the proof, or 0, also in integers."""
+    sketch = _make(cls, Polynomial(2, 1.0, 0.0), 8, 4)
+    broken = rng.normal(size=(6, 8)) * np.array([1e300, 1e-300, 1e-310, 1, 1, 0])[:, None]
+    broken[3, 2], broken[4, 5] = np.nan, np.inf
+    monkeypatch.setattr(cls, "_host_sketches", lambda self, rows: broken[: len(rows)])
+    rows = np.eye(4)[[0, 1, 2, 3, 0, 1]]
+    norms = np.linalg.norm(sketch.host_features(rows), axis=1)
+    np.testing.assert_allclose(norms, [1, 1, 1, 0, 0, 0], rtol=1e-12)
+    integers = sketch.integers(6)
+    assert np.linalg.norm(integers.sum(rows, np.ones(6, bool)).astype(float)) <= 6 * integers.norm_bound
+
+
+@pytest.mark.parametrize("cls", MAPS)
 def test_three_steps(cls, rng):
     kernel, rows = Polynomial(3, 1.0, 0.5), _rows(rng, 20_000, 6, 1.0)
     points, sketch = rows[:30] * 0.9, _make(cls, kernel, 60, 6)
@@ -318,6 +332,7 @@ def test_a_map_that_was_read_is_checked():
         (sketch, {"signs": 0 * sketch.signs}, "signs: expected -1 and 1"),
         (sketch, {"signs": sketch.signs[:1], "buckets": sketch.buckets[:1]}, "buckets: expected the shape"),
         (sketch, {"buckets": sketch.buckets - 12}, "buckets: expected numbers from 0"),
+        (sketch, {"num_buckets": 2**40}, "num_buckets: is out of range"),
         (sketch, {"num_buckets": 3}, "buckets: expected numbers from 0"),
         (sketch, {"buckets": sketch.buckets[:, :1], "signs": sketch.signs[:, :1]}, "expected columns and a constant"),
         (sketch, {"kernel": Polynomial(2, 1.0)}, "buckets: expected the shape"),
@@ -336,6 +351,7 @@ def test_bad_arguments_are_refused():
         (RandomMaclaurinMap, kernel, 10, 0, r"dim must be from 1 to 2\^20, got 0"),
         (TensorSketchMap, kernel, 1, 5, "num_features must be at least 2 for this kernel, got 1"),
         (RandomMaclaurinMap, Polynomial(2, 1.0, 0.0), 0, 5, "num_features must be at least 1 for this kernel, got 0"),
+        (RandomMaclaurinMap, Exponential(1.0, 1.0), 2**27, 5, r"num_features must be at most 2\^26"),
         (TensorSketchMap, kernel, 21, 5, "21 features: this kernel has only 21 monomials, so use a PolynomialMap"),
     ):
         with pytest.raises(ValueError, match=error):

@@ -32,13 +32,14 @@ from kme_jax.kernels.dot_products import in_ball, series
 
 _BITS = 40  # of the numbers of a row, relative to the radius: sums of ± these are exact in float64, in any order
 _MAX_DIM = 2**20
+_MAX_FEATURES = 2**26
 _SLACK = 1 + 1e-12  # for rounding: the norm of the features of a row is off by about 40 u
 
 
 class SketchMap(BallMap):
     """[√a_0, v(x) √(k(x, x) − a_0) / ‖v(x)‖] for a sketch v. The first feature is left out if a_0 = 0.
 
-    A row with v(x) = 0 has zeros in the place of the quotient.
+    A row has zeros in the place of the quotient if v(x) is 0, or is not finite because numbers overflow.
     """
 
     @property
@@ -96,12 +97,16 @@ class SketchMap(BallMap):
         constant = float(self.kernel.coefficients[0])
         return jnp.concatenate([jnp.full_like(squared, math.sqrt(constant)), features], 1) if constant else features
 
+    @np.errstate(all="ignore")
     def host_features(self, rows):
         squared = np.minimum(row_sums(np.square(rows)), self.kernel.radius**2)
         sketches = self._host_sketches(rows)
         largest = np.max(np.abs(sketches), axis=1)
-        sketches = sketches / np.where(largest > 0, largest, 1)[:, None]  # so that no square underflows
-        norms = np.where(largest > 0, row_sums(np.square(sketches)), 1)
+        usable = (largest > 0) & np.isfinite(largest)  # and not NaN: the norm is bounded whatever the sketch is
+        sketches = (
+            np.where(usable[:, None], sketches, 0) / np.where(usable, largest, 1)[:, None]
+        )  # no square underflows
+        norms = np.where(usable, row_sums(np.square(sketches)), 1)
         features = sketches * (np.sqrt(series(self.kernel.coefficients, squared)) / np.sqrt(norms))[:, None]
         constant = float(self.kernel.coefficients[0])
         return np.insert(features, 0, math.sqrt(constant), axis=1) if constant else features
@@ -119,6 +124,8 @@ def _checked_sizes(kernel: DotProduct, num_features: int, dim: int) -> tuple[int
     constant = int(kernel.coefficients[0] > 0)
     if num_features < 1 + constant:
         raise ValueError(f"num_features must be at least {1 + constant} for this kernel, got {num_features}")
+    if num_features > _MAX_FEATURES:
+        raise ValueError(f"num_features must be at most 2^26, got {num_features}")
     if isinstance(kernel, Polynomial) and num_features >= num_monomials(kernel, dim):
         raise ValueError(
             f"{num_features} features: this kernel has only {num_monomials(kernel, dim)} monomials, so use a "
@@ -172,8 +179,8 @@ class RandomMaclaurinMap(SketchMap):
           dim: d.
 
         Raises:
-          ValueError: if the kernel is not one of inner products, or d is not from 1 to 2²⁰, or F is too small, or
-            the kernel is polynomial and F is not below the number of its monomials.
+          ValueError: if the kernel is not one of inner products, or d is not from 1 to 2²⁰, or F is too small or
+            above 2²⁶, or the kernel is polynomial and F is not below the number of its monomials.
         """
         if not isinstance(kernel, DotProduct):
             raise ValueError(
@@ -275,7 +282,7 @@ class TensorSketchMap(SketchMap):
 
         Raises:
           ValueError: if the kernel is not polynomial, or d is not from 1 to 2²⁰, or F is too small, or not below the
-            number of monomials.
+            number of monomials, or above 2²⁶.
         """
         if not isinstance(kernel, Polynomial):
             raise ValueError(
@@ -293,6 +300,7 @@ class TensorSketchMap(SketchMap):
         check_array(self.buckets, "buckets", "i", (self.kernel.degree, None))
         check_array(self.signs, "signs", "i", self.buckets.shape)
         require(self.dim >= 1, "buckets: expected columns and a constant")
+        require(self.num_features <= _MAX_FEATURES, "num_buckets: is out of range")
         in_range = (self.buckets >= 0) & (self.buckets < self.num_buckets)
         require(bool(in_range.all()), "buckets: expected numbers from 0 to num_buckets - 1")
         require(bool((np.abs(self.signs) == 1).all()), "signs: expected -1 and 1")
