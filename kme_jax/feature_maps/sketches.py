@@ -52,7 +52,7 @@ class SketchMap(BallMap):
         """v of rows in the ball, up to a factor: [n, d] -> [n, sketched]. Traceable."""
 
     @abc.abstractmethod
-    def _host_sketches(self, rows: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n sketched"]:
+    def host_sketches(self, rows: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n sketched"]:
         """The same in float64 of NumPy. Each row is computed by itself, as ``BallMap.host_features`` states."""
 
     @property
@@ -100,12 +100,11 @@ class SketchMap(BallMap):
     @np.errstate(all="ignore")
     def host_features(self, rows):
         squared = np.minimum(row_sums(np.square(rows)), self.kernel.radius**2)
-        sketches = self._host_sketches(rows)
+        sketches = self.host_sketches(rows)
         largest = np.max(np.abs(sketches), axis=1)
         usable = (largest > 0) & np.isfinite(largest)  # and not NaN: the norm is bounded whatever the sketch is
-        sketches = (
-            np.where(usable[:, None], sketches, 0) / np.where(usable, largest, 1)[:, None]
-        )  # no square underflows
+        sketches = np.where(usable[:, None], sketches, 0)
+        sketches /= np.where(usable, largest, 1)[:, None]  # so that no square overflows or underflows
         norms = np.where(usable, row_sums(np.square(sketches)), 1)
         features = sketches * (np.sqrt(series(self.kernel.coefficients, squared)) / np.sqrt(norms))[:, None]
         constant = float(self.kernel.coefficients[0])
@@ -229,7 +228,7 @@ class RandomMaclaurinMap(SketchMap):
             start += number
         return total
 
-    def _host_sketches(self, rows):
+    def host_sketches(self, rows):
         rows = _rounded(rows, self.kernel.radius)
         products = rows @ self.signs.T.astype(np.float64)  # whole numbers below 2⁵³: exact in any order
         products *= 2.0**-_BITS
@@ -332,7 +331,7 @@ class TensorSketchMap(SketchMap):
         """The largest norm of x̃."""
         return math.hypot(self.kernel.radius, math.sqrt(self.kernel.offset))
 
-    def _host_sketches(self, rows):
+    def host_sketches(self, rows):
         extended = np.full((len(rows) + 1, self.dim + 1), math.sqrt(self.kernel.offset))
         extended[:, :-1] = 0  # the last row is that of S(0)
         extended[:-1, :-1] = rows
