@@ -96,6 +96,21 @@ def test_no_two_rows_are_further_apart_than_the_diameter(feature_map):
     assert feature_map.diameter <= feature_map.published_diameter
 
 
+@pytest.mark.parametrize("kind", ["mixed", "labelled", "labelled mixed"])
+def test_rows_far_apart_in_all_columns_attain_the_diameter(kind):
+    """Where the features of the numbers attain theirs: opposite ends of a box, in other categories or another class."""
+    lattice = LatticeMap.from_box(Gaussian(0.5), [-6.0], [6.0])
+    mixed = MixedMap(lattice, (4, 2))
+    feature_map, first, second = {
+        "mixed": (mixed, [-6.0, 0, 0], [6.0, 1, 1]),
+        "labelled": (LabelledMap(lattice, 3), [-6.0, 0], [6.0, 0]),
+        "labelled mixed": (LabelledMap(mixed, 2), [-6.0, 0, 0, 1], [6.0, 1, 1, 1]),
+    }[kind]
+    features = np.asarray(compiled.features(feature_map, np.array([first, second], np.float32)), np.float64)
+    found = np.linalg.norm(features[0] - features[1])
+    assert 0.95 * feature_map.diameter < found <= feature_map.diameter
+
+
 def test_diameters_are_those_of_the_proofs():
     two = 2.0  # of so few Fourier features
     assert FOURIER.diameter == two

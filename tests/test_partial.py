@@ -11,15 +11,20 @@ import pytest
 
 from kme_jax import (
     Bounds,
+    Exponential,
     FourierMap,
     Gaussian,
     LabelledMap,
     Laplacian,
     LatticeMap,
     MixedMap,
+    Polynomial,
+    PolynomialMap,
     QuadratureMap,
     RandomBinningMap,
+    RandomMaclaurinMap,
     SubspaceMap,
+    TensorSketchMap,
     integer_embedding,
 )
 from kme_jax.feature_maps.table import TableMap
@@ -263,7 +268,9 @@ def test_a_missing_column_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lattice", "quadrature", "binning", "labelled", "mixed"])
+@pytest.mark.parametrize(
+    "kind", ["lattice", "quadrature", "binning", "polynomial", "maclaurin", "sketch", "labelled", "mixed"]
+)
 def test_every_other_map_travels_and_adds_up(kind):
     key, kernel = jax.random.key(0), Gaussian(gamma=0.5)
     rows = np.random.default_rng(0).uniform(size=(NUM_ROWS, 2))
@@ -272,6 +279,9 @@ def test_every_other_map_travels_and_adds_up(kind):
         "lattice": lambda: LatticeMap.from_box(kernel, np.zeros(2), np.ones(2)),
         "quadrature": lambda: QuadratureMap.from_box(kernel, np.zeros(2), np.ones(2)),
         "binning": lambda: RandomBinningMap.from_box(key, Laplacian(2.0), np.zeros(2), np.ones(2), 16),
+        "polynomial": lambda: PolynomialMap.from_kernel(Polynomial(3, 1.5), 2),
+        "maclaurin": lambda: RandomMaclaurinMap.from_kernel(key, Exponential(1.0, 1.5), 16, 2),
+        "sketch": lambda: TensorSketchMap.from_kernel(key, Polynomial(5, 1.5), 16, 2),
         "labelled": lambda: LabelledMap(FourierMap.from_kernel(key, kernel, 64, 1), 3),
         "mixed": lambda: MixedMap(FourierMap.from_kernel(key, kernel, 64, 1), (3,)),
     }[kind]()

@@ -22,8 +22,11 @@ from kme_jax import (
     FourierMap,
     Gaussian,
     LatticeMap,
+    Polynomial,
+    PolynomialMap,
     PrivacyBudget,
     SubspaceMap,
+    TensorSketchMap,
     integer_embedding,
     mean_embedding,
     noisy_function,
@@ -58,15 +61,27 @@ def _opposite(feature_map: FourierMap, seed: int) -> np.ndarray:
     return rows[np.argmin(np.cos(angles).mean(axis=1))]
 
 
+def _colliding(sketch: TensorSketchMap) -> tuple[np.ndarray, np.ndarray]:
+    """Two unit vectors of the columns whose sketches have one bucket and opposite signs, if there are such."""
+    rows = np.eye(sketch.dim)
+    features = sketch.host_features(rows)
+    first, second = np.unravel_index(np.argmin(features @ features.T), (sketch.dim, sketch.dim))
+    return rows[first], rows[second]
+
+
 def pairs(seed: int) -> dict[str, Pair]:
     """Feature maps with few features, so that many runs are cheap."""
     fourier = FourierMap.from_kernel(jax.random.key(seed), KERNEL, 4, 1)
     lattice = LatticeMap.from_box(KERNEL, [-4.0], [4.0])
     subspace = SubspaceMap.from_points(KERNEL, np.linspace(-8, 8, 9)[:, None])
+    polynomial = PolynomialMap.from_kernel(Polynomial(3, radius=1.0, offset=0.5), 1)
+    sketch = TensorSketchMap.from_kernel(jax.random.key(seed), Polynomial(2, radius=1.0, offset=0.0), 4, 12)
     return {
         "fourier": Pair(fourier, np.zeros(1), _opposite(fourier, seed)),
         "lattice": Pair(lattice, np.array([-4.0]), np.array([4.0])),
         "subspace": Pair(subspace, np.array([-8.0]), np.array([8.0])),
+        "polynomial": Pair(polynomial, np.array([-1.0]), np.array([1.0])),
+        "tensor sketch": Pair(sketch, *_colliding(sketch)),
     }
 
 

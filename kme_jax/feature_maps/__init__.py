@@ -6,7 +6,9 @@ from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
+from kme_jax.feature_maps.polynomial import PolynomialMap
 from kme_jax.feature_maps.quadrature import QuadratureMap
+from kme_jax.feature_maps.sketches import RandomMaclaurinMap, TensorSketchMap
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.waves import SpectralMap
 
@@ -17,9 +19,12 @@ __all__ = [
     "LabelledMap",
     "LatticeMap",
     "MixedMap",
+    "PolynomialMap",
     "QuadratureMap",
     "RandomBinningMap",
+    "RandomMaclaurinMap",
     "SpectralMap",
     "SubspaceMap",
+    "TensorSketchMap",
     "spectral_map",
 ]
