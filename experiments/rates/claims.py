@@ -194,4 +194,20 @@ CLAIMS: dict[str, Claim] = {
         "N^(-1/3)",
         {"published": "few_sizes", "oracle": "few_sizes"},
     ),
+    "proposition5_bounded": Claim(
+        "proposition 5",
+        "algorithm 1, corrected k, bounded rows",
+        "bounded_points",
+        proposition5,
+        "N^(-1/(D+1))",
+        {"published": "sizes", "oracle": "sizes"},
+    ),
+    "proposition8_bounded": Claim(
+        "proposition 8",
+        "algorithm 2, bounded rows",
+        "bounded_algorithm2",
+        _constant(-1 / 3),
+        "N^(-1/3)",
+        {"published": "few_sizes", "oracle": "few_sizes"},
+    ),
 }

@@ -9,14 +9,17 @@ from experiments.common.errors import InputError, input_errors
 from kme_jax import PrivacyBudget
 from kme_jax.privacy import gaussian_noise_multiplier
 
-PARTS = ("sample", "fixed_points", "public_rows", "features", "algorithm2", "proposal")
+PARTS = (
+    "sample", "fixed_points", "public_rows", "features", "algorithm2", "proposal", "bounded_points",
+    "bounded_algorithm2",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class RatesConfig(Config):
     """Configuration: one field per flag."""
 
-    parts: tuple[str, ...] = flag(PARTS, f"What to run: {', '.join(PARTS)}.", quick=PARTS[:4])
+    parts: tuple[str, ...] = flag(PARTS, f"What to run: {', '.join(PARTS)}.", quick=(*PARTS[:4], "bounded_points"))
     dims: tuple[int, ...] = flag((1, 2, 5, 10), "D, the numbers of columns.", quick=(1, 2))
     sizes: tuple[int, ...] = flag(
         (256, 512, 1024, 2048, 4096, 8192, 16384), "N, the numbers of private rows.", quick=(256, 512, 1024)

@@ -12,10 +12,9 @@ import functools
 import jax
 import numpy as np
 
-from experiments.common.mixture import proposal
 from experiments.rates.claims import corrected_exponent, printed_exponent
 from experiments.rates.config import PARTS, RatesConfig
-from experiments.rates.population import Population, Transformed, rooted
+from experiments.rates.population import PROPOSAL_SCALE, Cubes, Mixture, Population, Transformed, rooted
 from kme_jax import (
     FourierMap,
     MeanEmbedding,
@@ -33,7 +32,6 @@ from kme_jax._numerics.precision import float64
 from kme_jax.gram import double_mean, gram_matrix
 from kme_jax.synthesis import joint_reduced_set
 
-PROPOSAL_SCALE = 500.0  # of the random points, as published
 NUM_CANDIDATES = 1000
 _NUM_PAIRED = 256  # rows between which ψ(x)ᵀψ(x′) is compared with k
 _FIRST_SEED = 1000  # of random points: seed 0 would give the numbers of the means of the mixture again
@@ -68,8 +66,8 @@ class Setup:
         return PrivacyBudget(self.config.epsilon, self.config.delta)
 
     def points(self, number: int) -> np.ndarray:
-        """Draws of the published proposal."""
-        return proposal(number, self.population.dim, scale=PROPOSAL_SCALE, seed=_FIRST_SEED + self.seed)
+        """Draws of the proposal."""
+        return self.population.points(number, _FIRST_SEED + self.seed)
 
     def oracle(self, sizes: tuple[int, ...]) -> list[float]:
         """√E‖μ̂ − μ‖² at each N."""
@@ -155,6 +153,11 @@ def fixed_points(setup: Setup) -> Errors:
     }
 
 
+def bounded_points(setup: Setup) -> Errors:
+    """Algorithm 1 with random points once more, for bounded rows."""
+    return {"proposition5_bounded": fixed_points(setup)["proposition5"]}
+
+
 def public_rows(setup: Setup) -> Errors:
     """Algorithm 1 with M = ηN public rows: closed-form weights, the L1 ball, and `improved` in the first repeats."""
     config, population = setup.config, setup.population
@@ -164,6 +167,7 @@ def public_rows(setup: Setup) -> Errors:
     subspace = SubspaceMap.from_points(population.kernel, points)
     own_values = gram_matrix(population.kernel, points, points)
     truth = subspace.basis @ population.kernel_mean(subspace.pivot_points)
+    assert isinstance(population, Mixture)
     transformed, keys = Transformed.of(population), setup.keys(2 * len(numbers))
     errors: Errors = {
         "proposition6": {"published": [], "uniform": [], "oracle": setup.oracle(config.sizes)},
@@ -250,6 +254,11 @@ def algorithm2(setup: Setup) -> Errors:
     return {"proposition8": {"published": errors, "oracle": setup.oracle(config.few_sizes)}}
 
 
+def bounded_algorithm2(setup: Setup) -> Errors:
+    """Algorithm 2 once more, for bounded rows."""
+    return {"proposition8_bounded": algorithm2(setup)["proposition8"]}
+
+
 def from_proposal(setup: Setup) -> Errors:
     """`improved` with the published proposal, for the panel of proposition 5."""
     config, population = setup.config, setup.population
@@ -268,4 +277,11 @@ MEASURES = {
     "features": features,
     "algorithm2": algorithm2,
     "proposal": from_proposal,
+    "bounded_points": bounded_points,
+    "bounded_algorithm2": bounded_algorithm2,
 }
+
+
+def population_of(part: str, dim: int) -> Population:
+    """The distribution of the rows of a part."""
+    return Cubes.create(dim) if part.startswith("bounded") else Mixture.of_figures(dim)

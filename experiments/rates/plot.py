@@ -35,7 +35,7 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
     rows = -(-(len(CLAIMS) + 1) // _COLUMNS)
     figure, grid = pyplot().subplots(rows, _COLUMNS, figsize=(16.5, 3.9 * rows), layout="constrained")
     panels = list(grid.flat)
-    for letter, (name, claim), axes in zip("abcdefghijklmnop", CLAIMS.items(), panels, strict=False):
+    for letter, (name, claim), axes in zip("abcdefghijklmnopqrstuvwxyz", CLAIMS.items(), panels, strict=False):
         _panel(result, name, claim, axes)
         axes.set_title(f"{letter}. {claim.source}: {claim.rate}\n{claim.title}", fontsize=10, loc="left")
     config = result["config"]

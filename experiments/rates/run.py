@@ -8,8 +8,7 @@ from typing import Any
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from experiments.rates.config import RatesConfig
-from experiments.rates.measure import MEASURES, Errors, Setup
-from experiments.rates.population import Population
+from experiments.rates.measure import MEASURES, Errors, Setup, population_of
 
 _DIGITS = 5
 _PROPOSAL_COLUMNS = 2  # in five columns, four releases take longer than all other parts of five columns together
@@ -19,7 +18,7 @@ def num_repeats(config: RatesConfig, part: str, dim: int) -> int:
     """Repeats of a part for D columns."""
     if part == "proposal":
         return config.num_proposals if dim <= _PROPOSAL_COLUMNS else 0
-    return config.num_searches if part == "algorithm2" else config.num_seeds
+    return config.num_searches if part.endswith("algorithm2") else config.num_seeds
 
 
 def run(config: RatesConfig, measures: Mapping[str, Callable[[Setup], Errors]] = MEASURES) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def run(config: RatesConfig, measures: Mapping[str, Callable[[Setup], Errors]] =
     cells = Cells(folder / "rates.json", "rates", config.settings("parts"), ("part", "dim", "seed"))
     for part in config.parts:
         for dim in config.dims:
-            population, repeats = Population.of_figures(dim), num_repeats(config, part, dim)
+            population, repeats = population_of(part, dim), num_repeats(config, part, dim)
             if all((part, dim, seed) in cells for seed in range(repeats)):
                 continue
             with stages.stage(f"{part}, D = {dim}") as progress:
