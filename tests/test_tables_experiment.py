@@ -528,6 +528,8 @@ def test_files_that_are_not_there_are_named(tmp_path):
         ("covtype", 16000, 4000),
         ("credit", 4233, 1059),
         ("cervical", 686, 172),
+        ("epileptic", 9200, 2300),
+        ("isolet", 1248, 312),
     ],
 )
 def test_real_tables(name, num_private, num_test):

@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -83,11 +84,31 @@ def _typed(text: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     return numbers.cast(pa.int64()) if column.integer else numbers
 
 
-def _split(name: str, rows: pa.Table, schema: Schema, target: str, seed: int) -> Dataset:
-    """A random 80 % of the rows are private, the others are for testing."""
-    order = np.random.default_rng(seed).permutation(rows.num_rows)
-    num_private = int(_PRIVATE_SHARE * rows.num_rows)
-    return Dataset(name, rows.take(order[:num_private]), rows.take(order[num_private:]), schema, target)
+def _split(
+    name: str,
+    rows: pa.Table,
+    schema: Schema,
+    target: str,
+    seed: int,
+    groups: np.ndarray | None = None,
+) -> Dataset:
+    """A random 80 % of the rows are private, the others are for testing.
+
+    Args:
+      name: of the data set.
+      rows: all rows.
+      schema: of the rows.
+      target: the column to predict.
+      seed: of the split.
+      groups: the number of the group of every row, from 0, [n]. A group is private as a whole, or for testing as a
+        whole. None for rows that are groups of their own.
+    """
+    groups = np.arange(rows.num_rows) if groups is None else groups
+    order = np.random.default_rng(seed).permutation(groups.max() + 1)
+    place = np.argsort(order)[groups]  # of the group of every row
+    by_place = np.argsort(place, kind="stable")
+    num_private = int(np.sum(place < int(_PRIVATE_SHARE * len(order))))
+    return Dataset(name, rows.take(by_place[:num_private]), rows.take(by_place[num_private:]), schema, target)
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
@@ -345,6 +366,55 @@ def _cervical(folder: pathlib.Path, seed: int) -> Dataset:
     return _split("cervical", rows, schema, "Biopsy", seed)
 
 
+_RECORDING = r"([SFNOZ]\d{3})\.\d\d"  # of the Bonn EEG: a set of patients, a number within it, and a chunk of a second
+
+
+def _epileptic(folder: pathlib.Path, seed: int) -> Dataset:
+    """UCI Epileptic Seizure Recognition: 23 chunks of a second each of 500 recordings, and whether there is a seizure.
+
+    The converter has 12 bits. All chunks of a recording are on one side of the split.
+    """
+    path = folder / "epileptic/epileptic_bonn_chunks_11500x178.csv.gz"
+    seconds = tuple(_count(f"X{i}", 2047, -2048) for i in range(1, 179))
+    schema = Schema((*seconds, _words("seizure", "no yes")))
+    read = Schema((Categorical("id", ("S001.01",)), *seconds, _words("y", "1 2 3 4 5")))
+    rows = _read(path, read, skip_rows=1)
+    if not pc.all(pc.match_substring_regex(rows["id"], f"^{_RECORDING}$")).as_py():
+        raise ValueError(f"{path}: ids must be those of recordings and chunks, such as S001.01")
+    recordings = pc.utf8_slice_codeunits(rows["id"], 0, 4).combine_chunks().dictionary_encode()
+    seizure = pc.if_else(pc.equal(rows["y"], "1"), "yes", "no")
+    rows = rows.drop_columns(["id", "y"]).append_column("seizure", seizure)
+    return _split("epileptic", rows, schema, "seizure", seed, recordings.indices.to_numpy())
+
+
+_VOWELS = 1, 5, 9, 15, 21  # numbers of A, E, I, O and U
+
+
+def _isolet(folder: pathlib.Path, seed: int) -> Dataset:
+    """Part of UCI ISOLET, isolet1: sounds of 1560 spoken letters, scaled to [−1, 1], and whether they are vowels.
+
+    Rows of one speaker are on both sides of the split: the file does not say whose they are.
+    """
+    # Imported here: the memory of a release, in a process that imports this module, is measured.
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    path = folder / "isolet/isolet1_1560x617.mat"
+    numbers = tuple(Numeric(f"X{i}", -1, 1) for i in range(1, 618))
+    schema = Schema((*numbers, _words("vowel", "no yes")))
+    try:
+        with path.open("rb") as file:
+            content = loadmat(file)
+        sounds, letters = content["fea"], content["gnd"].reshape(-1)
+    except (KeyError, TypeError, IndexError, MatReadError, zlib.error) as error:
+        raise ValueError(f"{path}: is not the file with the arrays fea and gnd; fetch it again") from error
+    if sounds.shape != (len(letters), len(numbers)):
+        raise ValueError(f"{path}: expected {len(numbers)} columns and as many labels as rows, got {sounds.shape}")
+    columns = {column.name: pa.array(sounds[:, j]) for j, column in enumerate(numbers)}
+    rows = pa.table(columns | {"vowel": np.where(np.isin(letters, _VOWELS), "yes", "no")})
+    return _split("isolet", rows, schema, "vowel", seed)
+
+
 _LOADERS: dict[str, Callable[[pathlib.Path, int], Dataset]] = {
     "adult": _adult,
     "adult_pgm": _adult_pgm,
@@ -353,6 +423,8 @@ _LOADERS: dict[str, Callable[[pathlib.Path, int], Dataset]] = {
     "covtype": _covtype,
     "credit": _credit,
     "cervical": _cervical,
+    "epileptic": _epileptic,
+    "isolet": _isolet,
 }
 NAMES = tuple(_LOADERS)
 
