@@ -1,16 +1,33 @@
 """The eight tables of [H]: their files, rows of generators, design matrices, and the twelve classifiers."""
 
+import dataclasses
 import gzip
+import json
+import math
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.io import savemat
 
 from experiments.common.errors import InputError
-from experiments.merf import table_classifiers, table_files
+from experiments.common.processes import Measured
+from experiments.merf import (
+    plot,
+    table_classifiers,
+    table_files,
+    table_generators,
+    table_invented,
+    table_published,
+    table_quoted,
+    table_sources,
+    tables,
+)
 from experiments.merf.table_files import Layout
 from experiments.tables import datasets
+from kme_jax import FourierMap, Gaussian, PrivacyBudget
+from kme_jax.generators.train import Training
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
 
@@ -207,3 +224,174 @@ class TestClassifiers:
 def test_the_eight_are_those_of_the_paper():
     assert set(table_files.NAMES) <= set(datasets.NAMES)
     assert {*table_files.PARTS, *table_files.OTHER} == set(table_files.NAMES)
+
+
+class TestPublished:
+    def test_raw_columns_are_those_of_the_authors(self):
+        layout = Layout(SCHEMA, "rich")
+        codes = np.array([[0, 3, 1, 20, 1], [3, 11, 0, 0, 0], [2, 5, 1, 10, 1]])
+        plain, coded = (table_published.Raw(layout, codes=coded) for coded in (False, True))
+        assert plain.as_categories.tolist() == [False, False, False, True]
+        assert coded.as_categories.tolist() == [False, False, True, True]
+        # size (missing: the median of 3 and 5), wealth, colour (missing has a code), smokes
+        np.testing.assert_allclose(plain.read(codes), [[3, 5, 0, 1], [4, -5, 3, 0], [5, 0, 2, 1]])
+        back = plain.written(plain.read(codes), codes[:, 4])
+        np.testing.assert_array_equal(back[[0, 2]], codes[[0, 2]])
+        SCHEMA.check(SCHEMA.decode(plain.written(np.full((3, 4), 1e9), codes[:, 4])))
+
+    def test_lengths_are_medians(self):
+        rows = np.array([[0, 0.0], [3, 0], [0, 4]])
+        np.testing.assert_allclose(table_published.lengths(rows, False), [4, 4])
+        np.testing.assert_allclose(table_published.lengths(rows, True), [3, 4])
+        np.testing.assert_allclose(table_published.lengths(np.zeros((3, 2)), True), [1, 1])
+
+    def test_the_sums_are_those_of_the_kernel(self):
+        rng = np.random.default_rng(0)
+        fourier = FourierMap(Gaussian(0.5), (rng.normal(size=(4000, 2)) / (2 * math.pi)).astype(np.float32))
+        numbers, categories = rng.normal(size=(5, 2)), rng.integers(2, size=(5, 3))
+        labels = np.array([0, 1, 1, 0, 1])
+        sums = table_published.embedding_sums(fourier, numbers, categories, labels, 2)
+        squares = np.sum(np.square(numbers[:, None] - numbers), axis=2)
+        kernel = np.exp(-squares / 2) + categories @ categories.T / 3
+        same = np.eye(2)[labels].T
+        np.testing.assert_allclose(sums @ sums.T, same @ kernel @ same.T, rtol=0.02)
+
+    def test_noise_is_what_the_paper_claims(self):
+        assert table_published.noise_multiplier(PrivacyBudget(1.0, 1e-5)) == pytest.approx(5.276, abs=0.01)
+
+    def test_long_trainings_are_cut(self):
+        limits = table_published.Limits(batch_size=100, num_features=1000, work=1e6)
+        sizes = table_published.SETTINGS["epileptic"].cut(9200, limits)
+        assert sizes == table_published.Sizes(num_steps=10, batch_size=92, num_features=1000)
+        whole = table_published.SETTINGS["cervical"].cut(686, table_published.Limits())
+        assert whole == table_published.Sizes(num_steps=200, batch_size=69, num_features=2000)
+
+
+class TestRule:
+    def test_wide_counts_are_on_a_logarithmic_scale(self):
+        schema = Schema(
+            (Numeric("bytes", 0, 2**20, integer=True), Numeric("age", 0, 99, integer=True), *SCHEMA.columns[-2:])
+        )
+        layout, rule = Layout(schema, "rich"), table_generators.RULE
+        codes = np.array([[0, 0, 0, 0], [1023, 50, 20, 1], [2**20, 99, 3, 0]])
+        rows = layout.rows(codes)
+        scaled = rule.scaled(layout, rows)
+        np.testing.assert_allclose(scaled[:, 0], [0, 0.5, 1], atol=1e-4)
+        np.testing.assert_array_equal(scaled[:, 1:], rows[:, 1:])
+        np.testing.assert_array_equal(layout.codes(rule.unscaled(layout, scaled))[[0, 2]], codes[[0, 2]])
+        linear = dataclasses.replace(rule, log_from=0)
+        np.testing.assert_array_equal(linear.scaled(layout, rows), rows)
+
+    def test_the_features_come_from_the_schema_alone(self):
+        features = dataclasses.replace(table_generators.RULE, num_features=40).features(
+            jax.random.key(0), Layout(SCHEMA, "rich")
+        )
+        assert features.num_features == 2 * (40 + 4 + 2 + 2)
+        assert features.dim == 2 + 3 + 1
+
+    def test_a_table_without_numbers_is_one_line(self):
+        words = Schema((Categorical("a", ("x", "y")), Categorical("b", ("x", "y"))))
+        with pytest.raises(InputError, match="without numbers has no frequencies: release it with release_table"):
+            table_generators.RULE.features(jax.random.key(0), Layout(words, "b"))
+
+
+SMALL = dataclasses.replace(
+    table_generators.RULE, num_features=60, widths=(20,), styles=2, training=Training(num_steps=20, num_cycles=1)
+)
+
+
+def _small(name, data_dir, seed):
+    del data_dir
+    dataset = table_invented.INVENTED["counts"].dataset(name, seed)
+    return dataclasses.replace(dataset, private=dataset.private.slice(0, 300), test=dataset.test.slice(0, 200))
+
+
+def _here(function, task):
+    return Measured(function(dataclasses.replace(task, limits=table_published.Limits(20, 40, 1e4))), 1.5, 2**20)
+
+
+class TestRun:
+    def _config(self, tmp_path, **changes):
+        chosen = {"data_dir": "x", "datasets": ("credit",), "num_seeds": 1, "classifiers": FAST, "secure": False}
+        return tables.MerfTablesConfig(**(chosen | {"max_rows": 250, "output_dir": str(tmp_path)} | changes))
+
+    @pytest.mark.long
+    def test_a_run_can_be_drawn_and_goes_on(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(table_generators, "RULE", SMALL)
+        tools = tables.Tools(_small, _here)
+        first = tables.run(self._config(tmp_path, sources=("real", "generator")), tools)["credit"]
+        assert [cell["source"] for cell in first["cells"]] == ["real", "generator"]
+        assert first["cells"][0]["delta"] is None
+        result = tables.run(self._config(tmp_path), tools)["credit"]
+        assert result["cells"][:2] == first["cells"]
+        assert [cell["source"] for cell in result["cells"][2:]] == ["published", "private", "release_table"]
+        assert result == json.loads((tmp_path / "merf_tables_credit.json").read_text())
+        assert [cell["is_private"] for cell in result["cells"]] == [False, True, False, True, True]
+        faults = result["cells"][2]["faults"]
+        assert table_published.FAULTS["length"] in faults
+        assert table_published.FAULTS["codes"] not in faults
+        for cell in result["cells"]:
+            assert cell["num_rows"] == {"private": 300, "learnt from": 250, "test": 200}
+            assert sum(cell["labels"]) == 250
+            assert set(cell["scores"]) == set(FAST)
+        assert tables.mean(result["cells"][0], "f1") > 0.8
+        lines = tables.markdown([result]).splitlines()
+        assert [line.split(" | ")[0] for line in lines[2:7]] == [
+            f"| credit, {title}" for title in table_sources.TITLES.values()
+        ]
+        assert "| credit, [H]: DP-MERF | 0.772 | 0.637 | – | – | – | 5 | – | – |" in lines
+        picture = plot.draw_tables([tmp_path / "merf_tables_credit.json"], tmp_path / "picture.png")
+        assert picture.stat().st_size > 10_000
+
+    def test_a_table_that_cannot_be_released_is_named(self, tmp_path):
+        def wide(name, data_dir, seed):
+            dataset = table_invented.INVENTED["sounds"].dataset(name, seed)
+            return dataclasses.replace(dataset, private=dataset.private.slice(0, 100))
+
+        config = self._config(tmp_path, datasets=("isolet",), sources=("release_table",))
+        result = tables.run(config, tables.Tools(wide, _here))["isolet"]
+        assert "at most 200 columns" in result["cells"][0]["failed"]
+        assert "| isolet, release_table | schema: at most 200 columns" in tables.markdown([result])
+
+    def test_delta_must_be_below_one_over_n(self, tmp_path):
+        assert table_sources.delta_of(0.0, "cervical", 686) == 1e-5
+        assert table_sources.delta_of(0.0, "intrusion", 395_216) == pytest.approx(1e-6)
+        assert table_sources.delta_of(1e-4, "cervical", 686) == 1e-4
+        with pytest.raises(InputError, match=r"--delta=0\.01 .* 300 rows of credit: take 0\.001, or 0") as caught:
+            tables.run(self._config(tmp_path, delta=0.01), tables.Tools(_small, _here))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data_dir": ""}, "--data_dir is missing"),
+        ({"datasets": ("adult_pgm",)}, "expected one or more different names among cervical"),
+        ({"sources": ()}, "expected one or more different names among real"),
+        ({"classifiers": ("lda", "lda")}, "expected one or more different names among logistic_regression"),
+        ({"max_rows": 0}, "--max_rows must be at least 1"),
+        ({"delta": 2.0}, "delta must be in"),
+        ({"epsilon": -1.0}, "epsilon must be positive"),
+    ],
+)
+def test_bad_configurations_are_one_line(changes, says):
+    with pytest.raises(InputError, match=says) as caught:
+        tables.MerfTablesConfig(**({"data_dir": "x"} | changes)).validate()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", table_invented.INVENTED)
+def test_invented_tables_are_those_of_their_schema(name):
+    dataset = table_invented.INVENTED[name].dataset(name, 0)
+    assert dataset.private.num_rows == table_invented.INVENTED[name].num_rows
+    codes = dataset.schema.encode(dataset.private)
+    assert len(np.unique(codes[:, -1])) == dataset.schema.columns[-1].num_codes
+    assert np.mean(codes[:, 0] == 0) < 0.5
+
+
+def test_the_paper_has_every_data_set():
+    for name in table_files.NAMES:
+        values = table_quoted.quoted(name)
+        assert tuple(values) == table_quoted.COLUMNS
+        assert all(0 < value < 1 for of_column in values.values() for value in of_column.values())
+    assert set(table_published.SETTINGS) == set(table_files.NAMES)
