@@ -318,6 +318,7 @@ class TestRun:
     @pytest.mark.long
     def test_a_run_can_be_drawn_and_goes_on(self, tmp_path, monkeypatch):
         monkeypatch.setattr(table_generators, "RULE", SMALL)
+        monkeypatch.setattr(tables, "usable_cores", lambda: 1)
         tools = tables.Tools(_small, _here)
         first = tables.run(self._config(tmp_path, sources=("real", "generator")), tools)["credit"]
         assert [cell["source"] for cell in first["cells"]] == ["real", "generator"]

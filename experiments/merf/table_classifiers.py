@@ -49,12 +49,13 @@ def _models() -> dict[str, Callable[[int], Any]]:
     from sklearn.svm import LinearSVC
     from sklearn.tree import DecisionTreeClassifier
 
+    dual: Any = True  # the stubs of scikit-learn know words only
     return {
         "logistic_regression": lambda seed: LogisticRegression(solver="lbfgs", max_iter=2000, random_state=seed),
         "random_forest": lambda seed: RandomForestClassifier(n_estimators=10, random_state=seed),
         "gaussian_nb": lambda seed: GaussianNB(),
         "bernoulli_nb": lambda seed: BernoulliNB(alpha=0.02, binarize=0.5),
-        "linear_svc": lambda seed: LinearSVC(dual=True, random_state=seed),
+        "linear_svc": lambda seed: LinearSVC(dual=dual, random_state=seed),
         "decision_tree": lambda seed: DecisionTreeClassifier(random_state=seed),
         "lda": lambda seed: LinearDiscriminantAnalysis(),
         "adaboost": lambda seed: AdaBoostClassifier(random_state=seed),
@@ -122,8 +123,8 @@ def judge(truth: np.ndarray, predicted: np.ndarray, soft: np.ndarray) -> dict[st
     judged = [1] if binary else np.unique(truth)
     by_score = np.mean([_areas(truth == c, soft[:, c]) for c in judged], axis=0)
     by_label = np.mean([_areas(truth == c, predicted == c) for c in judged], axis=0)
-    average: Any = "binary" if binary else "weighted"
-    f1 = f1_score(truth, predicted, average=average, zero_division=0)
+    options: dict[str, Any] = {"average": "binary" if binary else "weighted", "zero_division": 0}
+    f1 = f1_score(truth, predicted, **options)
     return dict(zip(METRICS, map(float, (*by_score, *by_label, f1)), strict=True))
 
 
@@ -172,7 +173,8 @@ def scores(
     order = sorted(names, key=lambda name: name not in _SLOW)  # so that no slow one begins last
     tasks = (joblib.delayed(_scores)(name, train, labels, test, truth, num_classes, seed) for name in order)
     scores_by_name: dict[str, dict[str, float]] = {}
-    for name, of_classifier in joblib.Parallel(n_jobs=num_processes, return_as="generator_unordered")(tasks):
+    runs: Any = joblib.Parallel(n_jobs=num_processes, return_as="generator_unordered")(tasks)
+    for name, of_classifier in runs:
         scores_by_name[name] = of_classifier
         if progress:
             progress(len(scores_by_name), len(names))

@@ -224,7 +224,7 @@ def _train(graph, state, key, first, target, shares, fourier, *, num_steps, batc
             module = nnx.merge(graph, parameters, statistics, copy=True)
             raw = module(jnp.concatenate([codes, labels[:, None].astype(codes.dtype)], axis=1))
             values = _features(fourier, *_relaxed(raw, heterogeneous, num_numbers))
-            weights = jax.nn.one_hot(labels, len(shares)) / shares
+            weights = jax.nn.one_hot(labels, len(shares)) / shares[None, :]
             means = jnp.einsum("nl,nf->lf", weights, values) / batch_size
             return jnp.sum(jnp.square(target - means)), nnx.state(module, nnx.Not(nnx.Param))
 

@@ -68,13 +68,22 @@ class Task:
 def rows_of(task: Task) -> tuple[np.ndarray, dict[str, Any]]:
     """Codes of the schema [n, C], n at most ``num_rows``, and entries of a record.
 
-    If release_table refuses the schema, there are no rows, and the record has "failed" with the reason.
+    If a source refuses the schema, or a training diverges, there are no rows, and the record has "failed" with the
+    reason.
     """
     dataset = task.dataset
-    layout, private = Layout(dataset.schema, dataset.target), dataset.schema.encode(dataset.private)
-    num_rows, budget = min(task.num_rows, len(private)), PrivacyBudget(task.epsilon, task.delta)
+    private = dataset.schema.encode(dataset.private)
     if task.source == "real":
-        return _some(private, num_rows, task.seed), {"is_private": False}
+        return _some(private, task), {"is_private": False}
+    try:
+        return _synthetic(task, private)
+    except ValueError as error:
+        return private[:0], {"failed": " ".join(str(error).split())}
+
+
+def _synthetic(task: Task, private: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    dataset, budget = task.dataset, PrivacyBudget(task.epsilon, task.delta)
+    layout, num_rows = Layout(dataset.schema, dataset.target), min(task.num_rows, len(private))
     if task.source == "published":
         return table_published.release(dataset.name, layout, private, budget, task.seed, num_rows, task.limits)
     if task.source == "private":
@@ -83,15 +92,12 @@ def rows_of(task: Task) -> tuple[np.ndarray, dict[str, Any]]:
         return rule.release(layout, private, budget, task.seed, num_rows)
     if task.source == "generator":
         return table_generators.RULE.release(layout, private, budget, task.seed, num_rows)
-    try:
-        released = release_table(
-            dataset.private, dataset.schema, budget=budget, target=dataset.target, seed=task.seed, secure=task.secure
-        )
-    except ValueError as error:  # isolet has more columns than a release may have
-        return private[:0], {"failed": " ".join(str(error).split())}
+    released = release_table(
+        dataset.private, dataset.schema, budget=budget, target=dataset.target, seed=task.seed, secure=task.secure
+    )
     dataset.schema.check(released.table)
-    return _some(dataset.schema.encode(released.table), num_rows, task.seed), {"is_private": True}
+    return _some(dataset.schema.encode(released.table), task), {"is_private": True}
 
 
-def _some(codes: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
-    return codes[np.random.default_rng(seed).permutation(len(codes))[:num_rows]]
+def _some(codes: np.ndarray, task: Task) -> np.ndarray:
+    return codes[np.random.default_rng(task.seed).permutation(len(codes))[: task.num_rows]]
