@@ -288,6 +288,10 @@ class TestRule:
         )
         assert features.num_features == 2 * (40 + 4 + 2 + 2)
         assert features.dim == 2 + 3 + 1
+        assert len(features.features.numeric.kernel.gammas) == 3 + 3 * 2
+        wide = Layout(table_invented.INVENTED["sounds"].dataset("sounds", 0).schema, "label")
+        joint = dataclasses.replace(table_generators.RULE, num_features=40).features(jax.random.key(0), wide)
+        np.testing.assert_allclose(joint.features.kernel.gammas[:, 0], [6 / 300, 12 / 300, 24 / 300])
 
     def test_a_table_without_numbers_is_one_line(self):
         words = Schema((Categorical("a", ("x", "y")), Categorical("b", ("x", "y"))))

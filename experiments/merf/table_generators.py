@@ -18,12 +18,10 @@ from experiments.merf.table_published import Limits, Settings
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax._numerics.precision import Progress
 from kme_jax.feature_maps import LabelledMap, MixedMap
-from kme_jax.generators.networks import MLP, Network, SmoothImages
+from kme_jax.generators.networks import MLP
 from kme_jax.generators.train import Training
 from kme_jax.kernels import GaussianSum
 from kme_jax.table.columns import Numeric
-
-_NO_BLUR = 0.01  # of a pixel: neighbours have no weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,27 +33,26 @@ class Rule:
         distance of d/6.
       single_scales: the same for the kernels of single columns, as multiples of 6. Empty for none.
       single_weight: of the kernels of single columns together; the others have the rest.
+      most_single: largest d with kernels of single columns. With more columns, each would have a few frequencies only.
       num_features: J.
       orthogonal: see ``FourierMap``.
       widths: of the hidden layers.
       code: numbers in the latent code.
       styles: see ``Network``.
-      noise: initial standard deviation, in logits, of independent noise in every output, whose size is learnt for each
-        class; 0 for none. Classifiers would rely on directions in which rows without noise do not vary.
-      training: of the generator.
+      training: of the generator. Its cycles are short, so that a table of few rows is not fitted down to its noise.
       log_from: counts of so many values from 0, and more, enter on a logarithmic scale; 0 for none.
     """
 
     scales: tuple[float, ...] = (1.0, 2.0, 4.0)
     single_scales: tuple[float, ...] = (1.0, 16.0, 256.0)
     single_weight: float = 0.5
+    most_single: int = 50
     num_features: int = 1000
     orthogonal: bool = True
     widths: tuple[int, ...] = (200, 200)
     code: int = 10
     styles: int = 16
-    noise: float = 0.5
-    training: Training = dataclasses.field(default_factory=lambda: Training(num_steps=1000, num_cycles=3))
+    training: Training = dataclasses.field(default_factory=lambda: Training(num_steps=100, num_cycles=30))
     log_from: int = 1000
 
     def features(self, key: jax.Array, layout: Layout) -> LabelledMap:
@@ -65,7 +62,7 @@ class Rule:
             raise InputError("a table without numbers has no frequencies: release it with release_table")
         gammas = [np.full(dim, scale * 6 / dim) for scale in self.scales]
         weights = [1 / len(gammas)] * len(gammas)
-        if self.single_scales:
+        if self.single_scales and dim <= self.most_single:
             weights = [weight * (1 - self.single_weight) for weight in weights]
             single = [scale * 6 * np.eye(dim)[j] for scale in self.single_scales for j in range(dim)]
             gammas, weights = gammas + single, weights + [self.single_weight / len(single)] * len(single)
@@ -73,16 +70,6 @@ class Rule:
         fourier = FourierMap.from_kernel(key, kernel, self.num_features, dim, orthogonal=self.orthogonal)
         features = MixedMap(fourier, layout.categories) if layout.categories else fourier
         return LabelledMap(features, layout.num_labels)
-
-    def network(self, layout: Layout) -> Network:
-        """The network. With noise, a row is an image of one line, without blur."""
-        if not self.noise:
-            return MLP(widths=self.widths, code=self.code, styles=self.styles)
-        width = len(layout.numbers) + sum(layout.categories)
-        return SmoothImages(
-            height=1, width=width, widths=self.widths, blur=_NO_BLUR, noise=self.noise, code=self.code,
-            styles=self.styles,
-        )  # fmt: skip
 
     def scaled(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
         """Rows with wide counts on the logarithmic scale of ``log_from``, which is again from 0 to 1."""
@@ -133,7 +120,8 @@ class Rule:
         sums = release.mean_of(self.features(keys[0], layout), self.scaled(layout, layout.rows(private)))
         with input_errors():
             measured = release.Privacy(class_counts=True).measure(keys[1], sums, budget)
-        generator = release.train(keys[2], measured, self.network(layout), self.training, (0.0, 1.0), progress=progress)
+        network = MLP(widths=self.widths, code=self.code, styles=self.styles)
+        generator = release.train(keys[2], measured, network, self.training, (0.0, 1.0), progress=progress)
         rows = generator.sample(num_rows, seed=seed)
         facts = {"is_private": True, "shares": np.asarray(generator.shares).tolist()}
         facts["below_noise"] = list(generator.report.below_noise)
@@ -158,5 +146,5 @@ def made_private(settings: Settings, num_rows: int, layout: Layout, limits: Limi
     )  # fmt: skip
     return Rule(
         scales=(0.5,), single_scales=(), num_features=sizes.num_features, orthogonal=False, widths=(4 * dim, 2 * dim),
-        styles=0, noise=0.0, training=training, log_from=0,
+        styles=0, training=training, log_from=0,
     )  # fmt: skip
