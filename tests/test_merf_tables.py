@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -283,14 +284,14 @@ class TestRule:
         np.testing.assert_array_equal(linear.scaled(layout, rows), rows)
 
     def test_the_features_come_from_the_schema_alone(self):
-        features = dataclasses.replace(table_generators.RULE, num_features=40).features(
+        features: Any = dataclasses.replace(table_generators.RULE, num_features=40).features(
             jax.random.key(0), Layout(SCHEMA, "rich")
         )
         assert features.num_features == 2 * (40 + 4 + 2 + 2)
         assert features.dim == 2 + 3 + 1
         assert len(features.features.numeric.kernel.gammas) == 3 + 3 * 2
         wide = Layout(table_invented.INVENTED["sounds"].dataset("sounds", 0).schema, "label")
-        joint = dataclasses.replace(table_generators.RULE, num_features=40).features(jax.random.key(0), wide)
+        joint: Any = dataclasses.replace(table_generators.RULE, num_features=40).features(jax.random.key(0), wide)
         np.testing.assert_allclose(joint.features.kernel.gammas[:, 0], [6 / 300, 12 / 300, 24 / 300])
 
     def test_a_table_without_numbers_is_one_line(self):
