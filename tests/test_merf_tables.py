@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from scipy.io import savemat
 
+from experiments.common import dataset_rows, datasets
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured
 from experiments.merf import (
@@ -22,11 +23,11 @@ from experiments.merf import (
     table_invented,
     table_published,
     table_quoted,
+    table_report,
     table_sources,
     tables,
 )
 from experiments.merf.table_files import Layout
-from experiments.tables import datasets
 from kme_jax import FourierMap, Gaussian, PrivacyBudget
 from kme_jax.generators.train import Training
 from kme_jax.table.columns import Categorical, Numeric
@@ -126,7 +127,7 @@ class TestFiles:
         large = [max(abs(row[f"X{i}"]) for i in range(1, 179)) > 400 for row in rows]
         assert large == [row["seizure"] == "yes" for row in rows]
         groups = np.repeat(np.arange(10), 3)
-        of_groups = datasets._split("x", pa.table({"group": groups}), every.schema, "seizure", 0, groups)
+        of_groups = dataset_rows.split("x", pa.table({"group": groups}), every.schema, "seizure", 0, groups)
         assert not set(of_groups.private["group"].to_pylist()) & set(of_groups.test["group"].to_pylist())
 
     def test_vowels_are_positive(self, tmp_path):
@@ -140,7 +141,7 @@ class TestFiles:
         ("name", "spoil", "says"),
         [
             ("epileptic", lambda path: path.unlink(), r"epileptic_bonn_chunks_11500x178\.csv\.gz"),
-            ("epileptic", lambda path: path.write_bytes(path.read_bytes()[:500]), "epileptic"),
+            ("epileptic", lambda path: path.write_bytes(path.read_bytes()[:500]), "fetch it again"),
             ("epileptic", lambda path: path.write_bytes(gzip.compress(b"a,b\n1,2\n")), "columns"),
             (
                 "epileptic",
@@ -148,7 +149,7 @@ class TestFiles:
                 "ids must be those of recordings",
             ),
             ("isolet", lambda path: path.unlink(), r"isolet1_1560x617\.mat"),
-            ("isolet", lambda path: path.write_bytes(path.read_bytes()[:900]), "isolet"),
+            ("isolet", lambda path: path.write_bytes(path.read_bytes()[:900]), "fetch it again"),
             ("isolet", lambda path: savemat(path, {"other": np.zeros(3)}), "fea and gnd; fetch it again"),
             (
                 "isolet",
@@ -163,6 +164,13 @@ class TestFiles:
             table_files.load(name, str(tmp_path), 0)
         assert "\n" not in str(caught.value)
         assert f"data set {name}: " in str(caught.value)
+
+    def test_a_cut_archive_is_one_line(self, tmp_path):
+        (tmp_path / "census").mkdir()
+        (tmp_path / "census/census-income.names").write_text("age: continuous.\n")
+        (tmp_path / "census/census-income.test.zip").write_bytes(b"PK")
+        with pytest.raises(InputError, match=r"data set census: .*fetch it again"):
+            table_files.load("census", str(tmp_path), 0)
 
     def test_one_class_alone_is_one_line(self, tmp_path):
         write_isolet(tmp_path, np.full(30, 2))
@@ -340,10 +348,10 @@ class TestRun:
             assert cell["num_rows"] == {"private": 300, "learnt from": 250, "test": 200}
             assert sum(cell["labels"]) == 250
             assert set(cell["scores"]) == set(FAST)
-        assert tables.mean(result["cells"][0], "f1") > 0.8
-        lines = tables.markdown([result]).splitlines()
+        assert table_report.mean(result["cells"][0], "f1") > 0.8
+        lines = table_report.markdown([result]).splitlines()
         assert [line.split(" | ")[0] for line in lines[2:7]] == [
-            f"| credit, {title}" for title in table_sources.TITLES.values()
+            f"| credit, {title}" for title in table_report.TITLES.values()
         ]
         assert "| credit, [H]: DP-MERF | 0.772 | 0.637 | – | – | – | 5 | – | – |" in lines
         picture = plot.draw_tables([tmp_path / "merf_tables_credit.json"], tmp_path / "picture.png")
@@ -357,7 +365,7 @@ class TestRun:
         config = self._config(tmp_path, datasets=("isolet",), sources=("release_table",))
         result = tables.run(config, tables.Tools(wide, _here))["isolet"]
         assert "at most 200 columns" in result["cells"][0]["failed"]
-        assert "| isolet, release_table | schema: at most 200 columns" in tables.markdown([result])
+        assert "| isolet, release_table | schema: at most 200 columns" in table_report.markdown([result])
 
     def test_delta_must_be_below_one_over_n(self, tmp_path):
         assert table_sources.delta_of(0.0, "cervical", 686) == 1e-5

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import threadpoolctl
 
+from experiments.common import datasets
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
@@ -20,7 +21,6 @@ from experiments.tables import (
     classifiers,
     constrained,
     coverage,
-    datasets,
     hard,
     invented,
     live_peers,

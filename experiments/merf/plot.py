@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from experiments.common.plots import COLOURS, pyplot, save
-from experiments.merf import image_files
+from experiments.merf import image_files, table_quoted, table_report
 
 
 def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
@@ -102,8 +102,6 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     Returns:
       The first picture.
     """
-    from experiments.merf import table_quoted, tables  # here: it imports this module
-
     results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
     quoted = {"real": "real", "published": "DP-MERF"}  # the paper's column for a source
     width = max(3.0, 1.9 * len(results)) + 1
@@ -111,12 +109,12 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     labelled: set[str] = set()
     for place, result in enumerate(results):
         name = result["config"]["dataset"]
-        metric = "hard_roc" if tables.is_binary(name) else "f1"
-        groups = tables.by_source(result)
+        metric = "hard_roc" if table_report.is_binary(name) else "f1"
+        groups = table_report.by_source(result)
         for k, (source, cells) in enumerate(groups.items()):
-            x, values = place + 0.16 * (k - (len(groups) - 1) / 2), [tables.mean(cell, metric) for cell in cells]
-            label = None if source in labelled else tables.table_sources.TITLES[source]
-            colour = COLOURS[list(tables.table_sources.TITLES).index(source)]
+            x, values = place + 0.16 * (k - (len(groups) - 1) / 2), [table_report.mean(cell, metric) for cell in cells]
+            label = None if source in labelled else table_report.TITLES[source]
+            colour = COLOURS[list(table_report.TITLES).index(source)]
             axes.bar(x, sum(values) / len(values), 0.15, color=colour, alpha=0.6, label=label)
             axes.plot([x] * len(values), values, ".", color=colour, markersize=4)
             labelled.add(source)

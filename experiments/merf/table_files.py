@@ -13,9 +13,9 @@ import functools
 
 import numpy as np
 
+from experiments.common import datasets
+from experiments.common.dataset_rows import Dataset
 from experiments.common.errors import InputError
-from experiments.tables import datasets
-from experiments.tables.datasets import Dataset
 from kme_jax.table.schema import Schema
 
 # From small to large.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from experiments.tables.datasets import Dataset
+from experiments.common.dataset_rows import Dataset
 from kme_jax.table.columns import Categorical, Column, Numeric
 from kme_jax.table.schema import Schema
 

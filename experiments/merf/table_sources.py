@@ -8,20 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from experiments.common.dataset_rows import Dataset
 from experiments.common.errors import InputError
 from experiments.merf import table_generators, table_published
 from experiments.merf.table_files import Layout
-from experiments.tables.datasets import Dataset
 from kme_jax import PrivacyBudget
 from kme_jax.table.measure import release_table
 
-TITLES = {
-    "real": "real rows (not private)",
-    "published": "DP-MERF, authors' settings (not private)",
-    "private": "DP-MERF, authors' settings, made private",
-    "generator": "generator",
-    "release_table": "release_table",
-}
 _DELTA = 1e-5  # that of the paper
 
 
@@ -45,7 +38,7 @@ class Task:
     """One release.
 
     Attributes:
-      source: one of ``TITLES``.
+      source: one of ``table_report.TITLES``.
       dataset: private rows and their schema.
       epsilon: ε.
       delta: δ.

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from experiments.common.config import Config, at_least, flag, one_or_more_of, valid_budgets
+from experiments.common.dataset_rows import Dataset
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir, usable_cores
-from experiments.merf import plot, table_classifiers, table_files, table_quoted, table_sources
+from experiments.merf import plot, table_classifiers, table_files, table_report, table_sources
 from experiments.merf.table_files import Layout
-from experiments.tables.datasets import Dataset
 
 _NAMES = ("source", "seed")
 # Fields that say which records there are. A record does not depend on them.
@@ -44,7 +44,7 @@ class MerfTablesConfig(Config):
         table_files.NAMES, f"What to release, of {', '.join(table_files.NAMES)}.", quick=("cervical",)
     )
     sources: tuple[str, ...] = flag(
-        tuple(table_sources.TITLES), f"Where rows come from, of {', '.join(table_sources.TITLES)}.",
+        tuple(table_report.TITLES), f"Where rows come from, of {', '.join(table_report.TITLES)}.",
         quick=("real", "release_table"),
     )  # fmt: skip
     epsilon: float = flag(1.0, "Privacy level ε.")
@@ -64,7 +64,7 @@ class MerfTablesConfig(Config):
         if not self.data_dir:
             raise InputError("--data_dir is missing: give the folder with a folder for each data set")
         one_or_more_of(self, "datasets", table_files.NAMES)
-        one_or_more_of(self, "sources", tuple(table_sources.TITLES))
+        one_or_more_of(self, "sources", tuple(table_report.TITLES))
         one_or_more_of(self, "classifiers", table_classifiers.NAMES)
         at_least(self, 1, "num_seeds", "max_rows")
         valid_budgets((self.epsilon,), self.delta or 1e-5)
@@ -159,66 +159,10 @@ def _here(function: Callable[..., Any], *arguments: Any) -> Measured:
     return Measured(function(*arguments), 0.0, 0)
 
 
-def is_binary(name: str) -> bool:
-    """Whether a data set has two classes. Those of more have F1 in the paper, and no areas."""
-    return name not in table_quoted.F1
-
-
-def mean(cell: dict[str, Any], metric: str) -> float:
-    """A metric of a record: the mean over its classifiers."""
-    return float(np.mean([scores[metric] for scores in cell["scores"].values()]))
-
-
-def by_source(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The records of each source that has given rows, in the order of ``table_sources.TITLES``."""
-    scored = [cell for cell in result["cells"] if "failed" not in cell]
-    groups = {source: [cell for cell in scored if cell["source"] == source] for source in table_sources.TITLES}
-    return {source: cells for source, cells in groups.items() if cells}
-
-
-def _shown(cells: list[dict[str, Any]], metric: str) -> str:
-    values = np.asarray([mean(cell, metric) for cell in cells])
-    return f"{values.mean():.3f}" + (f" ± {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else "")
-
-
-def markdown(results: list[dict[str, Any]]) -> str:
-    """All data sets as a table of Markdown: means over classifiers and seeds ± standard errors over seeds.
-
-    Lines of the paper have its numbers. Those of several classes have F1 in the place of areas of labels.
-    """
-    lines = [
-        "| data, source | ROC of labels, or F1 | PRC of labels | ROC | PRC | rows learnt from | seeds "
-        "| seconds | MiB |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for result in results:
-        name = result["config"]["dataset"]
-        first, second = ("hard_roc", "hard_prc") if is_binary(name) else ("f1", None)
-        for source, cells in by_source(result).items():
-            rows = int(np.median([cell["num_rows"]["learnt from"] for cell in cells]))
-            cost = "– | –"
-            if source != "real":
-                seconds, memory = (np.median([cell[name] for cell in cells]) for name in ("seconds", "peak_bytes"))
-                cost = f"{seconds:.0f} | {memory / 2**20:.0f}"
-            lines.append(
-                f"| {name}, {table_sources.TITLES[source]} | {_shown(cells, first)} "
-                f"| {_shown(cells, second) if second else '–'} | {_shown(cells, 'roc')} | {_shown(cells, 'prc')} "
-                f"| {rows} | {len(cells)} | {cost} |"
-            )
-        failed = [(cell["source"], cell["failed"]) for cell in result["cells"] if "failed" in cell]
-        for source, reason in dict.fromkeys(failed):
-            seeds = failed.count((source, reason))
-            lines.append(f"| {name}, {table_sources.TITLES[source]} | {reason} | – | – | – | – | {seeds} | – | – |")
-        for column, values in table_quoted.quoted(name).items():
-            second_text = f"{values[second]:.3f}" if second else "–"
-            lines.append(f"| {name}, [H]: {column} | {values[first]:.3f} | {second_text} | – | – | – | 5 | – | – |")
-    return "\n".join(lines)
-
-
 def main(config: MerfTablesConfig) -> None:
     """Runs the experiment, prints its table and draws it."""
     results = run(config)
-    print(markdown(list(results.values())))
+    print(table_report.markdown(list(results.values())))
     paths = [result_path(config, name) for name in results]
     picture = plot.draw_tables(paths, pathlib.Path(config.output_dir) / "merf_tables.png")
     print(f"wrote {', '.join(map(str, paths))} and {picture}")
