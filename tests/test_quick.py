@@ -22,6 +22,7 @@ from experiments.mechanisms import MechanismsConfig
 from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
 from experiments.merf.rare import RareConfig
+from experiments.merf.tables import MerfTablesConfig
 from experiments.rates.config import RatesConfig
 from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
@@ -48,6 +49,7 @@ CONFIGS = [
     HardConfig,
     ImagesConfig,
     MechanismsConfig,
+    MerfTablesConfig,
     MixtureConfig,
     PlannedConfig,
     PointsCoverageConfig,

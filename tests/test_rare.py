@@ -109,6 +109,14 @@ class TestPrior:
         assert seen_noise < 0.5 * seen_signal
         assert seen_signal > 0.6 * signal
 
+    def test_directions_that_say_nothing_are_no_numbers_below_zero(self):
+        """s/(s + v) minus rest/(rest + v) can round below zero where the prior has no more variance than elsewhere."""
+        _, classes, rows = _drawn(0)
+        prior = Prior.estimate(classes, rows)
+        for rest in 10.0 ** np.arange(-12, 4):
+            tiny = dataclasses.replace(prior, scales=1e-17 * prior.scales, rest=np.full(NUM_CLASSES, 0.7 * rest))
+            assert np.isfinite(tiny.seen(classes).directions).all()
+
     def test_its_size_is_found(self):
         """κ C² has the trace that the classes were drawn with."""
         found = [Prior.estimate(classes, rows).scales[0].sum() for _, classes, rows in map(_drawn, range(8))]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import threadpoolctl
 
+from experiments.common import datasets
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.results import REPOSITORY, write_json
@@ -20,7 +21,6 @@ from experiments.tables import (
     classifiers,
     constrained,
     coverage,
-    datasets,
     hard,
     invented,
     live_peers,
@@ -555,6 +555,8 @@ def test_files_that_are_not_there_are_named(tmp_path):
         ("covtype", 16000, 4000),
         ("credit", 4233, 1059),
         ("cervical", 686, 172),
+        ("epileptic", 9200, 2300),
+        ("isolet", 1248, 312),
     ],
 )
 def test_real_tables(name, num_private, num_test):

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from experiments.common.plots import COLOURS, pyplot, save
-from experiments.merf import image_files
+from experiments.merf import image_files, table_quoted, table_report
 
 
 def draw_gaussians(path: pathlib.Path, *outputs: pathlib.Path) -> pathlib.Path:
@@ -86,4 +86,46 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
             axes.imshow(grid, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
             axes.set_title(f"{image_files.TITLES[result['config']['dataset']]}: {title}", fontsize=9)
     figure.suptitle(f"DP-MERF, δ = {results[0]['config']['delta']:g}, seed 0; a row for each class", fontsize=9)
+    return save(figure, outputs)
+
+
+def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathlib.Path:
+    """Draws results of experiments.merf.tables: for each data set the score of every source, mean of classifiers.
+
+    The score is the area under the ROC curve of labels, or F1 for several classes, as in [H], table 1. A mark is one
+    seed, a bar is the mean. Crosses are the paper's numbers.
+
+    Args:
+      inputs: JSON results, one for each data set.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    quoted = {"real": "real", "published": "DP-MERF"}  # the paper's column for a source
+    width = max(3.0, 1.9 * len(results)) + 1
+    figure, axes = pyplot().subplots(figsize=(width, 4.2), layout="constrained")
+    labelled: set[str] = set()
+    for place, result in enumerate(results):
+        name = result["config"]["dataset"]
+        metric = "hard_roc" if table_report.is_binary(name) else "f1"
+        groups = table_report.by_source(result)
+        for k, (source, cells) in enumerate(groups.items()):
+            x, values = place + 0.16 * (k - (len(groups) - 1) / 2), [table_report.mean(cell, metric) for cell in cells]
+            label = None if source in labelled else table_report.TITLES[source]
+            colour = COLOURS[list(table_report.TITLES).index(source)]
+            axes.bar(x, sum(values) / len(values), 0.15, color=colour, alpha=0.6, label=label)
+            axes.plot([x] * len(values), values, ".", color=colour, markersize=4)
+            labelled.add(source)
+            if source in quoted:
+                paper = table_quoted.quoted(name)[quoted[source]][metric]
+                label = None if "[H]" in labelled else "the paper's number (other rows, other split)"
+                axes.plot(x, paper, "kx", markersize=5, label=label)
+                labelled.add("[H]")
+    axes.set_xticks(range(len(results)), [result["config"]["dataset"] for result in results])
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("ROC of labels; F1 for covtype, intrusion", fontsize=9)
+    axes.legend(fontsize=7, loc="lower left", ncols=2)
+    axes.set_title(f"mean of the classifiers, ε = {results[0]['config']['epsilon']:g}, real test rows", fontsize=9)
     return save(figure, outputs)

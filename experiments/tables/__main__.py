@@ -9,7 +9,7 @@ python -m experiments.tables --data_dir=FOLDER --datasets=adult_pgm --relation=a
 
 A seed determines the split into private rows and test rows (Adult has the publisher's split), the controls, the
 classifiers, and the public choices of a release. kme_jax.table.marginals compares marginals, and
-experiments.tables.classifiers compares classifiers; the tables are in experiments.tables.datasets. A δ of 1/N or more
+experiments.tables.classifiers compares classifiers; the tables are in experiments.common.datasets. A δ of 1/N or more
 would protect nobody: the next smaller power of ten replaces it. There are three controls, which are not private: the
 real rows themselves, the real rows with each column shuffled ("independent columns"), and as many rows drawn from the
 real rows with replacement ("real sample"). With --peers, other systems release the same rows, each in a process of its

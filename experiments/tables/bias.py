@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from experiments.common import datasets
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from experiments.tables import datasets
 from experiments.tables.numbers import PRECISE, number_errors, percent
 from experiments.tables.releases import protective_delta, release
 from kme_jax import PrivacyBudget

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.common.config import Config, at_least, flag, valid_budgets
+from experiments.common.datasets import NAMES
 from experiments.common.errors import InputError
-from experiments.tables.datasets import NAMES
 from experiments.tables.live_peers import PEERS, has_peers
 from kme_jax.privacy.budget import ADD_REMOVE, RELATIONS, REPLACE_ONE
 

@@ -27,12 +27,12 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtri
 
+from experiments.common import datasets
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.plots import COLOURS, pyplot, save
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from experiments.tables import datasets
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate
 from kme_jax.analysis import Estimate, bootstrap
 from kme_jax.analysis.queries import Query

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from experiments.common import datasets
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from experiments.tables import datasets
 from experiments.tables.classifiers import utility
 from experiments.tables.releases import release
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema

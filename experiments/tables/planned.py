@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from experiments.common import datasets
 from experiments.common.config import Config, at_least, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from experiments.tables import datasets
 from experiments.tables.invented import INVENTED
 from kme_jax import PrivacyBudget, Schema, release_table
 from kme_jax.table.evaluate import numeric_values

@@ -11,10 +11,11 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from experiments.common import datasets
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir, write_json
-from experiments.tables import datasets, numbers
+from experiments.tables import numbers
 from experiments.tables.classifiers import CLASSIFIERS, utility
 from experiments.tables.config import TablesConfig
 from experiments.tables.live_peers import PEERS, run_peer

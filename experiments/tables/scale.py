@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from experiments.common import datasets
 from experiments.common.config import Config, flag, valid_budgets
 from experiments.common.errors import InputError
 from experiments.common.processes import Measured, in_fresh_process
 from experiments.common.program import run_main
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
-from experiments.tables import datasets
 from kme_jax import PrivacyBudget
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.privacy import perturb_securely

@@ -169,10 +169,11 @@ class Prior:
         largest = np.argsort(-self.scales[0])[: seen.directions.shape[1]]
         for place, label in enumerate(labels):
             noise, rest = classes.noise[label], self.rest[label]
-            beyond = rest / (rest + noise)
-            signal = 1 - noise / (self.scales[label, largest] + rest + noise)
-            seen.directions[place, : len(largest)] = np.sqrt(signal - beyond)[:, None] * self.axes[largest]
-            seen.everywhere[place] = beyond
+            beyond, scale = rest + noise, self.scales[label, largest]
+            # s/(s + v) with s = scale + rest, minus rest/(rest + v). The difference of both could round below 0.
+            more = noise * scale / ((scale + beyond) * beyond)
+            seen.directions[place, : len(largest)] = np.sqrt(more)[:, None] * self.axes[largest]
+            seen.everywhere[place] = rest / beyond
         return seen
 
     def visibility(self, classes: ClassEmbeddings) -> Float[np.ndarray, "classes"]:
