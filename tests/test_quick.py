@@ -23,6 +23,7 @@ from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
 from experiments.merf.rare import RareConfig
 from experiments.rates.config import RatesConfig
+from experiments.rivals.config import RivalsConfig
 from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
 from experiments.streams import StreamsConfig
@@ -53,6 +54,7 @@ CONFIGS = [
     PointsCoverageConfig,
     RareConfig,
     RatesConfig,
+    RivalsConfig,
     ScaleConfig,
     SecurityConfig,
     ShiftConfig,
