@@ -67,12 +67,16 @@ class TestBudget:
         without_room = 5000 * stats.binom.sf(room, 60_001, 0.01)
         assert (1 + np.e) * without_room <= 1e-3 * 1e-5
         assert 600 < room < 900
-        assert dp_sgd.room(50, 0.9, 10, 1.0, 1e-5) == 50
+        assert dp_sgd.room(50, 0.9, 10, 1.0, 1e-5) == 51
 
     @pytest.mark.parametrize("batch_size", [0, 100, 101])
     def test_a_batch_is_below_the_number_of_rows(self, batch_size):
         with pytest.raises(ValueError, match="fewer than 100"):
             dp_sgd.plan(100, batch_size, 10, BUDGET)
+
+    def test_what_no_noise_can_give_is_said(self):
+        with pytest.raises(ValueError, match="epsilon = 1 is too small for 3 steps"):
+            dp_sgd.plan(10_000, 200, 3, BUDGET, count_scale=0.3)
 
 
 class TestSampling:
@@ -304,6 +308,12 @@ class TestRuns:
             for one, other in itertools.pairwise(of_kind.values()):
                 assert dataclasses.replace(one, clips=other.clips) == other
         assert set(SETTINGS["images"]) < set(SOURCES)
+
+    def test_a_delta_that_protects_nobody_is_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(tasks, "load", lambda *arguments: _task())
+        with pytest.raises(InputError, match="well below 1/N") as caught:
+            run.run(_config(tmp_path, delta=1 / 250))
+        assert "\n" not in str(caught.value)
 
     def test_nothing_to_draw_is_said(self, tmp_path):
         (tmp_path / "a.json").write_text(json.dumps({"cells": []}))

@@ -55,7 +55,7 @@ class Plan:
 def _event(plan: Plan) -> dp_accounting.DpEvent:
     """All that is measured. One row changes one count by 1."""
     step = dp_accounting.PoissonSampledDpEvent(plan.rate, dp_accounting.GaussianDpEvent(plan.noise_multiplier))
-    events = [dp_accounting.SelfComposedDpEvent(step, plan.num_steps)]
+    events: list[dp_accounting.DpEvent] = [dp_accounting.SelfComposedDpEvent(step, plan.num_steps)]
     if plan.count_scale:
         events.append(dp_accounting.GaussianDpEvent(plan.count_scale))
     return dp_accounting.ComposedDpEvent(events)
@@ -70,7 +70,7 @@ def room(num_rows: int, rate: float, num_steps: int, epsilon: float, delta: floa
     rows and for one with a row more.
     """
     rare = _OVERFLOW * delta / ((1 + math.exp(epsilon)) * num_steps)
-    return min(num_rows, 1 + int(stats.binom.isf(rare, num_rows + 1, rate)))
+    return min(num_rows + 1, 1 + int(stats.binom.isf(rare, num_rows + 1, rate)))
 
 
 def plan(num_rows: int, batch_size: int, num_steps: int, budget: PrivacyBudget, count_scale: float = 0.0) -> Plan:
@@ -84,26 +84,26 @@ def plan(num_rows: int, batch_size: int, num_steps: int, budget: PrivacyBudget, 
       count_scale: see :class:`Plan`.
 
     Raises:
-      ValueError: the batch is not below N, or no noise is enough.
+      ValueError: the batch is not below N, or ε is too small for so many steps.
     """
     if not 0 < batch_size < num_rows:
         raise ValueError(f"the batch must have 1 or more rows, and fewer than {num_rows}, got {batch_size}")
     rate = batch_size / num_rows
     places = room(num_rows, rate, num_steps, budget.epsilon, budget.delta)
     delta = (1 - _OVERFLOW) * budget.delta
-    try:
-        multiplier = dp_accounting.calibrate_dp_mechanism(
-            pld.PLDAccountant,
-            lambda sigma: _event(Plan(rate, num_steps, places, sigma, count_scale)),
-            budget.epsilon,
-            delta,
-            dp_accounting.LowerEndpointAndGuess(0.0, 2.0),
-            tol=_TOLERANCE,
+    if Plan(rate, num_steps, places, _MOST_MULTIPLIER, count_scale).epsilon(delta) > budget.epsilon:
+        raise ValueError(
+            f"epsilon = {budget.epsilon:g} is too small for {num_steps} steps: noise of {_MOST_MULTIPLIER:g} times the "
+            "norm of a gradient is too little"
         )
-    except dp_accounting.NoBracketIntervalFoundError as error:
-        raise ValueError(f"no noise gives epsilon = {budget.epsilon:g} for {num_steps} steps") from error
-    if multiplier > _MOST_MULTIPLIER:
-        raise ValueError(f"epsilon = {budget.epsilon:g} needs noise of {multiplier:.3g} times the norm of a gradient")
+    multiplier = dp_accounting.calibrate_dp_mechanism(
+        pld.PLDAccountant,
+        lambda sigma: _event(Plan(rate, num_steps, places, sigma, count_scale)),
+        budget.epsilon,
+        delta,
+        dp_accounting.LowerEndpointAndGuess(0.0, 2.0),
+        tol=_TOLERANCE,
+    )
     return Plan(rate, num_steps, places, multiplier, count_scale)
 
 

@@ -25,6 +25,7 @@ from experiments.rivals.columns import Columns
 from experiments.rivals.critic import Critic
 from kme_jax import PrivacyBudget
 from kme_jax._numerics.precision import Progress
+from kme_jax._numerics.shapes import AnyArray
 from kme_jax.generators.networks import Network
 
 _ROWS_AT_ONCE = 1000  # that are sampled
@@ -220,10 +221,10 @@ def critic_gradients(
     columns: Columns,
     state: State,
     key: jax.Array,
-    rows: jax.Array,
-    labels: jax.Array,
-    used: jax.Array,
-    shares: jax.Array,
+    rows: AnyArray,
+    labels: AnyArray,
+    used: AnyArray,
+    shares: AnyArray,
     noise_multiplier: float | jax.Array,
 ) -> list[jax.Array]:
     """The noisy gradients of the critic on a Poisson sample, by each of its matrices.
@@ -242,20 +243,22 @@ def critic_gradients(
       noise_multiplier: σ.
     """
     label_key, row_key, noise_key = jax.random.split(key, 3)
-    drawn = jax.random.choice(label_key, columns.num_labels, used.shape, p=shares)
+    drawn = jax.random.choice(label_key, columns.num_labels, (len(used),), p=jnp.asarray(shares))
     made, _ = _generate(gan, columns, state.generator, state.statistics, row_key, drawn, train=True)
-    real = gan.critic.layers(columns, state.critic, rows, labels, lambda scores: jax.nn.softplus(-scores))
+    real = gan.critic.layers(
+        columns, state.critic, jnp.asarray(rows), jnp.asarray(labels), lambda scores: jax.nn.softplus(-scores)
+    )
     fake = gan.critic.layers(columns, state.critic, made, drawn, jax.nn.softplus)
     if gan.clips == "together":
         pairs = [
             (jnp.concatenate([x, y], axis=1), jnp.concatenate([g, h], axis=1))
             for (x, g), (y, h) in zip(real, fake, strict=True)
         ]
-        private = dp_sgd.clipped_sum(pairs, used, gan.norm)
+        private = dp_sgd.clipped_sum(pairs, jnp.asarray(used), gan.norm)
         public = [jnp.zeros_like(x) for x in private]
     else:
-        private = dp_sgd.clipped_sum(real, used, gan.norm)
-        public = dp_sgd.clipped_sum(fake, jnp.ones_like(used), gan.norm)
+        private = dp_sgd.clipped_sum(real, jnp.asarray(used), gan.norm)
+        public = dp_sgd.clipped_sum(fake, jnp.ones(len(used)), gan.norm)
     private = dp_sgd.with_noise(noise_key, private, noise_multiplier * gan.norm)
     return [x / gan.batch_size + y / len(used) for x, y in zip(private, public, strict=True)]
 

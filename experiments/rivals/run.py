@@ -6,6 +6,7 @@ import os
 import pathlib
 from typing import Any
 
+from experiments.common.errors import InputError
 from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from experiments.rivals import sources, tasks
@@ -24,7 +25,7 @@ def run(config: RivalsConfig) -> dict[str, dict[str, Any]]:
     """All data sets, {name: result}. Each record is written to its JSON when it is done.
 
     Raises:
-      InputError: if data are missing, or the budget is too small for a rival.
+      InputError: if data are missing, δ is 1/N or more, or the budget is too small for a rival.
     """
     check_output_dir(config.output_dir)
     return {name: _run(config, name) for name in config.datasets}
@@ -39,6 +40,11 @@ def _run(config: RivalsConfig, name: str) -> dict[str, Any]:
         if not missing:
             continue
         task = tasks.load(name, config.data_dir, seed, config.validation)
+        if config.delta * len(task.rows) >= 1:
+            raise InputError(
+                f"--delta={config.delta:g} protects nobody among the {len(task.rows)} rows of {name}: give one well "
+                "below 1/N"
+            )
         for source in missing:
             stages = Stages(f"{task.title}, {SOURCES[source]}, seed {seed}")
             rows, about = sources.make(config, task, source, seed, stages)

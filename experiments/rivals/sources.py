@@ -18,7 +18,7 @@ from experiments.rivals.tasks import Task
 from kme_jax import FourierMap, MixedMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training
+from kme_jax.generators.train import Generator, Training
 from kme_jax.kernels import GaussianSum
 from kme_jax.table.measure import release_table
 
@@ -27,9 +27,6 @@ _SCALES = (1.0, 2.0, 4.0)  # of the default for images: γ in units of 1/(d/6), 
 _NETWORK = MLP(widths=(200, 500), styles=16)
 _TRAINING = Training(num_steps=500, num_cycles=10, batch_size=500, learning_rate=5e-3, features_per_step=2000)
 _NUM_FEATURES = 10_000
-
-Sampler = Any
-"""A trained generator: ``sample(num_rows, seed=, labels=)`` makes rows [n, columns]."""
 
 
 def make(config: RivalsConfig, task: Task, source: str, seed: int, stages: Stages) -> tuple[np.ndarray, dict[str, Any]]:
@@ -71,7 +68,7 @@ def _some(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 def _rival(
     config: RivalsConfig, task: Task, source: str, budget: PrivacyBudget, seed: int, stages: Stages
-) -> tuple[Sampler, dict[str, Any]]:
+) -> tuple[gan.Trained, dict[str, Any]]:
     settings = SETTINGS["images" if task.table is None else "tables"][source]
     if config.num_steps:
         settings = dataclasses.replace(settings, num_steps=config.num_steps)
@@ -86,10 +83,10 @@ def _rival(
 
 def _table_generator(
     config: RivalsConfig, task: Task, budget: PrivacyBudget, seed: int, stages: Stages
-) -> tuple[Sampler, dict[str, Any]]:
+) -> tuple[Generator, dict[str, Any]]:
     """The generator with the defaults for images, on numbers and categories. No setting was chosen on tables."""
     columns, keys = task.columns, jax.random.split(jax.random.key(seed), 3)
-    kernel = GaussianSum([[scale / (columns.dim / 6)] * columns.dim for scale in _SCALES])
+    kernel = GaussianSum(np.outer(_SCALES, np.full(columns.dim, 6 / columns.dim)))
     fourier = FourierMap.from_kernel(keys[0], kernel, _NUM_FEATURES, columns.dim, orthogonal=True)
     features = LabelledMap(MixedMap(fourier, columns.categories), columns.num_labels)
     training = _TRAINING

@@ -12,7 +12,7 @@ from experiments.merf import classifiers, image_files, images, table_classifiers
 from experiments.rivals.columns import Columns
 from experiments.tables.datasets import Dataset
 
-_COUNT_SCALE = 100.0  # noise of the counts of classes of Adult. It takes a hundredth of the budget at ε = 1.
+_COUNT_SCALE = 100.0  # noise of the counts of the classes of Adult. It takes less than a hundredth of ε = 1.
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
