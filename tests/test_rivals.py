@@ -100,24 +100,33 @@ class TestSampling:
         assert len(indices) == used.sum() == 30
 
 
-def _gradients(critic, columns, matrices, rows, labels, loss):
+def _gradients(critic, columns, matrices, rows, labels):
     """Gradients of single examples, by automatic differentiation."""
 
     def of_one(matrices, row, label):
-        return loss(critic.scores(columns, matrices, row[None], label[None])[0])[0]
+        return jax.nn.softplus(critic.scores(columns, matrices, row[None], label[None])[0])[0]
 
     return jax.vmap(jax.grad(of_one), (None, 0, 0))(matrices, rows, labels)
 
 
 @pytest.fixture(scope="module", params=["image", "table"])
 def example(request):
-    """A critic, its columns and matrices, five rows and their labels."""
+    """Of five rows: what a critic says of each layer, and gradients of single rows."""
     critic, columns = (Critic((3, 4), (7,)), IMAGES) if request.param == "image" else (Critic(widths=(6, 5)), SMALL)
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.split(jax.random.key(0), 3)
     matrices = critic.start(columns, keys[0])
     matrices[-1] = jax.random.normal(keys[1], matrices[-1].shape)
-    rows = jax.random.uniform(keys[2], (5, columns.width))
-    return critic, columns, matrices, rows, jnp.asarray([0, 1, 0, 1, 1])
+    rows, labels = jax.random.uniform(keys[2], (5, columns.width)), jnp.asarray([0, 1, 0, 1, 1])
+
+    @jax.jit
+    def of_rows(matrices):
+        layers = critic.layers(columns, matrices, rows, labels, jax.nn.softplus)
+        return layers, _gradients(critic, columns, matrices, rows, labels)
+
+    return of_rows(matrices)
+
+
+CLIPPED_SUM = jax.jit(dp_sgd.clipped_sum)
 
 
 def _norm(matrices):
@@ -126,33 +135,35 @@ def _norm(matrices):
 
 class TestClipping:
     def test_the_sum_is_that_of_clipped_gradients(self, example):
-        critic, columns, matrices, rows, labels = example
-        layers = critic.layers(columns, matrices, rows, labels, jax.nn.softplus)
-        gradients = _gradients(critic, columns, matrices, rows, labels, jax.nn.softplus)
+        layers, gradients = example
         norms = np.sqrt(sum(np.sum(np.square(x).reshape(5, -1), axis=1) for x in gradients))
         np.testing.assert_allclose(dp_sgd.squared_norms(layers), norms**2, rtol=1e-4)
         norm, used = float(np.median(norms)), np.asarray([1, 1, 0, 1, 1.0])
         factors = used * np.minimum(1, norm / norms)
-        summed = dp_sgd.clipped_sum(layers, jnp.asarray(used, jnp.float32), norm)
+        summed = CLIPPED_SUM(layers, jnp.asarray(used, jnp.float32), norm)
         for mine, theirs in zip(summed, gradients, strict=True):
             np.testing.assert_allclose(mine, np.einsum("n,nio->io", factors, theirs), atol=1e-4 * norm)
 
     @pytest.mark.parametrize("norm", [1e-3, 1.0, 1e3])
     def test_one_example_changes_it_by_the_norm_at_most(self, example, norm):
-        critic, columns, matrices, rows, labels = example
-        layers = critic.layers(columns, matrices, rows, labels, jax.nn.softplus)
-        everyone = dp_sgd.clipped_sum(layers, jnp.ones(5), norm)
+        layers, _ = example
+        everyone = CLIPPED_SUM(layers, jnp.ones(5), norm)
         changes = []
         for left_out in range(5):
-            others = dp_sgd.clipped_sum(layers, jnp.ones(5).at[left_out].set(0), norm)
+            others = CLIPPED_SUM(layers, jnp.ones(5).at[left_out].set(0), norm)
             changes.append(_norm([x - y for x, y in zip(everyone, others, strict=True)]))
         assert max(changes) <= norm * (1 + 1e-3)
         assert max(changes) > (0.99 * norm if norm < 1e-2 else 0)  # most of the others are not clipped
 
+    def test_a_clipped_gradient_has_the_norm_at_most(self, example):
+        layers, _ = example
+        for number in range(5):
+            alone = CLIPPED_SUM(layers, jnp.zeros(5).at[number].set(1), 0.1)
+            assert _norm(alone) <= 0.1 * (1 + 1e-4)
+
     def test_padding_counts_for_nothing(self, example):
-        critic, columns, matrices, rows, labels = example
-        layers = critic.layers(columns, matrices, rows, labels, jax.nn.softplus)
-        assert _norm(dp_sgd.clipped_sum(layers, jnp.zeros(5), 1.0)) == 0
+        layers, _ = example
+        assert _norm(CLIPPED_SUM(layers, jnp.zeros(5), 1.0)) == 0
 
     def test_noise_has_its_scale(self):
         zeros = [jnp.zeros((300, 100)), jnp.zeros((10, 3000))]
