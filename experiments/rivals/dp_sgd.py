@@ -69,7 +69,8 @@ def room(num_rows: int, rate: float, num_steps: int, epsilon: float, delta: floa
     is then (ε, δ′ + (1 + exp(ε)) p)-private. (1 + exp(ε)) p is at most ``_OVERFLOW`` δ, for a database of ``num_rows``
     rows and for one with a row more.
     """
-    rare = _OVERFLOW * delta / ((1 + math.exp(epsilon)) * num_steps)
+    shrunk = math.exp(-epsilon)  # 0 for a large ε, and then there is room for all rows
+    rare = _OVERFLOW * delta * shrunk / ((1 + shrunk) * num_steps)
     return min(num_rows + 1, 1 + int(stats.binom.isf(rare, num_rows + 1, rate)))
 
 
