@@ -24,6 +24,7 @@ from experiments.merf.images import ImagesConfig
 from experiments.merf.rare import RareConfig
 from experiments.merf.tables import MerfTablesConfig
 from experiments.rates.config import RatesConfig
+from experiments.rivals.config import RivalsConfig
 from experiments.security import SecurityConfig
 from experiments.shift.config import ShiftConfig
 from experiments.streams import StreamsConfig
@@ -55,6 +56,7 @@ CONFIGS = [
     PointsCoverageConfig,
     RareConfig,
     RatesConfig,
+    RivalsConfig,
     ScaleConfig,
     SecurityConfig,
     ShiftConfig,

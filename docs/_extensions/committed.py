@@ -26,6 +26,10 @@ TABLES = {
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
     "merf_rare_mnist": (("merf_rare_mnist",), "experiments.merf.rare", "markdown"),
     "rates": (("rates",), "experiments.rates.slopes", "markdown"),
+    **{
+        f"rivals_{name}": ((f"rivals_{name}",), "experiments.rivals.report", "markdown")
+        for name in ("mnist", "fashion_mnist", "adult")
+    },
     "security": (("security",), "experiments.security", "markdown"),
     "streams": (("streams",), "experiments.streams", "markdown"),
     "shift": (("shift",), "experiments.shift.report", "markdown"),
