@@ -5,28 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 
 from experiments.common.errors import input_errors
 from experiments.common.progress import Stages
-from experiments.merf import image_files, images, release, table_files
+from experiments.merf import image_files, images, table_files, table_generators
 from experiments.rivals import gan
 from experiments.rivals.config import RIVALS, RivalsConfig
 from experiments.rivals.settings import SETTINGS
 from experiments.rivals.tasks import Task
-from kme_jax import FourierMap, MixedMap, PrivacyBudget
-from kme_jax.feature_maps import LabelledMap
-from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Generator, Training
-from kme_jax.kernels import GaussianSum
+from kme_jax import PrivacyBudget
+from kme_jax.generators.train import Training
 from kme_jax.table.measure import release_table
 
 _SHOWN_PER_CLASS = 10
-_SCALES = (1.0, 2.0, 4.0)  # of the default for images: γ in units of 1/(d/6), see ``merf.images``
-_NETWORK = MLP(widths=(200, 500), styles=16)
-_TRAINING = Training(num_steps=500, num_cycles=10, batch_size=500, learning_rate=5e-3, features_per_step=2000)
-_NUM_FEATURES = 10_000
 
 
 def make(config: RivalsConfig, task: Task, source: str, seed: int, stages: Stages) -> tuple[np.ndarray, dict[str, Any]]:
@@ -55,7 +47,7 @@ def make(config: RivalsConfig, task: Task, source: str, seed: int, stages: Stage
         generator, about = images.generate(of_images, variant, task.name, task.rows, config.epsilon, seed, stages)
         about |= {"relation": budget.relation}
     else:
-        generator, about = _table_generator(config, task, budget, seed, stages)
+        return _table_generator(config, task, budget, seed, stages)
     if task.table is None:
         labels = np.repeat(np.arange(task.columns.num_labels), _SHOWN_PER_CLASS)
         about["sheet"] = image_files.pack(generator.sample(len(labels), seed=seed, labels=labels)[:, :-1])
@@ -83,22 +75,17 @@ def _rival(
 
 def _table_generator(
     config: RivalsConfig, task: Task, budget: PrivacyBudget, seed: int, stages: Stages
-) -> tuple[Generator, dict[str, Any]]:
-    """The generator with the defaults for images, on numbers and categories. No setting was chosen on tables."""
-    columns, keys = task.columns, jax.random.split(jax.random.key(seed), 3)
-    kernel = GaussianSum(np.outer(_SCALES, np.full(columns.dim, 6 / columns.dim)))
-    fourier = FourierMap.from_kernel(keys[0], kernel, _NUM_FEATURES, columns.dim, orthogonal=True)
-    features = LabelledMap(MixedMap(fourier, columns.categories), columns.num_labels)
-    training = _TRAINING
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Rows of the generator of ``merf.tables``, and entries of a record."""
+    assert task.table is not None
+    layout = table_files.Layout(task.table.schema, task.table.target)
+    rule = table_generators.RULE
     if config.num_steps:
-        training = dataclasses.replace(training, num_steps=config.num_steps, num_cycles=1)
-    with stages.stage("embedding") as progress:
-        sums = release.mean_of(features, task.rows, progress)
-    with input_errors():
-        measured = release.Privacy(class_counts=True).measure(keys[1], sums, budget)
+        rule = dataclasses.replace(rule, training=Training(num_steps=config.num_steps, num_cycles=1))
+    codes = layout.schema.encode(task.table.private)
     with stages.stage("training") as progress:
-        generator = release.train(keys[2], measured, _NETWORK, training, (0.0, 1.0), progress=progress)
-    return generator, release.report(generator, measured) | {"relation": budget.relation}
+        made, about = rule.release(layout, codes, budget, seed, config.num_samples, progress)
+    return layout.rows(made), about | {"relation": budget.relation}
 
 
 def _table_rows(config: RivalsConfig, task: Task, budget: PrivacyBudget, seed: int, stages: Stages) -> np.ndarray:
