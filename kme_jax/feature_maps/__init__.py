@@ -8,6 +8,8 @@ from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.quadrature import QuadratureMap
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.transformed import TransformedMap
+from kme_jax.feature_maps.transforms import OrientedEdges
 from kme_jax.feature_maps.waves import SpectralMap
 
 __all__ = [
@@ -17,9 +19,11 @@ __all__ = [
     "LabelledMap",
     "LatticeMap",
     "MixedMap",
+    "OrientedEdges",
     "QuadratureMap",
     "RandomBinningMap",
     "SpectralMap",
     "SubspaceMap",
+    "TransformedMap",
     "spectral_map",
 ]
