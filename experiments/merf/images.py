@@ -186,7 +186,8 @@ def _run(config: ImagesConfig, name: str, variants: Mapping[str, Variant]) -> di
             stages = Stages(f"{image_files.TITLES[name]}, {title}, seed {seed}")
             generator, about = None, {}
             if epsilon is not None:
-                generator, about = generate(config, variants[variant], name, rows, epsilon, seed, stages)
+                budget = PrivacyBudget(epsilon, config.delta)
+                generator, about = generate(variants[variant], name, rows, budget, seed, stages, config.num_steps)
             for size in missing_sizes:
                 samples = _samples(generator, rows, size, seed)
                 with stages.stage(f"classifiers, {size} rows") as progress:
@@ -202,9 +203,9 @@ def _run(config: ImagesConfig, name: str, variants: Mapping[str, Variant]) -> di
                     )
                 cell = dict(zip(names, (variant, epsilon, seed, size), strict=True)) | about | {"scores": scores}
                 if generator is not None and seed == 0 and size == sizes[0]:
-                    cell["sheet"] = _sheet(generator)
+                    cell["sheet"] = sheet(generator)
                     if isinstance(generator.network, SmoothImages):
-                        cell["sheet_without_noise"] = _sheet(generator, noise=False)
+                        cell["sheet_without_noise"] = sheet(generator, noise=False)
                 cells.add(cell | {"seconds": dict(stages.seconds)})
     return cells.result
 
@@ -240,23 +241,26 @@ def set_aside(data: image_files.Images, number: int) -> image_files.Images:
 
 
 def generate(
-    config: ImagesConfig,
     variant: Variant,
     dataset: str,
     rows: np.ndarray,
-    epsilon: float,
+    budget: PrivacyBudget,
     seed: int,
     stages: Stages,
+    num_steps: int = 0,
 ) -> tuple[Generator, dict[str, Any]]:
-    """Trains one generator on rows [N, 785] whose last column is the label, and returns it with entries of a record."""
-    if config.num_steps:
-        training = dataclasses.replace(variant.training, num_steps=config.num_steps, num_cycles=1)
+    """Trains one generator on rows [N, 785] whose last column is the label, and returns it with entries of a record.
+
+    ``num_steps`` are those of the training, in one cycle; 0 for those of the variant.
+    """
+    if num_steps:
+        training = dataclasses.replace(variant.training, num_steps=num_steps, num_cycles=1)
         variant = dataclasses.replace(variant, training=training)
     keys = jax.random.split(jax.random.key(seed), 3)
     with stages.stage("embedding") as progress:
         sums = release.mean_of(variant.features(keys[0], dataset), rows, progress)
     with input_errors():
-        measured = variant.privacy.measure(keys[1], sums, PrivacyBudget(epsilon, config.delta))
+        measured = variant.privacy.measure(keys[1], sums, budget)
     with stages.stage("training") as progress:
         generator = release.train(
             keys[2], measured, variant.network, variant.training, (0.0, 1.0), levels=255, progress=progress
@@ -264,7 +268,7 @@ def generate(
     return generator, release.report(generator, measured)
 
 
-def _sheet(generator: Generator, noise: bool = True) -> str:
+def sheet(generator: Generator, noise: bool = True) -> str:
     """Ten images of each class, as text."""
     labels = np.repeat(np.arange(image_files.NUM_CLASSES), _SHOWN_PER_CLASS)
     return image_files.pack(generator.sample(len(labels), seed=0, labels=labels, noise=noise)[:, :-1])

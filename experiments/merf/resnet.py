@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float
 
 from experiments.merf import image_files
 from kme_jax._numerics.precision import Progress
@@ -40,7 +39,8 @@ class _Block(nnx.Module):
         self.first_normal, self.second_normal = (nnx.BatchNorm(after, momentum=0.95, rngs=rngs) for _ in range(2))
         self.shortcut = convolution(before, after, (1, 1), strides=stride) if before != after else None
 
-    def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n h2 w2 c2"]:
+    def __call__(self, x: Array) -> Array:
+        """Channels [n, h, w, before] to [n, h, w, after] / stride."""
         y = nnx.relu(self.first_normal(self.first(x)))
         y = self.second_normal(self.second(y))
         return nnx.relu(y + (x if self.shortcut is None else self.shortcut(x)))
@@ -56,7 +56,8 @@ class ResNet(nnx.Module):
         self.blocks = nnx.List([_Block(before, after, stride, rngs) for before, after, stride in pairs])
         self.last = nnx.Linear(_WIDTHS[-1], image_files.NUM_CLASSES, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "n 28 28 1"]) -> Float[Array, "n classes"]:
+    def __call__(self, x: Array) -> Array:
+        """Logits of images."""
         x = nnx.relu(self.normal(self.stem(x)))
         for block in self.blocks:
             x = block(x)
@@ -77,8 +78,8 @@ class Augmentation:
     turn: float = 10.0
     zoom: float = 0.1
 
-    def __call__(self, key: Array, images: Float[Array, "n 28 28 1"]) -> Float[Array, "n 28 28 1"]:
-        """Changed images, by bilinear interpolation. Pixels from outside are 0. Traceable."""
+    def __call__(self, key: Array, images: Array) -> Array:
+        """Changed images [n, 28, 28, 1], by bilinear interpolation. Pixels from outside are 0. Traceable."""
         side = images.shape[1]
         largest = jnp.asarray([self.shift, self.shift, np.deg2rad(self.turn), self.zoom])
         changes = largest * jax.random.uniform(key, (len(images), 4), minval=-1.0)
@@ -123,7 +124,8 @@ def _logits(graph, parameters, statistics, images):
     return network(images)
 
 
-def _images(rows: np.ndarray) -> Float[np.ndarray, "n 28 28 1"]:
+def _images(rows: np.ndarray) -> np.ndarray:
+    """Rows of pixels [n, 784] as images, float32 [n, 28, 28, 1]."""
     return np.asarray(rows, np.float32).reshape(-1, image_files.SIDE, image_files.SIDE, 1)
 
 

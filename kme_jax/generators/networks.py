@@ -195,10 +195,11 @@ def _deformed(images: Float[Array, "n h w"], changes: Float[Array, "n 6"]) -> Fl
     height, width = images.shape[1:]
     rows, columns = (jnp.arange(float(size)) - (size - 1) / 2 for size in (height, width))
     downwards, rightwards = _differences(height), _differences(width)
-    field = changes * jnp.asarray([0.1, 0.1, 0.1, 0.1, 1.0, 1.0]) / _FLOW_STEPS
+    field = changes * jnp.asarray([[0.1, 0.1, 0.1, 0.1, 1.0, 1.0]]) / _FLOW_STEPS
     field = field[:, :, None, None]
-    down = field[:, 0] * rows[:, None] + field[:, 1] * columns + field[:, 4]
-    right = field[:, 2] * rows[:, None] + field[:, 3] * columns + field[:, 5]
+    rows, columns = rows[None, :, None], columns[None, None, :]
+    down = field[:, 0] * rows + field[:, 1] * columns + field[:, 4]
+    right = field[:, 2] * rows + field[:, 3] * columns + field[:, 5]
     for _ in range(_FLOW_STEPS):
         below, beside = jnp.einsum("ai,nij->naj", downwards, images), jnp.einsum("nij,bj->nib", images, rightwards)
         images = images + down * below + right * beside

@@ -78,8 +78,8 @@ class Training:
         batch normalisation makes the rows of a batch depend on each other. The biased estimate ([H]) is larger: the
         mean of a batch is longer than μ_G, the more so the smaller the batch. Generated rows then vary less than the
         private rows.
-      features_per_step: number of features of a FourierMap (of rows or of transformed rows) in a step, two for each frequency. The blocks of frequencies
-        take turns. None for all features.
+      features_per_step: number of features in a step, two for each frequency. It is for a FourierMap of rows or of
+        transformed rows, whose blocks of frequencies take turns. None for all features.
       borrow: whether rare classes borrow from the others, see :func:`train_generator`.
 
     Examples:
@@ -1017,7 +1017,8 @@ def train_in_calls(
     keeper = None
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
-        public = (in_full((network, training, rows.categories, levels)), key, target.coordinates, shares)
+        transforms = [of for of in [_fourier_of(features)[0]] if of is not None]
+        public = (in_full((network, training, rows.categories, levels, *transforms)), key, target.coordinates, shares)
         keeper = Checkpoints(
             checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
         )
