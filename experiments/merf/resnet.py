@@ -81,15 +81,16 @@ class Augmentation:
     def __call__(self, key: Array, images: Array) -> Array:
         """Changed images [n, 28, 28, 1], by bilinear interpolation. Pixels from outside are 0. Traceable."""
         side = images.shape[1]
-        largest = jnp.asarray([self.shift, self.shift, np.deg2rad(self.turn), self.zoom])
+        largest = jnp.asarray([[self.shift, self.shift, np.deg2rad(self.turn), self.zoom]])
         changes = largest * jax.random.uniform(key, (len(images), 4), minval=-1.0)
-        centred = jnp.arange(side) - (side - 1) / 2
+        centred = jnp.arange(float(side)) - (side - 1) / 2
 
         def changed(image, change):
             cos, sin = (1 + change[3]) * jnp.cos(change[2]), (1 + change[3]) * jnp.sin(change[2])
             rows = cos * centred[:, None] - sin * centred[None, :] + change[0] + (side - 1) / 2
             columns = sin * centred[:, None] + cos * centred[None, :] + change[1] + (side - 1) / 2
-            return jax.scipy.ndimage.map_coordinates(image, [rows, columns], order=1)
+            with jax.numpy_dtype_promotion("standard"):
+                return jax.scipy.ndimage.map_coordinates(image, [rows, columns], order=1)
 
         return jax.vmap(changed)(images[..., 0], changes)[..., None]
 
@@ -113,7 +114,8 @@ def _step(graph, num_steps, augmentation, state, key, images, labels):
         return jnp.mean(losses), nnx.state(network, nnx.Not(nnx.Param))
 
     gradient, statistics = jax.grad(loss, has_aux=True)(parameters)
-    updates, moments = _optimiser(num_steps).update(gradient, moments, parameters)
+    with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
+        updates, moments = _optimiser(num_steps).update(gradient, moments, parameters)
     return optax.apply_updates(parameters, updates), statistics, moments
 
 

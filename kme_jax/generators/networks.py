@@ -181,7 +181,7 @@ def _blur(size: int, width: float) -> Float[Array, "n n"]:
     return _GAIN * weights / jnp.max(jnp.sum(weights, axis=1))
 
 
-def _deformed(images: Float[Array, "n h w"], changes: Float[Array, "n 6"]) -> Float[Array, "n h w"]:
+def deformed(images: Float[Array, "n h w"], changes: Float[Array, "n 6"]) -> Float[Array, "n h w"]:
     """Images after affine maps around their centres: x ↦ exp(A) x + b to first order in b.
 
     The images flow along the field A x + b for a unit of time, in a few Euler steps. Derivatives are differences of
@@ -236,7 +236,7 @@ class _Smooth(nnx.Module):
         labels = one_hots[:, network.styles :]
         labels = labels if labels.shape[1] else jnp.ones_like(x[:, :1])
         if network.deformation:
-            values = _deformed(values, jnp.einsum("nl,lpc,nc->np", labels, self.deformation[...], code))
+            values = deformed(values, jnp.einsum("nl,lpc,nc->np", labels, self.deformation[...], code))
         values = values.reshape(-1, size)
         return values + labels @ jax.nn.softplus(self.noise[...]) * noise
 
