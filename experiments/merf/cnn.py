@@ -35,7 +35,11 @@ QUOTED = {
     "DP-FETA": {"mnist": 0.956, "fashion_mnist": 0.817},
 }
 QUOTED_EPSILON = 1.0
-VARIANTS = {name: images.VARIANTS[name] for name in ("improved",)}
+_IMPROVED = images.VARIANTS["improved"]
+VARIANTS = {
+    "improved": _IMPROVED,
+    "edges": dataclasses.replace(_IMPROVED, about="kernels on edges beside those on pixels", edges=_IMPROVED.scales),
+}
 CHANGES = {"none": None, "affine": resnet.Augmentation()}
 _NAMES = ("variant", "epsilon", "seed", "changes")
 
@@ -56,7 +60,7 @@ class CnnConfig(Config):
     num_seeds: int = flag(2, "Seeds: frequencies, noise, generators and networks.", quick=1)
     first_seed: int = flag(0, "The first of them.")
     num_samples: int = flag(60_000, "Synthetic images that the network learns from.", quick=1000)
-    num_epochs: int = flag(5, "How often it sees each of them.", quick=1)
+    num_epochs: int = flag(3, "How often it sees each of them.", quick=1)
     changes: tuple[str, ...] = flag(
         tuple(CHANGES),
         "Random changes of its training images, of none, affine (shifts by up to 2 pixels, turns by up to 10 degrees, "
