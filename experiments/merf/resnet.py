@@ -137,7 +137,7 @@ def predicted(
     test: np.ndarray,
     seed: int,
     *,
-    num_epochs: int = 8,
+    num_epochs: int = 3,
     augmentation: Augmentation | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
@@ -159,15 +159,13 @@ def predicted(
     key = jax.random.key(seed)
     graph, parameters, statistics = nnx.split(ResNet(nnx.Rngs(key)), nnx.Param, ...)
     state: Any = parameters, statistics, _optimiser(num_steps).init(parameters)
-    for step in range(num_steps):
-        if step % per_epoch == 0:
-            order = np.resize(rng.permutation(len(images)), per_epoch * _BATCH).reshape(-1, _BATCH)
-        chosen = order[step % per_epoch]
-        state = _step(
-            graph, num_steps, augmentation, state, jax.random.fold_in(key, step), images[chosen], labels[chosen]
-        )
-        if progress and step % 50 == 49:
-            progress(step + 1, num_steps)
+    for epoch in range(num_epochs):
+        order = np.resize(rng.permutation(len(images)), per_epoch * _BATCH).reshape(-1, _BATCH)
+        for step, chosen in enumerate(order, epoch * per_epoch):
+            step_key = jax.random.fold_in(key, step)
+            state = _step(graph, num_steps, augmentation, state, step_key, images[chosen], labels[chosen])
+            if progress and step % 50 == 49:
+                progress(step + 1, num_steps)
     tested = _images(test)
     batches = np.split(tested, range(_TESTED_AT_ONCE, len(tested), _TESTED_AT_ONCE))
     logits = [np.asarray(_logits(graph, *state[:2], batch)) for batch in batches]

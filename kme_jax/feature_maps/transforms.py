@@ -51,7 +51,7 @@ class OrientedEdges(Transform):
     cell. It is a histogram of oriented gradients (Dalal & Triggs 2005) without normalisation, or a scattering transform
     of first order (Bruna & Mallat 2013) with half waves.
 
-    Outputs are blurred pixels, [height, width] / ``step``, and then edges, [directions, cells, cells].
+    Outputs are pixels, [height, width], and then edges, [directions, cells, cells].
 
     Attributes:
       height: of images, in pixels.
@@ -116,10 +116,11 @@ class OrientedEdges(Transform):
         angles = 2 * np.pi * np.arange(self.directions, dtype=np.float32) / self.directions
         cos, sin = (values.astype(np.float32)[None, :, None, None] for values in (np.cos(angles), np.sin(angles)))
         edges = jax.nn.relu(cos * right[:, None] + sin * down[:, None])
-        windows = [_weights(self.cells, size, size / (2 * self.cells)) for size in (self.height, self.width)]
-        edges = np.float32(self.weight) * filtered(*windows, edges)
+        above, beside = (_weights(self.cells, size, size / (2 * self.cells)) for size in (self.height, self.width))
+        edges = np.float32(self.weight) * filtered(above, beside, edges)
         if self.blur:
-            images = filtered(*(_weights(size, size, self.blur) for size in (self.height, self.width)), images)
+            above, beside = (_weights(size, size, self.blur) for size in (self.height, self.width))
+            images = filtered(above, beside, images)
         return jnp.concatenate([images.reshape(-1, self.num_pixels), edges.reshape(len(images), -1)], axis=1)
 
 
