@@ -86,78 +86,84 @@ class TestEdges:
             OrientedEdges(**wrong)
 
 
-class TestMap:
-    def test_inner_products_are_the_kernel(self):
-        rows, features = _rows(20), _map(20_000)
-        values = np.asarray(compiled.features(features, rows))
-        kernel = np.asarray(compiled.pairwise(features.kernel, rows, rows))
-        np.testing.assert_allclose(values @ values.T, kernel, atol=0.05)
-        np.testing.assert_allclose(kernel, compiled.one_by_one(features.kernel, rows, rows), atol=1e-5)
-        assert kernel.min() < 0.9
-        outputs = transformed(EDGES, rows)
-        np.testing.assert_allclose(values, compiled.features(features.features, outputs), atol=1e-4)
+def test_inner_products_are_the_kernel():
+    rows, features = _rows(20), _map(20_000)
+    values = np.asarray(compiled.features(features, rows))
+    kernel = np.asarray(compiled.pairwise(features.kernel, rows, rows))
+    np.testing.assert_allclose(values @ values.T, kernel, atol=0.05)
+    np.testing.assert_allclose(kernel, compiled.one_by_one(features.kernel, rows, rows), atol=1e-5)
+    assert kernel.min() < 0.9
+    outputs = transformed(EDGES, rows)
+    np.testing.assert_allclose(values, compiled.features(features.features, outputs), atol=1e-4)
 
-    def test_no_two_rows_are_further_apart_than_the_diameter(self):
-        rows = np.concatenate([_rows(200), 100 * _rows(200, 1)])
-        values = np.asarray(compiled.features(MAP, rows), np.float64)
-        squares = np.sum(values**2, axis=1)
-        distances = squares[:, None] + squares[None] - 2 * values @ values.T
-        assert math.sqrt(distances.max()) <= MAP.diameter * (1 + 1e-6)
-        assert MAP.diameter == MAP.features.diameter == MAP.certain_diameter
-        assert LABELLED.diameter == MAP.features.diameter
 
-    def test_sums_are_those_of_the_features(self):
-        rows = _rows(300, labels=3)
-        expected = np.asarray(compiled.features(LABELLED, rows), np.float64).sum(axis=0)
-        np.testing.assert_allclose(mean_embedding(LABELLED, rows).coordinates * 300, expected, atol=1e-3)
-        embedding = integer_embedding(LABELLED, rows)
-        integers = embedding.integer_map
-        found = integers.released(embedding.total) / integers.units
-        np.testing.assert_allclose(found, expected, atol=0.6 * 300 / integers.units + 1e-2)
+def test_no_two_rows_are_further_apart_than_the_diameter():
+    rows = np.concatenate([_rows(200), 100 * _rows(200, 1)])
+    values = np.asarray(compiled.features(MAP, rows), np.float64)
+    squares = np.sum(values**2, axis=1)
+    distances = squares[:, None] + squares[None] - 2 * values @ values.T
+    assert math.sqrt(distances.max()) <= MAP.diameter * (1 + 1e-6)
+    assert MAP.diameter == MAP.features.diameter == MAP.certain_diameter
+    assert LABELLED.diameter == MAP.features.diameter
 
-    def test_integers_depend_on_their_row_alone(self):
-        rows = _rows(70, labels=3)
-        whole = integer_embedding(LABELLED, rows)
-        np.testing.assert_array_equal(whole.total, integer_embedding(LABELLED, rows[::-1]).total)
-        each = np.stack([integer_embedding(LABELLED, row[None]).total for row in rows[:8]])
-        np.testing.assert_array_equal(integer_embedding(LABELLED, rows[:8]).total, each.sum(axis=0))
-        integers = whole.integer_map
-        for one, other in itertools.combinations(each, 2):
-            assert np.linalg.norm(one - other) <= integers.diameter
-        assert max(np.linalg.norm(one) for one in each) <= integers.norm_bound
 
-    def test_a_row_is_transformed_alike_wherever_it_is(self):
-        rows = _rows(9)
-        outputs = transformed(EDGES, rows)
-        assert outputs.shape == (9, OUTPUTS)
-        np.testing.assert_array_equal(transformed(EDGES, rows[::-1]), outputs[::-1])
-        np.testing.assert_array_equal(transformed(EDGES, rows[3:4]), outputs[3:4])
-        np.testing.assert_array_equal(transformed(EDGES, rows[:0]), np.zeros((0, OUTPUTS)))
+def test_sums_are_those_of_the_features():
+    rows = _rows(300, labels=3)
+    expected = np.asarray(compiled.features(LABELLED, rows), np.float64).sum(axis=0)
+    np.testing.assert_allclose(mean_embedding(LABELLED, rows).coordinates * 300, expected, atol=1e-3)
+    embedding = integer_embedding(LABELLED, rows)
+    integers = embedding.integer_map
+    found = integers.released(embedding.total) / integers.units
+    np.testing.assert_allclose(found, expected, atol=0.6 * 300 / integers.units + 1e-2)
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
-    def test_rows_that_are_not_covered_count_as_nothing(self, value):
-        good = _rows(6)
-        bad = good.copy()
-        bad[2, 5] = value
-        np.testing.assert_array_equal(MAP.covers(bad), np.arange(6) != 2)
-        without = np.delete(good, 2, axis=0)
-        np.testing.assert_array_equal(integer_embedding(MAP, bad).total, integer_embedding(MAP, without).total)
-        np.testing.assert_allclose(
-            mean_embedding(MAP, bad).coordinates * 6, mean_embedding(MAP, without).coordinates * 5, atol=1e-6
-        )
 
-    def test_rows_at_the_bound_have_features_within_the_norm(self):
-        rows = np.full((2, EDGES.dim), 0.99 * MAP.row_bound, np.float32)
-        assert MAP.covers(rows).all()
-        total = integer_embedding(MAP, rows).total
-        assert np.linalg.norm(total) <= 2 * MAP.integers(2).norm_bound
+def test_integers_depend_on_their_row_alone():
+    rows = _rows(70, labels=3)
+    whole = integer_embedding(LABELLED, rows)
+    np.testing.assert_array_equal(whole.total, integer_embedding(LABELLED, rows[::-1]).total)
+    each = np.stack([integer_embedding(LABELLED, row[None]).total for row in rows[:8]])
+    np.testing.assert_array_equal(integer_embedding(LABELLED, rows[:8]).total, each.sum(axis=0))
+    integers = whole.integer_map
+    for one, other in itertools.combinations(each, 2):
+        assert np.linalg.norm(one - other) <= integers.diameter
+    assert max(np.linalg.norm(one) for one in each) <= integers.norm_bound
 
-    def test_what_cannot_be_is_refused(self):
-        with pytest.raises(ValueError, match="columns, and the transform has"):
-            TransformedMap(FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 10, 3), EDGES)
-        subspace = SubspaceMap.from_points(Gaussian(0.5), np.zeros((1, OUTPUTS)))
-        with pytest.raises(ValueError, match="integer"):
-            TransformedMap(subspace, EDGES).integers(10)
+
+def test_a_row_is_transformed_alike_wherever_it_is():
+    rows = _rows(9)
+    outputs = transformed(EDGES, rows)
+    assert outputs.shape == (9, OUTPUTS)
+    np.testing.assert_array_equal(transformed(EDGES, rows[::-1]), outputs[::-1])
+    np.testing.assert_array_equal(transformed(EDGES, rows[3:4]), outputs[3:4])
+    np.testing.assert_array_equal(transformed(EDGES, rows[:0]), np.zeros((0, OUTPUTS)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_rows_that_are_not_covered_count_as_nothing(value):
+    good = _rows(6)
+    bad = good.copy()
+    bad[2, 5] = value
+    np.testing.assert_array_equal(MAP.covers(bad), np.arange(6) != 2)
+    without = np.delete(good, 2, axis=0)
+    np.testing.assert_array_equal(integer_embedding(MAP, bad).total, integer_embedding(MAP, without).total)
+    np.testing.assert_allclose(
+        mean_embedding(MAP, bad).coordinates * 6, mean_embedding(MAP, without).coordinates * 5, atol=1e-6
+    )
+
+
+def test_rows_at_the_bound_have_features_within_the_norm():
+    rows = np.full((2, EDGES.dim), 0.99 * MAP.row_bound, np.float32)
+    assert MAP.covers(rows).all()
+    total = integer_embedding(MAP, rows).total
+    assert np.linalg.norm(total) <= 2 * MAP.integers(2).norm_bound
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="columns, and the transform has"):
+        TransformedMap(FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 10, 3), EDGES)
+    subspace = SubspaceMap.from_points(Gaussian(0.5), np.zeros((1, OUTPUTS)))
+    with pytest.raises(ValueError, match="integer"):
+        TransformedMap(subspace, EDGES).integers(10)
 
 
 class TestGenerators:
