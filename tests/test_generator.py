@@ -33,7 +33,7 @@ from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators import train as generators
 from kme_jax.generators.measure import measure_generator, measure_labelled
-from kme_jax.generators.networks import MLP, Convolutional, SmoothImages, deformed
+from kme_jax.generators.networks import MLP, Convolutional, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
 from kme_jax.generators.train import CallSettings, Training, class_shares, train_generator, train_in_calls
 from kme_jax.privacy.calibration import gaussian_delta
@@ -482,7 +482,6 @@ def test_mixed_rows_are_numbers_and_codes():
             Convolutional(8, 12, hidden=10, channels=(2, 3), size=3, code=2, styles=3), 2, marks=pytest.mark.long
         ),
         pytest.param(SmoothImages(8, 12, widths=(10,), code=2, styles=3), 2, marks=pytest.mark.long),
-        pytest.param(SmoothImages(8, 12, widths=(), code=2, deformation=0.5), 2, marks=pytest.mark.long),
         pytest.param(MLP(widths=(), code=2, styles=0), 0, marks=pytest.mark.long),
     ],
     ids=repr,
@@ -512,22 +511,6 @@ def test_networks_of_images(network, num_labels):
     # are not.
     rough = [np.abs(np.diff(some[:, :size].reshape(-1, network.width))).mean() for some in (without, sample)]
     assert rough[0] < rough[1] / 2
-
-
-def test_images_are_moved_and_turned():
-    places = np.arange(20.0)
-
-    def spot(row, column):
-        return np.exp(-((places[:, None] - row) ** 2 + (places[None] - column) ** 2) / 8)[None]
-
-    down, quarter = np.zeros((1, 6), np.float32), np.zeros((1, 6), np.float32)
-    down[0, 4:] = 1.5, -1.0  # the image at x shows what was at x + b
-    np.testing.assert_allclose(deformed(jnp.asarray(spot(10, 9)), jnp.asarray(down)), spot(8.5, 10), atol=0.15)
-    quarter[0, 1:3] = -3.0, 3.0  # a turn by 0.3
-    found = np.asarray(deformed(jnp.asarray(spot(9.5, 13.5)), jnp.asarray(quarter)))
-    before, after = spot(9.5, 13.5), spot(9.5 - 4 * np.sin(0.3) * -1, 9.5 + 4 * np.cos(0.3))
-    assert np.abs(found - after).max() < 0.5 * np.abs(before - after).max()
-    np.testing.assert_array_equal(deformed(jnp.asarray(spot(10, 9)), jnp.zeros((1, 6))), jnp.asarray(spot(10, 9)))
 
 
 @pytest.mark.long

@@ -185,7 +185,7 @@ class TestGenerators:
         again = load(tmp_path / "measured")
         assert again.embedding.feature_map.features.transform == EDGES
         np.testing.assert_array_equal(again.embedding.coordinates, measured.embedding.coordinates)
-        network = SmoothImages(8, 12, widths=(10,), code=3, styles=2, deformation=0.5)
+        network = SmoothImages(8, 12, widths=(10,), code=3, styles=2)
         training = Training(num_steps=20, num_cycles=1, batch_size=12, features_per_step=50)
         released = again.synthesise(network, training, bounds=(0.0, 1.0), levels=255)
         objective = released.generator.report.objective

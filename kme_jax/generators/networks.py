@@ -126,7 +126,7 @@ class Convolutional(Network):
         return _Convolutions(self, self.code + self.styles + num_labels, rngs)
 
 
-@storable(added_fields=("deformation",))
+@storable()
 @dataclasses.dataclass(frozen=True)
 class SmoothImages(Network):
     """Smooth images with independent noise in every pixel.
@@ -144,9 +144,6 @@ class SmoothImages(Network):
       noise: initial standard deviation of the noise, in the unit of logits.
       code: see :class:`Network`.
       styles: see :class:`Network`.
-      deformation: initial size of random affine maps of the smooth images; 0 for none. 1 is one pixel for shifts, and
-        0.1 for the entries of the matrix. The six numbers of such a map are linear in the latent code, and the
-        coefficients are learnt for each class.
     """
 
     height: int = 28
@@ -156,14 +153,11 @@ class SmoothImages(Network):
     noise: float = 6.0
     code: int = 5
     styles: int = 16
-    deformation: float = 0.0
 
     def __post_init__(self):
         _check(self.code, self.styles, (self.height, self.width, *self.widths))
         if not (0 < self.blur < math.inf and 0 < self.noise < math.inf):
             raise ValueError(f"blur and noise must be positive and finite, got {self.blur} and {self.noise}")
-        if not 0 <= self.deformation < math.inf:
-            raise ValueError(f"deformation must be finite and not negative, got {self.deformation}")
 
     def num_normals(self, num_outputs: int) -> int:
         return self.code + num_outputs
@@ -181,39 +175,6 @@ def _blur(size: int, width: float) -> Float[Array, "n n"]:
     return _GAIN * weights / jnp.max(jnp.sum(weights, axis=1))
 
 
-def deformed(images: Float[Array, "n h w"], changes: Float[Array, "n 6"]) -> Float[Array, "n h w"]:
-    """Images after affine maps around their centres: x ↦ exp(A) x + b to first order in b.
-
-    The images flow along the field A x + b for a unit of time, in a few Euler steps. Derivatives are differences of
-    neighbours, by matrix products. On a CPU this is many times faster than interpolation, which gathers and scatters
-    single pixels.
-
-    Args:
-      images: smooth images, [n, h, w].
-      changes: A, [2, 2], in tenths, and then b in pixels, [n, 6].
-    """
-    height, width = images.shape[1:]
-    rows, columns = (jnp.arange(float(size)) - (size - 1) / 2 for size in (height, width))
-    downwards, rightwards = _differences(height), _differences(width)
-    field = changes * jnp.asarray([[0.1, 0.1, 0.1, 0.1, 1.0, 1.0]]) / _FLOW_STEPS
-    field = field[:, :, None, None]
-    rows, columns = rows[None, :, None], columns[None, None, :]
-    down = field[:, 0] * rows + field[:, 1] * columns + field[:, 4]
-    right = field[:, 2] * rows + field[:, 3] * columns + field[:, 5]
-    for _ in range(_FLOW_STEPS):
-        below, beside = jnp.einsum("ai,nij->naj", downwards, images), jnp.einsum("nij,bj->nib", images, rightwards)
-        images = images + down * below + right * beside
-    return images
-
-
-def _differences(size: int) -> Float[Array, "n n"]:
-    """Half the difference of the next and the last value, [size, size]. The ends count as their own neighbours."""
-    places = jnp.arange(size)
-    after = jax.nn.one_hot(jnp.minimum(places + 1, size - 1), size)
-    return (after - jax.nn.one_hot(jnp.maximum(places - 1, 0), size)) / 2
-
-
-_FLOW_STEPS = 4
 _GAIN = 1.5  # compensates in part that a blur shrinks independent values
 
 
@@ -222,9 +183,6 @@ class _Smooth(nnx.Module):
         self.network = network
         self.layers = _Layers(network, num_labels, num_outputs, rngs)
         self.noise = nnx.Param(jnp.full((max(num_labels, 1), 1), math.log(math.expm1(network.noise))))
-        if network.deformation:
-            draws = jax.random.normal(rngs.params(), (max(num_labels, 1), 6, network.code))
-            self.deformation = nnx.Param(network.deformation / math.sqrt(network.code) * draws)
 
     def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         network = self.network
@@ -232,12 +190,9 @@ class _Smooth(nnx.Module):
         code, noise, one_hots = jnp.split(x, (network.code, network.code + size), axis=1)
         values = self.layers(jnp.concatenate([code, one_hots], axis=1)).reshape(-1, network.height, network.width)
         rows, columns = _blur(network.height, network.blur), _blur(network.width, network.blur)
-        values = jnp.einsum("nij,ai,bj->nab", values, rows, columns)
+        values = jnp.einsum("nij,ai,bj->nab", values, rows, columns).reshape(-1, size)
         labels = one_hots[:, network.styles :]
         labels = labels if labels.shape[1] else jnp.ones_like(x[:, :1])
-        if network.deformation:
-            values = deformed(values, jnp.einsum("nl,lpc,nc->np", labels, self.deformation[...], code))
-        values = values.reshape(-1, size)
         return values + labels @ jax.nn.softplus(self.noise[...]) * noise
 
 
