@@ -162,8 +162,8 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="columns, and the transform has"):
         TransformedMap(FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 10, 3), EDGES)
     subspace = SubspaceMap.from_points(Gaussian(0.5), np.zeros((1, OUTPUTS)))
-    with pytest.raises(ValueError, match="integer"):
-        TransformedMap(subspace, EDGES).integers(10)
+    with pytest.raises(ValueError, match="needs a FourierMap, got a SubspaceMap"):
+        TransformedMap(subspace, EDGES)
 
 
 class TestGenerators:

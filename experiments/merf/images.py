@@ -105,7 +105,8 @@ class Variant:
       orthogonal: see ``FourierMap``.
       scales: γ of the kernel exp(−γ ‖x − y‖²) as multiples of 1/(784/6); several have equal weight. If it is empty, γ
         is that of the authors' code, which is close to a median of private distances.
-      edges: the same for kernels on edges, which are added to those on pixels; empty for none. Then ``scales`` is not.
+      edges: the same for kernels on edges, in equal parts with those on pixels, of ``scales``; empty for
+        pixels alone.
       num_features: J.
     """
 

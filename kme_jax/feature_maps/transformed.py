@@ -1,4 +1,4 @@
-"""ψ(x) = φ(h(x)): a feature map of transformed rows."""
+"""ψ(x) = φ(h(x)): Fourier features of transformed rows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap, IntegerMap
+from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.transforms import Transform
 from kme_jax.kernels import Kernel
 
@@ -55,10 +56,10 @@ class OfTransform(Kernel):
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TransformedMap(FeatureMap):
-    """ψ(x) = φ(h(x)): features φ of rows that a public transform h has changed.
+    """ψ(x) = φ(h(x)): Fourier features φ of rows that a public transform h has changed.
 
     Attributes:
-      features: φ, the feature map of h(x), for example a ``FourierMap``.
+      features: φ, the map of h(x).
       transform: h.
 
     Examples:
@@ -72,11 +73,15 @@ class TransformedMap(FeatureMap):
       (64, 64, 2.0)
     """
 
-    features: FeatureMap
+    features: FourierMap
     transform: Transform = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self):
-        if self.features.dim != self.transform.num_outputs:
+        if not isinstance(self.features, FeatureMap):  # JAX puts other objects in the place of fields
+            return
+        if not isinstance(self.features, FourierMap):  # other maps may not cover all h(x)
+            raise ValueError(f"a TransformedMap needs a FourierMap, got a {type(self.features).__name__}")
+        if isinstance(self.features.turns, np.ndarray) and self.features.dim != self.transform.num_outputs:
             raise ValueError(
                 f"the features take {self.features.dim} columns, and the transform has {self.transform.num_outputs}"
             )
@@ -136,7 +141,7 @@ class TransformedMap(FeatureMap):
 
     @property
     def row_bound(self) -> float:
-        """A bound of rows whose h(x) is within the bound of φ, with room for rounding."""
+        """A bound of rows whose h(x) is within the bound of φ, with room for rounding. φ has no other condition."""
         return min(self.features.row_bound, float(np.finfo(np.float32).max)) / (self.transform.gain * 1.01)
 
     def __call__(self, x):
@@ -200,8 +205,6 @@ class TransformedIntegers(IntegerMap):
     def create(cls, feature_map: TransformedMap, num_rows: int) -> TransformedIntegers:
         """See ``FeatureMap.integers``."""
         features = feature_map.features.integers(num_rows)
-        if not features.is_of_rows:
-            raise ValueError(f"a TransformedMap of a {type(feature_map.features).__name__} has no integer version")
         return cls(feature_map, features.units, features)
 
     @property
