@@ -53,7 +53,8 @@ class ImagesConfig(Config):
     variants: tuple[str, ...] = flag(
         ("improved", "published"),
         "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
-        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth.",
+        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth; and edges "
+        "(kernels on edges beside those on pixels).",
         quick=("improved",),
     )
     epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.", quick=(1.0,))
@@ -156,6 +157,9 @@ VARIANTS = {
     ),
     "smooth": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
     "improved": Variant("training up to the size of the noise", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES),
+    "edges": Variant(
+        "kernels on edges beside those on pixels", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES, edges=_SCALES
+    ),
 }
 
 
