@@ -102,9 +102,9 @@ def draw_cnn(
     quoted_epsilon: float,
     *outputs: pathlib.Path,
 ) -> pathlib.Path:
-    """Draws results of experiments.merf.cnn: accuracies against ε, and a sample sheet of the last variant.
+    """Draws results of experiments.merf.cnn: accuracies against ε, and a sample sheet of each variant.
 
-    The sheet is that of the largest ε. Accuracies are means of seeds. Crosses are quoted ones.
+    Sheets are those of the largest ε. Accuracies are means of seeds. Crosses are quoted ones.
 
     Args:
       inputs: JSON results, one for each data set.
@@ -116,11 +116,16 @@ def draw_cnn(
       The first picture.
     """
     results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    drawn = []
+    for result in results:
+        cells = sorted((cell for cell in result["cells"] if "sheet" in cell), key=lambda cell: cell["epsilon"])
+        drawn.append({cell["variant"]: cell for cell in cells})
+    columns = 1 + max(map(len, drawn))
     figure, all_axes = pyplot().subplots(
-        len(results), 2, figsize=(9, 4.2 * len(results)), squeeze=False, layout="constrained"
+        len(results), columns, figsize=(4.5 * columns, 5 * len(results)), squeeze=False, layout="constrained"
     )
-    for (left, right), result in zip(all_axes, results, strict=True):
-        name, colours = result["config"]["dataset"], itertools.cycle(COLOURS)
+    for axes, result, sheets in zip(all_axes, results, drawn, strict=True):
+        left, name, colours = axes[0], result["config"]["dataset"], itertools.cycle(COLOURS)
         groups: dict[tuple[str, str], dict[float | None, list[float]]] = {}
         for cell in result["cells"]:
             of_epsilon = groups.setdefault((cell["variant"], cell["changes"]), {})
@@ -138,10 +143,11 @@ def draw_cnn(
             left.annotate(method, (quoted_epsilon, accuracies[name]), xytext=(6, -3), textcoords="offset points")
         left.set(xscale="log", xlabel="ε", ylabel="accuracy on real test images")
         left.set_title(f"{image_files.TITLES[name]}, δ = {result['config']['delta']:g}", fontsize=9)
-        left.legend(fontsize=7)
-        sheets = [cell for cell in result["cells"] if "sheet" in cell]
-        right.axis("off")
-        for cell in sorted(sheets, key=lambda cell: cell["epsilon"])[-1:]:
-            _show_sheet(right, cell["sheet"])
-            right.set_title(f"{cell['variant']}, ε = {cell['epsilon']:g}, seed 0", fontsize=9)
+        left.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+        for other in axes[1:]:
+            other.axis("off")
+        for other, cell in zip(axes[1:], sheets.values(), strict=False):
+            _show_sheet(other, cell["sheet"])
+            other.set_title(f"{cell['variant']}, ε = {cell['epsilon']:g}, seed 0", fontsize=9)
+    figure.suptitle("A network trained on synthetic images; crosses are quoted", fontsize=9)
     return save(figure, outputs)
