@@ -50,6 +50,8 @@ QUICK = (
     "kme_jax.algorithm1",
     "kme_jax.closed_form_weights",
     "kme_jax.exponential_mechanism",
+    "kme_jax.feature_maps.OrientedEdges",
+    "kme_jax.feature_maps.TransformedMap",
     "kme_jax.float64",
     "kme_jax.generators.MLP",
     "kme_jax.generators.Training",

@@ -158,6 +158,9 @@ def test_a_kernel_without_spectral_measure_says_so():
 class TestGaussianSum:
     KERNEL = kernels.GaussianSum([[0.5, 0.0, 0.2], [0.1, 0.1, 0.1]], [1.0, 3.0])
 
+    def test_columns_that_a_term_ignores_may_be_read_from_a_file(self):
+        self.KERNEL.validate()
+
     def test_is_the_sum(self, rng):
         with float64():
             x, y = rng.normal(size=(7, 3)), rng.normal(size=(4, 3))

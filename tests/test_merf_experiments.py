@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.common.errors import InputError
-from experiments.merf import classifiers, gaussians, image_files, images, plot, rare, release
+from experiments.merf import classifiers, cnn, gaussians, image_files, images, plot, rare, release, resnet
 from kme_jax import PrivacyBudget
 from kme_jax.privacy.calibration import gaussian_epsilon
 
@@ -181,6 +182,65 @@ class TestImages:
         )
 
 
+class TestCnn:
+    @pytest.mark.slow
+    def test_a_network_learns_and_repeats(self, data_dir):
+        data = image_files.load("mnist", str(data_dir))
+        found = [
+            resnet.predicted(data.private / 255, data.private_labels, data.test / 255, 0, num_epochs=12)
+            for _ in range(2)
+        ]
+        assert np.mean(found[0] == data.test_labels) > 0.6
+        np.testing.assert_array_equal(*found)
+
+    def test_changes_are_small_and_differ(self):
+        image = np.zeros((3, 28, 28, 1), np.float32)
+        image[:, 10:18, 12:16] = 1
+        none = resnet.Augmentation(0.0, 0.0, 0.0)(jax.random.key(0), jnp.asarray(image))
+        np.testing.assert_allclose(none, image, atol=1e-4)
+        changed = np.asarray(resnet.Augmentation()(jax.random.key(0), jnp.asarray(image)))
+        assert np.abs(changed[0] - changed[1]).max() > 0.1
+        places = np.arange(28)
+        for one in changed[..., 0]:
+            assert abs(one.sum(axis=1) @ places / one.sum() - 13.5) < 2.5
+            assert one.sum() == pytest.approx(32, rel=0.25)
+
+    @pytest.mark.long
+    def test_a_run_can_be_drawn_and_goes_on(self, data_dir, tmp_path):
+        config = cnn.CnnConfig(
+            data_dir=str(data_dir), datasets=("mnist",), num_seeds=1, num_samples=200, num_epochs=1, num_steps=2,
+            changes=("none",), output_dir=str(tmp_path),
+        )  # fmt: skip
+        small = {name: dataclasses.replace(variant, num_features=200) for name, variant in cnn.VARIANTS.items()}
+        first = cnn.run(config, small)["mnist"]
+        assert [cell["variant"] for cell in first["cells"]] == ["real rows", *cnn.VARIANTS]
+        assert all(len(cell["recalls"]) == 10 for cell in first["cells"])
+        more = cnn.run(dataclasses.replace(config, changes=tuple(cnn.CHANGES)), small)["mnist"]
+        assert more["cells"][: len(first["cells"])] == first["cells"]
+        assert len(more["cells"]) == 2 * len(first["cells"])
+        picture = plot.draw_cnn([tmp_path / "merf_cnn_mnist.json"], cnn.QUOTED, 1.0, tmp_path / "picture.png")
+        assert picture.stat().st_size > 10_000
+
+    def test_the_table(self):
+        def cell(variant, epsilon, seed, changes, accuracy):
+            seconds = {"embedding": 1.0, "training": 2.0, "network": 5.0}
+            about = {"variant": variant, "epsilon": epsilon, "seed": seed, "changes": changes}
+            return about | {"accuracy": accuracy, "seconds": seconds}
+
+        cells = [
+            cell("improved", 1.0, 0, "none", 0.9),
+            cell("improved", 1.0, 1, "none", 0.8),
+            cell("improved", 1.0, 0, "affine", 0.7),
+            cell("real rows", None, 0, "none", 0.99),
+        ]
+        config = {"dataset": "mnist", "delta": 1e-5}
+        lines = cnn.markdown({"config": config, "cells": cells}).splitlines()
+        assert lines[2] == "| real rows | – | 0.990 | – | 1 | – | 5 |"
+        assert lines[3] == f"| improved: {cnn.VARIANTS['improved'].about} | 1 | 0.850 ± 0.050 | 0.700 | 2 | 3 | 5 |"
+        assert lines[4] == "| DP-MERF (quoted) | 1 | 0.803 | – | – | – | – |"
+        assert len({line.count("|") for line in lines}) == 1
+
+
 class TestRare:
     def test_a_class_is_cut(self):
         rows = np.column_stack([np.arange(40.0), np.repeat([0, 1], 20)])
@@ -313,6 +373,9 @@ def test_damaged_files_are_one_line(tmp_path, what, says):
         (images.ImagesConfig(epsilons=(-1.0,)), "epsilon must be positive"),
         (images.ImagesConfig(num_samples=0), "--num_samples must be at least 1"),
         (images.ImagesConfig(num_steps=-1), "--num_steps must be at least 0"),
+        (cnn.CnnConfig(changes=("mirror",)), "expected one or more different names among none, affine"),
+        (cnn.CnnConfig(epsilons=()), "and different"),
+        (cnn.CnnConfig(num_epochs=0), "--num_epochs must be at least 1"),
         (rare.RareConfig(classes=(10,)), "--classes must be one or more numbers from 0 to 9"),
         (rare.RareConfig(divisors=(1,)), "--divisors must be one or more numbers of at least 2"),
         (rare.RareConfig(sources=("none",)), "expected one or more different names among"),

@@ -19,6 +19,7 @@ from experiments.figures.config import MixtureConfig
 from experiments.inference.coverage import PointsCoverageConfig
 from experiments.inference.detection import DetectionConfig
 from experiments.mechanisms import MechanismsConfig
+from experiments.merf.cnn import CnnConfig
 from experiments.merf.gaussians import GaussiansConfig
 from experiments.merf.images import ImagesConfig
 from experiments.merf.rare import RareConfig
@@ -42,6 +43,7 @@ CONFIGS = [
     AccuracyConfig,
     AuditConfig,
     BiasConfig,
+    CnnConfig,
     ConstrainedConfig,
     CoverageConfig,
     DetectionConfig,

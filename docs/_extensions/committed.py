@@ -24,6 +24,8 @@ TABLES = {
     "merf_gaussians": (("merf_gaussians",), "experiments.merf.gaussians", "markdown"),
     "merf_images_fashion_mnist": (("merf_images_fashion_mnist",), "experiments.merf.images", "markdown"),
     "merf_images_mnist": (("merf_images_mnist",), "experiments.merf.images", "markdown"),
+    "merf_cnn_mnist": (("merf_cnn_mnist",), "experiments.merf.cnn", "markdown"),
+    "merf_cnn_fashion_mnist": (("merf_cnn_fashion_mnist",), "experiments.merf.cnn", "markdown"),
     "merf_rare_mnist": (("merf_rare_mnist",), "experiments.merf.rare", "markdown"),
     "rates": (("rates",), "experiments.rates.slopes", "markdown"),
     **{

@@ -26,7 +26,7 @@ from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from experiments.merf import classifiers, image_files, plot, release
 from kme_jax import FourierMap, PrivacyBudget
-from kme_jax.feature_maps import LabelledMap
+from kme_jax.feature_maps import LabelledMap, OrientedEdges, TransformedMap
 from kme_jax.generators.networks import (
     MLP,
     Convolutional,
@@ -53,7 +53,8 @@ class ImagesConfig(Config):
     variants: tuple[str, ...] = flag(
         ("improved", "published"),
         "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
-        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth.",
+        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth; and edges "
+        "(kernels on edges beside those on pixels).",
         quick=("improved",),
     )
     epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.", quick=(1.0,))
@@ -86,6 +87,8 @@ class ImagesConfig(Config):
 
 # A public rule: two images with pixels uniform between 0 and 1 are at an expected squared distance of 784/6.
 _SQUARE = _PIXELS / 6
+# Edges of smooth random images, with amplitudes of f^-1.5, are then at about the same distance.
+_EDGES = OrientedEdges(weight=11.0)
 _PUBLISHED_SQUARES = {"mnist": 105.0, "fashion_mnist": 127.0}  # σ² in the authors' code
 # Fields that say which records there are. A record does not depend on them.
 _SWEEP = ("datasets", "variants", "epsilons", "num_seeds", "num_samples", "large_samples", "num_large_seeds")
@@ -103,6 +106,8 @@ class Variant:
       orthogonal: see ``FourierMap``.
       scales: γ of the kernel exp(−γ ‖x − y‖²) as multiples of 1/(784/6); several have equal weight. If it is empty, γ
         is that of the authors' code, which is close to a median of private distances.
+      edges: the same for kernels on edges, in equal parts with those on pixels, of ``scales``; empty for
+        pixels alone.
       num_features: J.
     """
 
@@ -112,10 +117,17 @@ class Variant:
     training: Training
     orthogonal: bool = True
     scales: tuple[float, ...] = (0.5,)
+    edges: tuple[float, ...] = ()
     num_features: int = 10_000
 
     def features(self, key: jax.Array, dataset: str) -> LabelledMap:
         """ψ."""
+        if self.edges:
+            columns = np.arange(_EDGES.num_outputs) < _EDGES.num_pixels
+            terms = [scale * columns for scale in self.scales] + [scale * ~columns for scale in self.edges]
+            kernel, dim = GaussianSum(np.asarray(terms) / _SQUARE), _EDGES.num_outputs
+            fourier = FourierMap.from_kernel(key, kernel, self.num_features, dim, orthogonal=self.orthogonal)
+            return LabelledMap(TransformedMap(fourier, _EDGES), image_files.NUM_CLASSES)
         gammas = [scale / _SQUARE for scale in self.scales] or [1 / (2 * _PUBLISHED_SQUARES[dataset])]
         kernel = Gaussian(gammas[0]) if len(gammas) == 1 else GaussianSum([[gamma] * _PIXELS for gamma in gammas])
         fourier = FourierMap.from_kernel(key, kernel, self.num_features, _PIXELS, orthogonal=self.orthogonal)
@@ -145,6 +157,9 @@ VARIANTS = {
     ),
     "smooth": Variant("smooth images with noise in pixels", _EXACT, SmoothImages(), _TRAINING, scales=_SCALES),
     "improved": Variant("training up to the size of the noise", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES),
+    "edges": Variant(
+        "kernels on edges beside those on pixels", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES, edges=_SCALES
+    ),
 }
 
 
@@ -186,7 +201,8 @@ def _run(config: ImagesConfig, name: str, variants: Mapping[str, Variant]) -> di
             stages = Stages(f"{image_files.TITLES[name]}, {title}, seed {seed}")
             generator, about = None, {}
             if epsilon is not None:
-                generator, about = generate(config, variants[variant], name, rows, epsilon, seed, stages)
+                budget = PrivacyBudget(epsilon, config.delta)
+                generator, about = generate(variants[variant], name, rows, budget, seed, stages, config.num_steps)
             for size in missing_sizes:
                 samples = _samples(generator, rows, size, seed)
                 with stages.stage(f"classifiers, {size} rows") as progress:
@@ -202,9 +218,9 @@ def _run(config: ImagesConfig, name: str, variants: Mapping[str, Variant]) -> di
                     )
                 cell = dict(zip(names, (variant, epsilon, seed, size), strict=True)) | about | {"scores": scores}
                 if generator is not None and seed == 0 and size == sizes[0]:
-                    cell["sheet"] = _sheet(generator)
+                    cell["sheet"] = sheet(generator)
                     if isinstance(generator.network, SmoothImages):
-                        cell["sheet_without_noise"] = _sheet(generator, noise=False)
+                        cell["sheet_without_noise"] = sheet(generator, noise=False)
                 cells.add(cell | {"seconds": dict(stages.seconds)})
     return cells.result
 
@@ -240,23 +256,26 @@ def set_aside(data: image_files.Images, number: int) -> image_files.Images:
 
 
 def generate(
-    config: ImagesConfig,
     variant: Variant,
     dataset: str,
     rows: np.ndarray,
-    epsilon: float,
+    budget: PrivacyBudget,
     seed: int,
     stages: Stages,
+    num_steps: int = 0,
 ) -> tuple[Generator, dict[str, Any]]:
-    """Trains one generator on rows [N, 785] whose last column is the label, and returns it with entries of a record."""
-    if config.num_steps:
-        training = dataclasses.replace(variant.training, num_steps=config.num_steps, num_cycles=1)
+    """Trains one generator on rows [N, 785] whose last column is the label, and returns it with entries of a record.
+
+    ``num_steps`` are those of the training, in one cycle; 0 for those of the variant.
+    """
+    if num_steps:
+        training = dataclasses.replace(variant.training, num_steps=num_steps, num_cycles=1)
         variant = dataclasses.replace(variant, training=training)
     keys = jax.random.split(jax.random.key(seed), 3)
     with stages.stage("embedding") as progress:
         sums = release.mean_of(variant.features(keys[0], dataset), rows, progress)
     with input_errors():
-        measured = variant.privacy.measure(keys[1], sums, PrivacyBudget(epsilon, config.delta))
+        measured = variant.privacy.measure(keys[1], sums, budget)
     with stages.stage("training") as progress:
         generator = release.train(
             keys[2], measured, variant.network, variant.training, (0.0, 1.0), levels=255, progress=progress
@@ -264,7 +283,7 @@ def generate(
     return generator, release.report(generator, measured)
 
 
-def _sheet(generator: Generator, noise: bool = True) -> str:
+def sheet(generator: Generator, noise: bool = True) -> str:
     """Ten images of each class, as text."""
     labels = np.repeat(np.arange(image_files.NUM_CLASSES), _SHOWN_PER_CLASS)
     return image_files.pack(generator.sample(len(labels), seed=0, labels=labels, noise=noise)[:, :-1])

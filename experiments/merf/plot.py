@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.common.plots import COLOURS, pyplot, save
 from experiments.merf import image_files, table_quoted, table_report
@@ -80,12 +82,74 @@ def draw_images(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
         for axes in row:
             axes.axis("off")
         for axes, (title, sheet) in zip(row, titled, strict=False):
-            pixels = image_files.unpack(sheet)
-            side = pixels.shape[1]
-            grid = pixels.reshape(10, -1, side, side).transpose(0, 2, 1, 3).reshape(10 * side, -1)
-            axes.imshow(grid, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+            _show_sheet(axes, sheet)
             axes.set_title(f"{image_files.TITLES[result['config']['dataset']]}: {title}", fontsize=9)
     figure.suptitle(f"DP-MERF, δ = {results[0]['config']['delta']:g}, seed 0; a row for each class", fontsize=9)
+    return save(figure, outputs)
+
+
+def _show_sheet(axes: Any, sheet: str) -> None:
+    """Shows packed images, a row for each class."""
+    pixels = image_files.unpack(sheet)
+    side = pixels.shape[1]
+    grid = pixels.reshape(10, -1, side, side).transpose(0, 2, 1, 3).reshape(10 * side, -1)
+    axes.imshow(grid, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+
+
+def draw_cnn(
+    inputs: Sequence[pathlib.Path],
+    quoted: Mapping[str, Mapping[str, float]],
+    quoted_epsilon: float,
+    *outputs: pathlib.Path,
+) -> pathlib.Path:
+    """Draws results of experiments.merf.cnn: accuracies against ε, and a sample sheet of each variant.
+
+    Sheets are those of the largest ε. Accuracies are means of seeds. Crosses are quoted ones.
+
+    Args:
+      inputs: JSON results, one for each data set.
+      quoted: {method: {data set: accuracy}}.
+      quoted_epsilon: their ε.
+      outputs: pictures to write, their format by suffix.
+
+    Returns:
+      The first picture.
+    """
+    results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
+    drawn = []
+    for result in results:
+        cells = sorted((cell for cell in result["cells"] if "sheet" in cell), key=lambda cell: cell["epsilon"])
+        drawn.append({cell["variant"]: cell for cell in cells})
+    columns = 1 + max(map(len, drawn))
+    figure, all_axes = pyplot().subplots(
+        len(results), columns, figsize=(4.5 * columns, 5 * len(results)), squeeze=False, layout="constrained"
+    )
+    for axes, result, sheets in zip(all_axes, results, drawn, strict=True):
+        left, name, colours = axes[0], result["config"]["dataset"], itertools.cycle(COLOURS)
+        groups: dict[tuple[str, str], dict[float | None, list[float]]] = {}
+        for cell in result["cells"]:
+            of_epsilon = groups.setdefault((cell["variant"], cell["changes"]), {})
+            of_epsilon.setdefault(cell["epsilon"], []).append(cell["accuracy"])
+        for (variant, changes), values in groups.items():
+            colour, label = next(colours), f"{variant}, changes of training images: {changes}"
+            means = {epsilon: sum(of_epsilon) / len(of_epsilon) for epsilon, of_epsilon in values.items()}
+            if None in means:
+                left.axhline(means[None], color=colour, linestyle=":", label=label)
+            else:
+                epsilons = sorted(epsilon for epsilon in means if epsilon is not None)
+                left.plot(epsilons, [means[epsilon] for epsilon in epsilons], "o-", color=colour, label=label)
+        for method, accuracies in quoted.items():
+            left.plot([quoted_epsilon], [accuracies[name]], "kx", markersize=5)
+            left.annotate(method, (quoted_epsilon, accuracies[name]), xytext=(6, -3), textcoords="offset points")
+        left.set(xscale="log", xlabel="ε", ylabel="accuracy on real test images")
+        left.set_title(f"{image_files.TITLES[name]}, δ = {result['config']['delta']:g}", fontsize=9)
+        left.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+        for other in axes[1:]:
+            other.axis("off")
+        for other, cell in zip(axes[1:], sheets.values(), strict=False):
+            _show_sheet(other, cell["sheet"])
+            other.set_title(f"{cell['variant']}, ε = {cell['epsilon']:g}, seed 0", fontsize=9)
+    figure.suptitle("A network trained on synthetic images; crosses are quoted", fontsize=9)
     return save(figure, outputs)
 
 

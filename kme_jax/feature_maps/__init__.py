@@ -10,6 +10,8 @@ from kme_jax.feature_maps.polynomial import PolynomialMap
 from kme_jax.feature_maps.quadrature import QuadratureMap
 from kme_jax.feature_maps.sketches import RandomMaclaurinMap, TensorSketchMap
 from kme_jax.feature_maps.subspace import SubspaceMap
+from kme_jax.feature_maps.transformed import TransformedMap
+from kme_jax.feature_maps.transforms import OrientedEdges
 from kme_jax.feature_maps.waves import SpectralMap
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "LabelledMap",
     "LatticeMap",
     "MixedMap",
+    "OrientedEdges",
     "PolynomialMap",
     "QuadratureMap",
     "RandomBinningMap",
@@ -26,5 +29,6 @@ __all__ = [
     "SpectralMap",
     "SubspaceMap",
     "TensorSketchMap",
+    "TransformedMap",
     "spectral_map",
 ]

@@ -34,6 +34,8 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
+from kme_jax.feature_maps.transformed import TransformedMap
+from kme_jax.feature_maps.transforms import Transform
 from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network
 from kme_jax.generators.nnx import nnx
@@ -76,8 +78,8 @@ class Training:
         batch normalisation makes the rows of a batch depend on each other. The biased estimate ([H]) is larger: the
         mean of a batch is longer than μ_G, the more so the smaller the batch. Generated rows then vary less than the
         private rows.
-      features_per_step: number of features of a FourierMap in a step, two for each frequency. The blocks of frequencies
-        take turns. None for all features.
+      features_per_step: number of features in a step, two for each frequency. It is for a FourierMap of rows or of
+        transformed rows, whose blocks of frequencies take turns. None for all features.
       borrow: whether rare classes borrow from the others, see :func:`train_generator`.
 
     Examples:
@@ -597,9 +599,10 @@ class Objective:
             return jnp.mean(values, axis=2), jnp.mean(jnp.sum(jnp.square(values), axis=3), axis=2)
         # ‖φ‖² is the same for all rows, so all gradients pass through the means. One evaluation of sines and cosines
         # then serves both the matrix product of the angles and the one of their gradients.
-        features = FourierMap(self.features.kernel, cast(Any, self.turns[block]))  # traced
-        values = features(relaxed)
-        return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), self.features.kernel.diagonal_bound
+        transform, fourier = _fourier_of(self.features)
+        features = FourierMap(fourier.kernel, cast(Any, self.turns[block]))  # traced
+        values = features(relaxed if transform is None else transform(relaxed))
+        return jnp.mean(values.reshape(*groups, -1, values.shape[1]), axis=2), fourier.kernel.diagonal_bound
 
 
 def objective_of(
@@ -616,11 +619,12 @@ def objective_of(
     num_labels = max(num_labels, 1)
     targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
     turns, num_blocks = None, 1
-    if isinstance(features, FourierMap):
-        num_frequencies = len(features.turns)
+    _, fourier = _fourier_of(features)
+    if isinstance(fourier, FourierMap):
+        num_frequencies = len(fourier.turns)
         num_blocks = max(1, round(2 * num_frequencies / (training.features_per_step or 2 * num_frequencies)))
         size = num_frequencies // num_blocks  # a few frequencies at the end may be in no block
-        turns = jnp.asarray(features.turns[: size * num_blocks].reshape(num_blocks, size, -1))
+        turns = jnp.asarray(fourier.turns[: size * num_blocks].reshape(num_blocks, size, -1))
         halves = targets.reshape(num_labels, 2, num_frequencies)[:, :, : size * num_blocks]
         halves = halves.reshape(num_labels, 2, num_blocks, size).transpose(2, 0, 1, 3)
         targets = halves.reshape(num_blocks, num_labels, -1) * math.sqrt(num_frequencies / size)
@@ -630,6 +634,11 @@ def objective_of(
     single = functools.partial(jnp.asarray, dtype=jnp.float32)
     objective = Objective(features, turns, single(targets), single(shares), single(weights), training.unbiased)
     return objective, num_blocks
+
+
+def _fourier_of(features: FeatureMap) -> tuple[Transform | None, FeatureMap]:
+    """The transform of rows, None if there is none, and the map of transformed rows."""
+    return (features.transform, features.features) if isinstance(features, TransformedMap) else (None, features)
 
 
 def _features(feature_map: FeatureMap) -> tuple[int, FeatureMap]:
@@ -1008,7 +1017,8 @@ def train_in_calls(
     keeper = None
     if checkpoint is not None:
         limits = [] if rows.lower is None else [rows.lower, rows.upper]
-        public = (in_full((network, training, rows.categories, levels)), key, target.coordinates, shares)
+        transforms = [of for of in [_fourier_of(features)[0]] if of is not None]
+        public = (in_full((network, training, rows.categories, levels, *transforms)), key, target.coordinates, shares)
         keeper = Checkpoints(
             checkpoint, (*public, *jax.tree.leaves(features), *limits), calls.seconds_between_checkpoints
         )

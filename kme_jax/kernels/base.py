@@ -449,6 +449,9 @@ class GaussianSum(UnitShiftInvariant):
         object.__setattr__(self, "gammas", gammas)
         object.__setattr__(self, "weights", weights / weights.sum())
 
+    def validate(self):
+        GaussianSum(self.gammas, self.weights)  # its checks: γ may be 0, unlike numbers of other kernels
+
     def _in_short(self) -> str:
         return f"{self.gammas.shape[0]} terms, {self.gammas.shape[1]} columns"
 
