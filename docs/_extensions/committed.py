@@ -9,6 +9,10 @@ from typing import Any
 
 FIGURES = pathlib.Path(__file__).resolve().parents[2] / "figures"
 _RELATIONS = ("tables_adult_pgm", "tables_adult_pgm_add_remove")
+_EIGHT = tuple(
+    f"merf_tables_{name}"
+    for name in ("adult", "census", "cervical", "credit", "epileptic", "isolet", "covtype", "intrusion")
+)
 _PANELS = tuple(sorted(path.stem for path in FIGURES.glob("figure*_D*.json")))  # of the figures of the catalogue
 
 # What a page may show: the results in figures/, and the function that makes a table of Markdown of them.
@@ -27,6 +31,7 @@ TABLES = {
     "merf_cnn_mnist": (("merf_cnn_mnist",), "experiments.merf.cnn", "markdown"),
     "merf_cnn_fashion_mnist": (("merf_cnn_fashion_mnist",), "experiments.merf.cnn", "markdown"),
     "merf_rare_mnist": (("merf_rare_mnist",), "experiments.merf.rare", "markdown"),
+    "merf_tables": (_EIGHT, "experiments.merf.table_report", "markdown"),
     "rates": (("rates",), "experiments.rates.slopes", "markdown"),
     **{
         f"rivals_{name}": ((f"rivals_{name}",), "experiments.rivals.report", "markdown")
@@ -43,9 +48,10 @@ TABLES = {
     "table_throughput_turns": (("table_throughput",), "experiments.tables.throughput", "comparison_markdown"),
     **{
         f"{kind}_{name}": ((f"tables_{name}",), "experiments.tables.numbers", f"{kind}_markdown")
-        for kind in ("columns", "pairs", "groups")
+        for kind in ("columns", "pairs")
         for name in ("adult_pgm", "adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
+    "groups_adult_pgm": (("tables_adult_pgm",), "experiments.tables.numbers", "groups_markdown"),
     "tables_planned": (("tables_planned",), "experiments.tables.planned", "markdown"),
     "tables_bias": (("tables_bias",), "experiments.tables.bias", "markdown"),
     "tables_adult": (("tables_adult",), "experiments.tables.releases", "markdown"),
@@ -83,5 +89,5 @@ def text(name: str) -> str:
     """A table in Markdown, or plain text, made from the committed results."""
     names, module, function = (TABLES | TEXTS)[name]
     results: list[dict[str, Any]] = [json.loads(path.read_text()) for path in files(name)]
-    takes_all = names in (_PANELS, _RELATIONS)
+    takes_all = names in (_PANELS, _RELATIONS, _EIGHT)
     return getattr(importlib.import_module(module), function)(results if takes_all else results[0])
