@@ -168,7 +168,7 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     """
     results = [json.loads(pathlib.Path(path).read_text()) for path in inputs]
     quoted = {"real": "real", "published": "DP-MERF"}  # the paper's column for a source
-    width = max(3.0, 1.9 * len(results)) + 1
+    width = max(6.0, 1.5 * len(results) + 1)
     figure, axes = pyplot().subplots(figsize=(width, 4.2), layout="constrained")
     labelled: set[str] = set()
     for place, result in enumerate(results):

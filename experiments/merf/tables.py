@@ -104,16 +104,19 @@ def run(config: MerfTablesConfig, tools: Tools = DEFAULT_TOOLS) -> dict[str, dic
       InputError: data are missing or spoilt, or δ is 1/N or more.
     """
     check_output_dir(config.output_dir)
-    all_cells = {}
-    for name in config.datasets:
-        settings = config.settings("data_dir", *_SWEEP) | {"dataset": name}
-        all_cells[name] = Cells(result_path(config, name), "merf_tables", settings, _NAMES)
     for seed in range(config.num_seeds):
-        for name, cells in all_cells.items():
+        for name in config.datasets:
+            cells = _cells(config, name)
             missing = [source for source in config.sources if (source, seed) not in cells]
             if missing:
                 _add(config, tools, cells, name, seed, missing)
-    return {name: cells.result for name, cells in all_cells.items()}
+    return {name: _cells(config, name).result for name in config.datasets}
+
+
+def _cells(config: MerfTablesConfig, name: str) -> Cells:
+    """The records of a data set so far. Its seconds count from here."""
+    settings = config.settings("data_dir", *_SWEEP) | {"dataset": name}
+    return Cells(result_path(config, name), "merf_tables", settings, _NAMES)
 
 
 def _add(config: MerfTablesConfig, tools: Tools, cells: Cells, name: str, seed: int, sources: list[str]) -> None:
