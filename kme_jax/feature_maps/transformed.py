@@ -141,8 +141,9 @@ class TransformedMap(FeatureMap):
 
     @property
     def row_bound(self) -> float:
-        """A bound of rows whose h(x) is within the bound of φ, with room for rounding. φ has no other condition."""
-        return min(self.features.row_bound, float(np.finfo(np.float32).max)) / (self.transform.gain * 1.01)
+        """A bound of rows whose h(x) is within the bound of φ, with room for rounding, and for sums within h. φ has no
+        other condition."""
+        return min(self.features.row_bound, float(np.finfo(np.float32).max) / 4) / (self.transform.gain * 1.01)
 
     def __call__(self, x):
         return self.features(self.transform(x))
