@@ -28,9 +28,11 @@ _SLACK = 1 + 1e-9  # for rounding: features are off by (p + d + 8) u, relative t
 
 
 def num_monomials(kernel: Polynomial, dim: int) -> int:
-    """The number of monomials of positive weight: those of all degrees up to p for c > 0, and of degree p for c = 0."""
-    entries = dim + 1 if kernel.offset else dim
-    return math.comb(entries + kernel.degree - 1, kernel.degree)
+    """The number of monomials of positive weight: those of all degrees up to p for c > 0, and of degree p for c = 0.
+
+    If c is so small that the weights of low degrees underflow, their monomials are left out.
+    """
+    return sum(math.comb(dim + n - 1, n) for n in np.flatnonzero(kernel.coefficients).tolist())
 
 
 @functools.lru_cache(maxsize=32)
