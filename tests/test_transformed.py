@@ -1,5 +1,6 @@
 """Features of transformed rows: definition, diameter, integers, generators."""
 
+import importlib
 import itertools
 import math
 
@@ -185,6 +186,12 @@ def test_sums_within_the_transform_do_not_overflow():
     rows = 0.999 * features.row_bound * np.array([[-1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, -1.0]])
     assert features.covers(rows).all()
     assert np.isfinite(transformed(edges, rows)).all()
+
+
+def test_the_proof_is_where_the_statement_says():
+    noisy = perturb(jax.random.key(0), mean_embedding(MAP, _rows(60)), PrivacyBudget(1.0, 1e-3))
+    module, name, attribute = noisy.feature_map.proof.rsplit(".", 2)
+    assert "Formal guarantee" in getattr(getattr(importlib.import_module(module), name), attribute).__doc__
 
 
 def test_what_cannot_be_is_refused():
