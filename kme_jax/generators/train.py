@@ -208,7 +208,7 @@ class Rows:
           ValueError: the map cannot take relaxed rows, bounds are not finite or not in order, or there are levels
             without bounds.
         """
-        if isinstance(features, TableMap):
+        if isinstance(features.numeric if isinstance(features, MixedMap) else features, TableMap):
             raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
         if not features.has_derivative:
             name = type(features).__name__
