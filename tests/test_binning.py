@@ -15,6 +15,7 @@ from kme_jax import (
     LabelledMap,
     Laplacian,
     Ledger,
+    MixedMap,
     NoisyEmbedding,
     PrivacyBudget,
     RandomBinningMap,
@@ -297,12 +298,15 @@ def test_a_generator_refuses_features_without_a_derivative():
         Rows.create(_map(), None, 0)
 
 
-@pytest.mark.parametrize("labelled", [False, True])
-def test_a_generator_refuses_them_before_anything_is_spent(labelled, tmp_path, rng):
-    features = LabelledMap(_map(), 2) if labelled else _map()
+@pytest.mark.parametrize("whole", [None, LabelledMap, MixedMap])
+def test_a_generator_refuses_them_before_anything_is_spent(whole, tmp_path, rng):
+    features = _map()
+    if whole is not None:
+        features = whole(features, (2,) if whole is MixedMap else 2)
     rows = np.column_stack([rng.uniform(-2, 2, (50, 2)), rng.integers(0, 2, 50)])[:, : features.dim]
     ledger = Ledger(tmp_path / "ledger")
-    with pytest.raises(ValueError, match="features with a derivative, got a RandomBinningMap"):
+    name = "MixedMap" if whole is MixedMap else "RandomBinningMap"
+    with pytest.raises(ValueError, match=f"features with a derivative, got a {name}"):
         measure_generator(rows, features, budget=BUDGET, spending=Spending(ledger, "rows"))
     assert not (tmp_path / "ledger").exists()
 

@@ -15,6 +15,7 @@ from kme_jax import (
     FourierMap,
     Gaussian,
     LabelledMap,
+    MixedMap,
     Polynomial,
     PolynomialMap,
     PrivacyBudget,
@@ -29,6 +30,7 @@ from kme_jax import (
     perturb_securely,
 )
 from kme_jax._numerics.precision import float64
+from kme_jax.generators import measure_generator
 from kme_jax.storage.codec import decode, encode
 from tests import compiled
 from tests.far_rows import furthest
@@ -75,6 +77,16 @@ def test_kernels_are_the_formula_also_outside_of_the_ball(dim, rng):
         assert allowed < 1e-11 * kernel.diagonal_bound
 
 
+def test_a_point_counts_as_the_nearest_one_of_the_ball_however_far_it_is():
+    for dtype, length in ((np.float32, 1e25), (np.float64, 1e200)):
+        far, near = (np.array([[3.0, -4.0]], dtype) * factor for factor in (length, 0.2))
+        with float64():
+            values = compiled.pairwise(Polynomial(2, 1.0), far, near)
+            derivative = jax.grad(lambda x, y=near: Polynomial(2, 1.0)(x, y[0]))(jnp.asarray(far[0]))
+        np.testing.assert_allclose(values, [[4.0]], rtol=1e-6)
+        assert np.isfinite(derivative).all()
+
+
 def test_facts_of_kernels(rng):
     for kernel in KERNELS:
         x = 3 * kernel.radius * rng.normal(size=(200, 2))
@@ -111,8 +123,11 @@ def test_kernels_with_bad_numbers_are_refused():
         (lambda: Polynomial(2, math.inf), "radius must be positive"),
         (lambda: Polynomial(2, 1.0, -1.0), "offset must be finite and not negative, got -1.0"),
         (lambda: Polynomial(100, 1e30), "out of range"),
+        (lambda: Polynomial(2, 1e200), "out of range"),
         (lambda: Exponential(0.0, 1.0), "gamma and radius: expected positive"),
-        (lambda: Exponential(3.0, 3.0), r"gamma · radius² must be at most 20, got 27"),
+        (lambda: Exponential(3.0, 3.0), r"gamma · radius² must be from 1e-30 to 20, got 27"),
+        (lambda: Exponential(1e-300, 1e200), r"gamma · radius² must be from 1e-30 to 20, got inf"),
+        (lambda: Exponential(2e-5, 1000.0), r"powers of the radius 1e\+03 are out of range; scale the columns"),
     ):
         with pytest.raises(ValueError, match=text):
             make()
@@ -175,6 +190,15 @@ def test_features_are_tensor_powers(degree, offset, dim, rng):
     in_float32 = compiled.features(feature_map, jnp.asarray(rows, jnp.float32))
     assert in_float32.dtype == np.float32
     np.testing.assert_allclose(in_float32, features, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("degree", "offset"), [(2, 1e-200), (10, 1e-40)])
+def test_monomials_whose_weights_underflow_are_left_out(degree, offset):
+    feature_map, rows = PolynomialMap.from_kernel(Polynomial(degree, 1.0, offset), 2), np.array([[0.6, 0.8], [0, -0.5]])
+    features = feature_map.host_features(rows)
+    assert features.shape == (2, feature_map.num_features) == compiled.features(feature_map, rows).shape
+    np.testing.assert_allclose(features @ features.T, _at(feature_map.kernel, rows, rows), rtol=1e-12)
+    assert len(integer_embedding(feature_map, rows).total) == feature_map.num_features
 
 
 @pytest.mark.parametrize("dim", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
@@ -262,6 +286,16 @@ def test_labels_and_simulated_noise(rng):
     np.testing.assert_allclose(total.total / total.integer_map.units / 60, embedding.coordinates, atol=1e-6)
     noisy = perturb(jax.random.key(0), embedding, BUDGET)
     assert noisy.mechanism.sensitivity == pytest.approx(math.sqrt(2) * feature_map.norm_bound / 60)
+
+
+def test_categories(tmp_path, rng):
+    """What was measured and saved can be loaded."""
+    mixed = MixedMap(PolynomialMap.from_kernel(Polynomial(2, 1.0), 2), (3,))
+    rows = np.column_stack([in_ball(rng, 60, 2, 1.0), rng.integers(0, 3, 60)])
+    measured = measure_generator(rows, mixed, budget=BUDGET, folder=tmp_path / "measured")
+    loaded = load(tmp_path / "measured").embedding
+    np.testing.assert_array_equal(loaded.coordinates, measured.embedding.coordinates)
+    assert loaded.feature_map.diameter == mixed.diameter
 
 
 def test_a_map_that_was_read_is_checked():

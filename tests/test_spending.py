@@ -11,8 +11,9 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, Ledger, cli, load, measure, release
+from kme_jax import FourierMap, Gaussian, Ledger, MixedMap, SubspaceMap, cli, load, measure, release
 from kme_jax.embedding import IntegerEmbedding
+from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.measure import measure_generator
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
 from kme_jax.privacy.composition import Composition
@@ -492,6 +493,24 @@ def test_arguments_that_cannot_be_are_refused_before_they_are_spent(change, plac
         with pytest.raises((ValueError, OSError)):
             measure_generator(rows, features, **arguments(**flat))
     assert sorted(path.name for path in place.rglob("*")) == before
+
+
+def test_a_generator_of_codes_is_refused_before_it_is_spent(place):
+    features = MixedMap(TableMap.of_codes(3), (2,))
+    with pytest.raises(ValueError, match="a generator needs features of numbers, got a TableMap"):
+        measure_generator(
+            np.zeros((50, 2)), features, **arguments(delta=1e-4, ledger=Ledger("ledger"), database="rows")
+        )
+    assert not (place / "ledger").exists()
+
+
+def test_a_generator_of_float64_features_is_refused_before_it_is_spent(place):
+    subspace = SubspaceMap.from_points(Gaussian(1.0), np.eye(2))
+    with pytest.raises(ValueError, match="a generator needs features in float32, and a SubspaceMap is in float64"):
+        measure_generator(
+            np.zeros((50, 2)), subspace, **arguments(delta=1e-4, ledger=Ledger("ledger"), database="rows")
+        )
+    assert not (place / "ledger").exists()
 
 
 @pytest.mark.parametrize("num_points", [0, -1, 10**6 + 1, 2.0, "9", None, True])

@@ -1,5 +1,6 @@
 """Features of transformed rows: definition, diameter, integers, generators."""
 
+import importlib
 import itertools
 import math
 
@@ -80,7 +81,26 @@ class TestEdges:
         for rows in (signs, worst, 1e6 * signs):
             assert np.abs(np.asarray(EDGES(rows))).max() <= EDGES.gain * np.abs(rows).max()
 
-    @pytest.mark.parametrize("wrong", [{"cells": 0}, {"edge": 0.0}, {"weight": math.inf}, {"blur": -1.0}])
+    @pytest.mark.parametrize(("height", "width"), [(1, 6), (6, 1), (1, 1)])
+    def test_a_line_of_pixels_has_no_slope_across(self, height, width):
+        transform = OrientedEdges(height, width, directions=4, cells=1)
+        image = np.zeros((1, height * width), np.float32)
+        image[:, height * width // 2 :] = 1
+        right, down, left, up = np.asarray(transform(image))[0, -4:]
+        if height == 1:
+            assert max(down, up) < 1e-6
+            assert right > 0 or width == 1
+        if width == 1:
+            assert max(right, left) < 1e-6
+            assert down > 0 or height == 1
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"cells": 0}, {"edge": 0.0}, {"edge": 0.02}, {"edge": 1e9}, {"weight": math.inf}, {"weight": 1e300},
+            {"blur": -1.0}, {"blur": 1e9},
+        ],
+    )  # fmt: skip
     def test_what_cannot_be_is_refused(self, wrong):
         with pytest.raises(ValueError, match="must be"):
             OrientedEdges(**wrong)
@@ -156,6 +176,22 @@ def test_rows_at_the_bound_have_features_within_the_norm():
     assert MAP.covers(rows).all()
     total = integer_embedding(MAP, rows).total
     assert np.linalg.norm(total) <= 2 * MAP.integers(2).norm_bound
+
+
+def test_sums_within_the_transform_do_not_overflow():
+    edges = OrientedEdges(height=2, width=2, cells=1, edge=0.1, weight=0.1)
+    kernel = GaussianSum(np.full((1, edges.num_outputs), 0.5))
+    fourier = FourierMap.from_kernel(jax.random.key(0), kernel, 10, edges.num_outputs, dtype=np.float64)
+    features = TransformedMap(fourier, edges)
+    rows = 0.999 * features.row_bound * np.array([[-1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, -1.0]])
+    assert features.covers(rows).all()
+    assert np.isfinite(transformed(edges, rows)).all()
+
+
+def test_the_proof_is_where_the_statement_says():
+    noisy = perturb(jax.random.key(0), mean_embedding(MAP, _rows(60)), PrivacyBudget(1.0, 1e-3))
+    module, name, attribute = noisy.feature_map.proof.rsplit(".", 2)
+    assert "Formal guarantee" in getattr(getattr(importlib.import_module(module), name), attribute).__doc__
 
 
 def test_what_cannot_be_is_refused():

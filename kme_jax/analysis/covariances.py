@@ -8,9 +8,9 @@ their means over all rows. Then Σ y_ab f̄_a ḡ_b / N is the covariance of f̄
 the sum by a bin mean, times the standard error of the latter, (σ_1² Σ (v_c − f̄_b)²)^½ / n_b for the cells of the bin
 that are not empty. The noise of the means over all rows is of second order. Noise may hide the variance of a number
 within wide bounds. Then that of the denoised column takes its place, unless rows far beyond its cells could be a large
-part of it. Noise may also hide rows in the empty end of a long tail. The standard
-error of a bin mean allows for as many of them as the noise of a cell, in the middle of the empty end; and that of a
-covariance allows for the case that they all belong together.
+part of it. Noise may also hide rows in the empty end of a long tail. The standard error of a bin mean allows for hidden
+rows in the middle of the empty end, as many as the noise of one cell. The standard error of a covariance allows for the
+case that the other column decides which rows these are.
 
 Bins hide the covariance within them. Let B = Var(f̄) / Var(f) be what bins show of f. If f and g depend on each other
 weakly, and their density is that of independent ones times 1 + λ f g, then the covariance of f̄ and ḡ is B_f B_g times

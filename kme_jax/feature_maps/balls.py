@@ -43,7 +43,8 @@ def moved_into_ball(rows: Float64[np.ndarray, "n d"], radius: float) -> Float64[
 
 
 class BallMap(FeatureMap):
-    """A map of rows within the radius of a kernel. A row outside of it, by more than a millionth, counts as zero."""
+    """A map of rows within the radius of a kernel. A row whose norm is more than a millionth larger counts as the zero
+    vector."""
 
     kernel: DotProduct  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it
 

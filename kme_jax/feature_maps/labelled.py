@@ -18,7 +18,6 @@ from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap, are_codes
-from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.kernels import Kernel, Matching, OnColumns
 
 Array = jax.Array
@@ -28,9 +27,9 @@ Array = jax.Array
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedMap(FeatureMap):
-    """ψ(x, c) = [φ(x), e_{c_1}/√m, ..., e_{c_m}/√m]: Fourier features of the numbers, and one-hot vectors of m
-    categorical columns ([H] equation 19). Its kernel is the sum of two kernels: that of φ, and the share of categories
-    that two rows have in common.
+    """ψ(x, c) = [φ(x), e_{c_1}/√m, ..., e_{c_m}/√m]: features of the numbers, and one-hot vectors of m categorical
+    columns ([H] equation 19, with Fourier features). Its kernel is the sum of two kernels: that of φ, and the share of
+    categories that two rows have in common.
 
     A row has numbers x [d] and then category codes c [m]. Category codes instead of one-hot vectors would have no
     bounded norm: because of them, the ε = 1 of the published code on Adult is in fact 6.7 or more.
@@ -48,7 +47,7 @@ class MixedMap(FeatureMap):
       (70, 4)
     """
 
-    numeric: SpectralMap
+    numeric: FeatureMap
     categories: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self):
@@ -60,6 +59,10 @@ class MixedMap(FeatureMap):
         """k."""
         numbers, dim = self.numeric.dim, self.dim
         return OnColumns(self.numeric.kernel, 0, numbers) + OnColumns(Matching(), numbers, dim)
+
+    @property
+    def has_derivative(self):
+        return self.numeric.has_derivative
 
     @property
     def public_inputs(self):

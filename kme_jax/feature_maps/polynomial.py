@@ -28,9 +28,11 @@ _SLACK = 1 + 1e-9  # for rounding: features are off by (p + d + 8) u, relative t
 
 
 def num_monomials(kernel: Polynomial, dim: int) -> int:
-    """The number of monomials of positive weight: those of all degrees up to p for c > 0, and of degree p for c = 0."""
-    entries = dim + 1 if kernel.offset else dim
-    return math.comb(entries + kernel.degree - 1, kernel.degree)
+    """The number of monomials of positive weight: those of all degrees up to p for c > 0, and of degree p for c = 0.
+
+    If c is so small that the weights of low degrees underflow, their monomials are left out.
+    """
+    return sum(math.comb(dim + n - 1, n) for n in np.flatnonzero(kernel.coefficients).tolist())
 
 
 @functools.lru_cache(maxsize=32)
@@ -122,9 +124,10 @@ class PolynomialMap(BallMap):
         (c + s)^p is (c − ab)^p, and the sum grows with a and with b. So it is largest for a = b = R, and
         m = (c − R²)^p. If p is even and c < R², (c + s)^p ≥ 0 = m, and (c + a²)^p + (c + b²)^p ≤ 2κ. With two columns
         there are rows on the sphere with s = −c.
-        One column, even p and c < R²: ‖ψ(tx) − ψ(ty)‖ grows with t, so one of both rows is at R or −R. By symmetry it
-        is R. The other one is on a grid of spacing h, or it adds at most Bh²/8, where B is a bound of the second
-        derivative of (c + y²)^p − 2(c + Ry)^p: B = 2p(c + R²)^(p−1) + 6p(p − 1)R²(c + R²)^(p−2).
+        One column, even p and c < R²: ‖ψ(tx) − ψ(ty)‖ grows with t, so one row of the worst pair is R or −R. By
+        symmetry it is R. The other row y is looked for on a grid of spacing h. Between the points of the grid, the
+        squared distance is larger by at most Bh²/8, where B bounds the second derivative of (c + y²)^p − 2(c + Ry)^p:
+        B = 2p(c + R²)^(p−1) + 6p(p − 1)R²(c + R²)^(p−2).
         The distance from the zero vector is at most √κ. The factor 1 + 10⁻⁹ covers the rounding of features.
         """
         return math.sqrt(max(self.kernel.diagonal_bound, self._squared_distance())) * _SLACK

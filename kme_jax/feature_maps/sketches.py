@@ -68,9 +68,10 @@ class SketchMap(BallMap):
         distance from the zero vector is ‖ψ(x)‖ ≤ √κ. No step depends on how v is computed. The factor 1 + 10⁻¹²
         covers the rounding of the norm.
 
-        If there are several times as many monomials as features, some v(x) is about −v(y), also if k ≥ 0, and the bound
-        is within 5 % of the largest distance, see ``tests/test_sketches.py``. If there are hardly more monomials than
-        features, the largest distance may be smaller by up to √2, but nothing smaller is proved.
+        The bound is also used if k ≥ 0, where an exact map has a diameter of √(2κ). For if there are several times as
+        many monomials as features, there are rows with v(x) ≈ −v(y), whose distance is within 5 % of the bound (see
+        ``tests/test_sketches.py``). If there are hardly more monomials than features, the largest distance may be
+        smaller by up to √2, but nothing smaller is proved.
         """
         return max(2 * math.sqrt(self._largest_series()), math.sqrt(self.kernel.diagonal_bound)) * _SLACK
 
@@ -151,8 +152,8 @@ class RandomMaclaurinMap(SketchMap):
 
     Attributes:
       kernel: k, of inner products. A row outside of its ball counts as the zero vector.
-      signs: ω, ±1, [factors, d]: first one for each feature, then one more for each feature of degree 2 or more, and
-        so on, each in the order of the features, which is that of their degrees.
+      signs: ω, ±1, [factors, d]. Features are in the order of their degrees. First comes the first ω of each feature,
+        then the second ω of each feature of degree 2 or more, and so on.
       factors: the number of features of degree 1 or more, 2 or more, and so on.
 
     Examples:
@@ -252,8 +253,8 @@ class TensorSketchMap(SketchMap):
 
     Attributes:
       kernel: k, polynomial. A row outside of its ball counts as the zero vector.
-      buckets: of each entry of x̃ in each count sketch, [p, d + 1].
-      signs: the same, ±1, [p, d + 1].
+      buckets: the bucket of each entry of x̃ in each count sketch, [p, d + 1].
+      signs: the sign of each entry of x̃ in each count sketch, ±1, [p, d + 1].
       num_buckets: the number of features without that of c^p.
 
     Examples:

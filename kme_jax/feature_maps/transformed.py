@@ -99,6 +99,10 @@ class TransformedMap(FeatureMap):
         return TransformedIntegers.create(self, num_rows)
 
     @property
+    def proof(self):
+        return "kme_jax.feature_maps.TransformedMap.diameter"
+
+    @property
     def has_derivative(self):
         return self.features.has_derivative
 
@@ -133,6 +137,7 @@ class TransformedMap(FeatureMap):
 
     @property
     def norm_bound(self) -> float:
+        """sup ‖φ‖, which bounds ‖φ(h(x))‖."""
         return self.features.norm_bound
 
     @property
@@ -141,8 +146,9 @@ class TransformedMap(FeatureMap):
 
     @property
     def row_bound(self) -> float:
-        """A bound of rows whose h(x) is within the bound of φ, with room for rounding. φ has no other condition."""
-        return min(self.features.row_bound, float(np.finfo(np.float32).max)) / (self.transform.gain * 1.01)
+        """A bound of rows whose h(x) is within the bound of φ, with room for rounding. Sums within h do not overflow.
+        φ covers every row within its bound."""
+        return min(self.features.row_bound, float(np.finfo(np.float32).max) / 4) / (self.transform.gain * 1.01)
 
     def __call__(self, x):
         return self.features(self.transform(x))

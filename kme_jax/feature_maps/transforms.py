@@ -18,6 +18,11 @@ from kme_jax._numerics.shapes import AnyArray
 Array = jax.Array
 
 
+_LEAST_EDGE = 0.1  # with a far smaller one, the weights of all other pixels underflow
+_MOST_PIXELS = 1000.0
+_MAX_WEIGHT = 1e6  # far below what overflows in float32
+
+
 class Transform(abc.ABC):
     """A deterministic function h of one row. It is public. Subclasses are frozen dataclasses of static values."""
 
@@ -58,9 +63,9 @@ class OrientedEdges(Transform):
       width: of images, in pixels.
       directions: number of angles.
       cells: number of cells along each axis.
-      edge: standard deviation of the Gaussian of the gradient, in pixels.
-      blur: standard deviation of the blur of pixels; 0 for none.
-      weight: factor of the edges.
+      edge: standard deviation of the Gaussian of the gradient, in pixels, from 0.1 to 1000.
+      blur: standard deviation of the blur of pixels, up to 1000; 0 for none.
+      weight: factor of the edges, up to 10⁶.
 
     Examples:
       >>> import numpy as np
@@ -81,8 +86,10 @@ class OrientedEdges(Transform):
     def __post_init__(self):
         if not are_sizes((self.height, self.width, self.directions, self.cells)):
             raise ValueError("height, width, directions and cells must be whole numbers and at least 1")
-        if not (0 < self.edge < math.inf and 0 <= self.blur < math.inf and 0 < self.weight < math.inf):
-            raise ValueError("edge and weight must be positive and finite, and blur not negative and finite")
+        if not (_LEAST_EDGE <= self.edge <= _MOST_PIXELS and 0 <= self.blur <= _MOST_PIXELS):
+            raise ValueError(f"edge must be from {_LEAST_EDGE} to {_MOST_PIXELS:g} pixels, and blur from 0 to as many")
+        if not 0 < self.weight <= _MAX_WEIGHT:
+            raise ValueError(f"weight must be positive and at most {_MAX_WEIGHT:g}, got {self.weight}")
 
     @property
     def dim(self):
@@ -137,7 +144,8 @@ def _weights(cells: int, size: int, width: float) -> Float[np.ndarray, "cells si
 
 
 def _slopes(size: int, width: float) -> Float[np.ndarray, "size size"]:
-    """Weights of the derivative of a Gaussian. Their absolute values add up to 1, or less near the edge."""
+    """Weights of the derivative of a Gaussian. Their absolute values add up to 1, or less near the edge. A single pixel
+    has no derivative."""
     distances = _distances(size, size)
     weights = distances * np.exp(-0.5 * np.square(distances / width))
-    return (weights / np.abs(weights).sum(axis=1).max()).astype(np.float32)
+    return (weights / (np.abs(weights).sum(axis=1).max() if size > 1 else 1)).astype(np.float32)

@@ -49,8 +49,9 @@ def dp_merf(
       rows: the private rows, [N, columns]: numbers, then category codes for a ``MixedMap``, then the label for a
         ``LabelledMap``. A row that the map does not cover contributes nothing, for example one whose label is not a
         class.
-      features: ψ, public: a ``FourierMap``, ``LatticeMap`` or ``QuadratureMap``, a ``MixedMap``, or a ``LabelledMap``
-        of one of these.
+      features: ψ, public: a map of numbers with a derivative (a ``FourierMap``, ``LatticeMap``, ``QuadratureMap``,
+        ``PolynomialMap``, ``RandomMaclaurinMap``, ``TensorSketchMap`` or ``TransformedMap``), a ``MixedMap`` of one, or
+        a ``LabelledMap`` of one of these.
       network: of the generator, e.g. ``kme_jax.generators.networks.MLP()``.
       training: configuration of the training; its defaults if None.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.

@@ -33,6 +33,7 @@ from kme_jax._numerics.validation import check_array, require
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.labelled import LabelledMap, MixedMap
+from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.transformed import TransformedMap
 from kme_jax.feature_maps.transforms import Transform
@@ -207,11 +208,13 @@ class Rows:
           ValueError: the map cannot take relaxed rows, bounds are not finite or not in order, or there are levels
             without bounds.
         """
-        if isinstance(features, TableMap):
+        if isinstance(features.numeric if isinstance(features, MixedMap) else features, TableMap):
             raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
         if not features.has_derivative:
             name = type(features).__name__
             raise ValueError(f"a generator needs features with a derivative, got a {name}: use a FourierMap")
+        if isinstance(features, SubspaceMap):
+            raise ValueError("a generator needs features in float32, and a SubspaceMap is in float64: use a FourierMap")
         dim, categories = features.dim, ()
         if isinstance(features, MixedMap):
             dim, categories = features.numeric.dim, features.categories

@@ -29,12 +29,16 @@ Array = jax.Array
 
 MAX_DEGREE = 100
 _MAX_EXPONENT = 20.0  # of an Exponential: its series then has at most 100 terms
+_MAX_LOG_OF_POWERS = 290.0  # log10 of the largest power of the radius in its series
 _NEGLIGIBLE = 2.0**-60  # the share of f(R²) that a series may leave out
 
 
 def in_ball(x: Float[AnyArray, "n d"], radius: float) -> Float[Array, "n d"]:
     """The points of the ball that are nearest to the points, [n, d]. Traceable, and its derivative is finite."""
     x = jnp.asarray(x)
+    # A far point is brought near first, because its square could overflow. The nearest point of the ball is the same.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=1, keepdims=True))
+    x = jnp.where(largest > radius, x / jnp.where(largest > radius, largest, 1) * radius, x)
     squared = jnp.sum(jnp.square(x), axis=1, keepdims=True)
     outside = squared > radius**2
     return jnp.where(outside, x * (radius / jnp.sqrt(jnp.where(outside, squared, 1))), x)
@@ -135,7 +139,7 @@ class Polynomial(DotProduct):
             raise ValueError(f"Polynomial: radius must be positive and finite, got {self.radius}")
         if not (math.isfinite(self.offset) and self.offset >= 0):
             raise ValueError(f"Polynomial: offset must be finite and not negative, got {self.offset}")
-        if not _is_within_range(self.offset + self.radius**2, self.degree):
+        if not _is_within_range(self.offset + self.radius * self.radius, self.degree):
             raise ValueError(f"Polynomial: (offset + radius²)^degree is out of range for {self}; scale the columns")
 
     def validate(self):
@@ -188,7 +192,7 @@ class Exponential(DotProduct):
 
     Attributes:
       gamma: γ > 0, in 1 / (unit of x)².
-      radius: R > 0, in the unit of x, with γR² ≤ 20.
+      radius: R > 0, in the unit of x, with γR² ≤ 20. A radius whose powers overflow in the series is refused.
 
     Examples:
       >>> import numpy as np
@@ -206,18 +210,30 @@ class Exponential(DotProduct):
 
     def validate(self):
         check_positive("Exponential: gamma and radius", self.gamma, self.radius)
+        most = self.gamma * (self.radius * self.radius)
         require(
-            1e-30 <= self.gamma * self.radius**2 <= _MAX_EXPONENT,
-            f"Exponential: gamma · radius² must be at most {_MAX_EXPONENT:g}, got {self.gamma * self.radius**2:.3g}",
+            1e-30 <= most <= _MAX_EXPONENT,
+            f"Exponential: gamma · radius² must be from 1e-30 to {_MAX_EXPONENT:g}, got {most:.3g}",
+        )
+        powers = 2 * (len(self._terms) - 1) * math.log10(self.radius)
+        require(
+            abs(powers) <= _MAX_LOG_OF_POWERS,
+            f"Exponential: powers of the radius {self.radius:.3g} are out of range; scale the columns",
         )
 
     @property
-    def coefficients(self):
+    def _terms(self) -> list[float]:
+        """a_n R^(2n)."""
         most, terms, n = self.gamma * self.radius**2, [1.0], 0
         while terms[-1] > _NEGLIGIBLE * math.exp(most) or n < most:  # the next terms fall at least geometrically
             n += 1
             terms.append(terms[-1] * most / n)
-        return np.array(terms) / self.radius ** (2.0 * np.arange(n + 1))
+        return terms
+
+    @property
+    def coefficients(self):
+        terms = np.array(self._terms)
+        return terms / self.radius ** (2.0 * np.arange(len(terms)))
 
     @property
     def diagonal_bound(self) -> float:
