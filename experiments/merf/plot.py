@@ -190,6 +190,6 @@ def draw_tables(inputs: Sequence[pathlib.Path], *outputs: pathlib.Path) -> pathl
     axes.set_xticks(range(len(results)), [result["config"]["dataset"] for result in results])
     axes.set_ylim(0, 1)
     axes.set_ylabel("ROC of labels; F1 for covtype, intrusion", fontsize=9)
-    axes.legend(fontsize=7, loc="lower left", ncols=2)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=3, frameon=False)
     axes.set_title(f"mean of the classifiers, ε = {results[0]['config']['epsilon']:g}, real test rows", fontsize=9)
     return save(figure, outputs)
