@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64, Real
 
+from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
@@ -76,7 +77,7 @@ class BallMap(FeatureMap):
             f"kernel is {self.kernel.radius:.4g}",
         )
 
-    def blocks(self, rows: Real[AnyArray, "n d"], progress):
+    def blocks(self, rows: Real[AnyArray, "n d"], *, progress: Progress | bool = False):
         """Yields, for blocks of rows, the slice of the rows and their features [b, F]."""
         report, step = reporter(progress), max(1, _BLOCK // self.num_features)
         for start in range(0, len(rows), step):
@@ -89,7 +90,7 @@ class BallMap(FeatureMap):
     def weighted_sum(self, rows, weights, *, rows_planned=None, devices=None, progress=None):
         del rows_planned, devices
         weights, total = np.asarray(weights, np.float64), np.zeros(self.num_features)
-        for block, features in self.blocks(rows, progress or False):
+        for block, features in self.blocks(rows, progress=progress or False):
             total += weights[block] @ features
         return total
 
@@ -146,7 +147,7 @@ class BallIntegers(IntegerMap):
         del rows_planned, devices
         rows, usable = np.asarray(rows), np.asarray(usable, bool)
         total = np.zeros(self.feature_map.num_features, np.int64)
-        for block, features in self.feature_map.blocks(rows, progress or False):
+        for block, features in self.feature_map.blocks(rows, progress=progress or False):
             total += np.rint(self.units * features[usable[block]]).astype(np.int64).sum(axis=0)
         return total
 
