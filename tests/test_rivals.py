@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from dp_accounting import pld, rdp
 
+from experiments.common.dataset_rows import Dataset
 from experiments.common.errors import InputError
-from experiments.merf import classifiers
+from experiments.common.progress import Stages
+from experiments.merf import classifiers, table_classifiers, table_files
 from experiments.rivals import dp_sgd, gan, plot, report, run, sources, tasks
 from experiments.rivals.columns import Columns
 from experiments.rivals.config import SOURCES, RivalsConfig
 from experiments.rivals.critic import Critic
 from experiments.rivals.settings import SETTINGS
-from kme_jax import PrivacyBudget
+from kme_jax import Categorical, Numeric, PrivacyBudget, Schema
 from kme_jax.generators.networks import MLP
 
 BUDGET = PrivacyBudget(1.0, 1e-5)
@@ -261,6 +263,22 @@ def _task():
     )  # fmt: skip
 
 
+def _small_table():
+    rng = np.random.default_rng(0)
+    schema = Schema((Numeric("x", 0, 9), Categorical("g", ("a", "b", "c")), Categorical("rich", ("no", "yes"))))
+    codes = np.column_stack([rng.integers(schema.columns[0].num_codes, size=400), rng.integers(3, size=400)])
+    codes = np.column_stack([codes, codes[:, 0] * 2 >= schema.columns[0].num_codes])
+    table = schema.decode(codes.astype(np.int64))
+    data = Dataset("small", table.slice(0, 300), table.slice(300), schema, "rich")
+    layout = table_files.Layout(schema, "rich")
+    private, test = (layout.rows(schema.encode(part)) for part in (data.private, data.test))
+    columns = Columns(len(layout.numbers), layout.num_labels, layout.categories)
+    return tasks.Task(
+        "small", "Small", columns, private, layout.design, layout.design(test), layout.labels(test),
+        table_classifiers.scores, 1.0, data,
+    )  # fmt: skip
+
+
 def _config(output_dir, **others):
     chosen = {
         "datasets": ("mnist",),
@@ -293,6 +311,20 @@ class TestRuns:
         assert picture.stat().st_size > 10_000
         lines = report.markdown(more).splitlines()
         assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:5]] == ["DP-GAN", "DP-CGAN", "real rows"]
+
+    @pytest.mark.slow
+    def test_our_sources_give_rows(self):
+        """The generator of images, and the generator and the release of a table."""
+        config = _config("", num_samples=40)
+        rows, about = sources.make(config, _task(), "generator", 0, Stages("images"))
+        assert rows.shape == (40, 785)
+        assert len(about["sheet"]) > 100
+        task = _small_table()
+        for source in ("generator", "release_table"):
+            rows, about = sources.make(config, task, source, 0, Stages("table"))
+            assert rows.shape == (40, task.rows.shape[1])
+            assert about["relation"] == "replace_one"
+            assert set(np.unique(rows[:, -1])) <= {0, 1}
 
     def test_the_table(self):
         def cell(source, seed, accuracy, **others):

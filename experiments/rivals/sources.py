@@ -42,9 +42,8 @@ def make(config: RivalsConfig, task: Task, source: str, seed: int, stages: Stage
     if source in RIVALS:
         generator, about = _rival(config, task, source, budget, seed, stages)
     elif task.table is None:
-        of_images = images.ImagesConfig(delta=config.delta, num_steps=config.num_steps)
         variant = images.VARIANTS["improved"]
-        generator, about = images.generate(of_images, variant, task.name, task.rows, config.epsilon, seed, stages)
+        generator, about = images.generate(variant, task.name, task.rows, budget, seed, stages, config.num_steps)
         about |= {"relation": budget.relation}
     else:
         return _table_generator(config, task, budget, seed, stages)
