@@ -193,6 +193,7 @@ class TestGan:
         assert 0 < change <= model.norm / model.batch_size * (1 + 1e-4)
 
     @pytest.mark.parametrize("clips", ["together", "apart"])
+    @pytest.mark.slow
     def test_it_trains_and_samples(self, clips):
         rows = _mixed_rows(200)
         seen = []
@@ -234,6 +235,7 @@ class TestGan:
         assert encoded.shape == (30, SMALL.width)
         np.testing.assert_array_equal(SMALL.decoded(encoded, labels), rows)
 
+    @pytest.mark.slow
     def test_relaxed_rows_are_rows(self):
         raw = jax.random.normal(jax.random.key(0), (20, SMALL.width))
         relaxed = np.asarray(SMALL.relaxed(jax.random.key(1), raw))
