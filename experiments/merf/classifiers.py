@@ -72,6 +72,9 @@ NAMES = (
 )  # fmt: skip
 
 
+_SLOW = ("linear_svc", "gradient_boosting", "adaboost", "mlp", "bagging")
+
+
 def _predicted(name: str, train: np.ndarray, labels: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
     if len(np.unique(labels)) == 1:  # some classifiers refuse to learn that
         return np.full(len(test), labels[0])
@@ -132,14 +135,36 @@ def scores(
     Raises:
       InputError: if XGBoost is needed and not installed.
     """
+    return in_processes(
+        _scores, (train, labels, test, truth, seed), names=names, num_processes=num_processes, progress=progress
+    )
+
+
+def in_processes(
+    score: Callable[..., tuple[str, dict[str, float]]],
+    arguments: tuple[Any, ...],
+    *,
+    names: Iterable[str],
+    num_processes: int,
+    progress: Progress | None,
+) -> dict[str, dict[str, float]]:
+    """Scores of classifiers, some at a time: {classifier: scores}, in the order of ``names``.
+
+    Args:
+      score: (name, *arguments) -> the name, and the scores of this classifier.
+      arguments: of ``score``.
+      names: of the classifiers.
+      num_processes: classifiers at a time.
+      progress: called with (classifiers done, classifiers).
+    """
     import joblib
 
     names = list(names)
-    # The slow ones first, so that none of them begins last.
-    order = sorted(names, key=lambda name: name not in ("linear_svc", "gradient_boosting", "adaboost", "mlp"))
-    tasks = (joblib.delayed(_scores)(name, train, labels, test, truth, seed) for name in order)
+    order = sorted(names, key=lambda name: name not in _SLOW)  # so that no slow one begins last
+    tasks = (joblib.delayed(score)(name, *arguments) for name in order)
     scores_by_name: dict[str, dict[str, float]] = {}
-    for name, of_classifier in joblib.Parallel(n_jobs=num_processes, return_as="generator_unordered")(tasks):
+    runs: Any = joblib.Parallel(n_jobs=num_processes, return_as="generator_unordered")(tasks)
+    for name, of_classifier in runs:
         scores_by_name[name] = of_classifier
         if progress:
             progress(len(scores_by_name), len(names))

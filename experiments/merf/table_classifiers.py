@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common.errors import InputError
+from experiments.merf.classifiers import NAMES, in_processes
 from kme_jax._numerics.precision import Progress
 
 SUBSTITUTIONS = {
@@ -64,13 +65,6 @@ def _models() -> dict[str, Callable[[int], Any]]:
         "gradient_boosting": lambda seed: GradientBoostingClassifier(random_state=seed),
         "xgboost": _xgboost,
     }
-
-
-NAMES = (
-    "logistic_regression", "random_forest", "gaussian_nb", "bernoulli_nb", "linear_svc", "decision_tree", "lda",
-    "adaboost", "mlp", "bagging", "gradient_boosting", "xgboost",
-)  # fmt: skip
-_SLOW = "gradient_boosting", "mlp", "linear_svc", "adaboost", "bagging"
 
 
 def _predictions(
@@ -164,18 +158,11 @@ def scores(
     Raises:
       InputError: XGBoost is needed and not installed, or the test rows have one class only.
     """
-    import joblib
-
-    names, labels, truth = list(names), np.asarray(labels), np.asarray(truth)
+    labels, truth = np.asarray(labels), np.asarray(truth)
     if len(np.unique(truth)) < 2:
         raise InputError("the test rows have one class only: take more rows, or another seed")
     num_classes = max(2, 1 + int(max(labels.max(), truth.max())))
-    order = sorted(names, key=lambda name: name not in _SLOW)  # so that no slow one begins last
-    tasks = (joblib.delayed(_scores)(name, train, labels, test, truth, num_classes, seed) for name in order)
-    scores_by_name: dict[str, dict[str, float]] = {}
-    runs: Any = joblib.Parallel(n_jobs=num_processes, return_as="generator_unordered")(tasks)
-    for name, of_classifier in runs:
-        scores_by_name[name] = of_classifier
-        if progress:
-            progress(len(scores_by_name), len(names))
-    return {name: scores_by_name[name] for name in names}
+    return in_processes(
+        _scores, (train, labels, test, truth, num_classes, seed), names=names, num_processes=num_processes,
+        progress=progress,
+    )  # fmt: skip
