@@ -100,7 +100,7 @@ def test_two_readers_of_one_file_agree(tmp_path):
         ([[np.float32(0.1)], [np.longdouble(3)]], [float(np.float32(0.1)), 3]),
         ([[2**60 + 1], [0.5]], [2.0**60, 0.5]),
         ([[2**63], [-1]], [2.0**63, -1]),
-        ([[np.datetime64("2024-01-01")], [np.datetime64("NaT")]], [np.nan, np.nan]),
+        ([[np.datetime64("2024-01-01")], [np.datetime64("NaT", "D")]], [np.nan, np.nan]),
         ([[np.timedelta64(5, "s")], [np.timedelta64(6, "s")]], [np.nan, np.nan]),
     ],
     ids=str,

@@ -49,7 +49,8 @@ def test_several_chunks_of_points_and_rows(dim, rng):
     with float64():
         (sums,) = tiles.pair_sums(functions, points, rows, None, sizes=sizes, progress=lambda *done: calls.append(done))
     np.testing.assert_allclose(sums, reference.gaussian_gram(points, rows, 0.03).sum(axis=1), rtol=1e-12)
-    assert calls == [(i + 1, 12) for i in range(12)]
+    assert calls == [(i + 1, len(calls)) for i in range(len(calls))]
+    assert len(calls) == (12 if jax.default_backend() == "cpu" else 1)  # a GPU's kernel has larger tiles
     total = gram.sum_of_pairs(Gaussian(0.03), rows, block_rows=32)
     assert total == pytest.approx(reference.gaussian_gram(rows, rows, 0.03).sum(), rel=1e-12)
     mean = gram.double_mean(Gaussian(0.03), rows)

@@ -15,7 +15,7 @@ from kme_jax import (
     integer_embedding,
     mean_embedding,
 )
-from kme_jax._numerics import tiles
+from kme_jax._numerics import fused, tiles
 from kme_jax.feature_maps import LabelledMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from tests import compiled
@@ -243,13 +243,17 @@ def test_how_large_a_class_is_changes_no_row(size):
 
 
 def test_classes_of_any_size_are_summed_by_one_program(monkeypatch):
-    shapes, tile_sums = [], tiles.tile_sums
+    shapes = []
 
-    def traced(functions, points, rows, weights):
-        shapes.append(rows.shape)
-        return tile_sums(functions, points, rows, weights)
+    def traced(sums):
+        def call(functions, points, rows, weights):
+            shapes.append(rows.shape)
+            return sums(functions, points, rows, weights)
 
-    monkeypatch.setattr(tiles, "tile_sums", traced)
+        return call
+
+    monkeypatch.setattr(tiles, "tile_sums", traced(tiles.tile_sums))
+    monkeypatch.setattr(fused, "sums", traced(fused.sums))  # on a GPU
     fourier = FourierMap.from_kernel(jax.random.key(1), Gaussian(0.004), 40, 20)
     feature_map, rng = LabelledMap(fourier, 3), np.random.default_rng(0)
     rows = np.concatenate([rng.uniform(size=(6000, 20)), np.zeros((6000, 1))], axis=1).astype(np.float32)

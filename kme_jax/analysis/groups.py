@@ -113,7 +113,7 @@ def _months(text: str, column: Datetime, schema: Schema) -> dict[str, Group]:
     unit = SECONDS[column.resolution]
     ends = np.asarray([column.first_unit, column.first_unit + column.num_values - 1]) * unit
     first, last = ends.astype("datetime64[s]").astype("datetime64[M]")
-    months = np.arange(first, last + 2)
+    months = np.arange(first, last + np.timedelta64(2, "M"))
     if len(months) - 1 > MOST_GROUPS:
         raise ValueError(
             f"query {text!r}: {name} has {len(months) - 1} months, and at most {MOST_GROUPS} groups are possible; use "

@@ -26,7 +26,7 @@ from kme_jax._numerics import fused, tiles
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns
+from kme_jax._numerics.sincos import sincos_half_turns, sincos_turns, within_half
 from kme_jax.feature_maps.base import MAX_SUM_BITS, FeatureMap, IntegerMap
 
 Array = jax.Array
@@ -297,6 +297,8 @@ class CosSin:
         if self.is_elementwise(rows.shape[1]):
             columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
             angle = functools.reduce(operator.add, columns)
+            if len(columns) == 1:
+                angle = within_half(angle - jnp.round(angle))
         else:
             angle = jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST)
         sin, cos = sincos_turns(angle)
@@ -308,7 +310,8 @@ class CosSin:
     def columns(self, turns, rows):
         def values(_, half_turns, rows, exp2):
             del exp2
-            sin, cos = sincos_half_turns(functools.reduce(operator.add, map(operator.mul, half_turns, rows)))
+            angle = functools.reduce(operator.add, map(operator.mul, half_turns, rows))
+            sin, cos = sincos_half_turns(angle, of_product=len(rows) == 1)
             return cos, sin
 
         return fused.Columns(2 * turns, rows, values)
