@@ -165,7 +165,7 @@ def pair_sums(
         nonlocal done
         while len(computed) > at_most:
             start, chunk_sums = computed.popleft()
-            sums[:, start : start + chunk_points] += np.asarray(chunk_sums).sum(axis=1, dtype=np.float64)
+            sums[:, start : start + chunk_points] += np.asarray(chunk_sums).astype(np.float64).sum(axis=1)
             done += 1
             if progress:
                 progress(done, total)
