@@ -18,7 +18,7 @@ from experiments.common.results import usable_cores
 from kme_jax._numerics.precision import precision_of
 
 PAUSE = 0.02  # seconds before a timing on a CPU, in which the threads of earlier work stop spinning
-# Seconds of the runs in a row before a timing and within it, on an accelerator: its clock falls when it waits.
+# Seconds of the runs in a row before a timing and within it, on an accelerator: a run after a pause is slower.
 WARM_UP, IN_A_ROW = 0.02, 0.04
 
 

@@ -21,6 +21,8 @@ from experiments.common.compilation import first_calls
 from experiments.common.processes import peak_memory
 from kme_jax._numerics.precision import Progress
 
+_START_UP = 20  # seconds more, on an accelerator, in which a peer is imported and compiled
+
 
 class WrongResultError(RuntimeError):
     """The result of a contender is wrong, so its time means nothing."""
@@ -70,7 +72,7 @@ def _check(task: Task, name: str, contender: Contender, result: Any, ours: Any) 
 def _prepared(task: Task, name: str, ours: Any, limit: float) -> tuple[Contender, dict[str, Any]] | str:
     """A peer with its error, or the reason why it cannot be timed. Only a wrong result is an error of the benchmark."""
     try:
-        with _time_limit(limit):
+        with _time_limit(limit + _START_UP if is_accelerator() else limit):
             contender = task.peers[name](limit)
             result = jax.block_until_ready(contender.run())
     except Exception as error:
