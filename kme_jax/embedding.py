@@ -6,10 +6,9 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 
@@ -139,12 +138,6 @@ class IntegerEmbedding:
         return dataclasses.replace(self, num_rows=num_rows, has_public_count=True)
 
 
-@jax.jit
-def _safe_on_device(rows, usable):
-    """The same as ``_usable`` for rows on an accelerator: safe rows [n, d], and their weights [n], 0 or 1."""
-    return jnp.where(usable[:, None], rows, 0), usable.astype(rows.dtype)
-
-
 @np.errstate(all="ignore")  # no warning may depend on values
 def _usable(
     feature_map: FeatureMap, rows: AnyArray, bounds: Bounds | None = None
@@ -187,7 +180,7 @@ def _sum_of(feature_map: FeatureMap, rows: AnyArray, devices, progress) -> tuple
     with precision_of(rows):  # a float64 array on an accelerator can be used only within this context
         if is_on_accelerator(rows) and rows.ndim == 2 and rows.dtype in (np.float32, np.float64) and len(rows):
             check_columns(rows, feature_map.dim, "rows")
-            safe, weights = _safe_on_device(rows, feature_map.covers(rows))
+            safe, weights = feature_map.safe_on_device(cast(jax.Array, rows))
         else:
             safe, usable = _usable(feature_map, np.asarray(rows) if is_on_accelerator(rows) else rows)
             weights = usable.astype(safe.dtype)

@@ -110,7 +110,7 @@ def kernel_sums(
 ) -> Float[np.ndarray, "M"]:
     """Σ_n a_n k(z_m, x_n) for every m, in the wider of the two dtypes.
 
-    Float64 works whatever JAX's global setting is. Arrays on an accelerator are used there.
+    Float64 works whatever JAX's global setting is. Rows on an accelerator are used there.
 
     If ``kernel.expands`` for the number of columns, squared distances are expanded about the mean of the points. This
     is fast. It is accurate if the points are at most some thousand bandwidths away from their mean.
@@ -129,24 +129,27 @@ def kernel_sums(
     Raises:
       ValueError: shapes mismatch, or a value is not finite.
     """
-    points, check_points_are_finite = check_points_in_place(points, "points")
-    rows, check_rows_are_finite = check_points_in_place(rows, "rows")
+    points, rows = check_points(points), check_points_in_place(rows, "rows")
     check_columns(rows, points.shape[1], "rows")
     dtype = np.result_type(points.dtype, rows.dtype)
     with precision_of(points, rows):
-        points, rows = (array if array.dtype == dtype else array.astype(dtype) for array in (points, rows))
+        points = points if points.dtype == dtype else points.astype(dtype)
+        rows = rows if rows.dtype == dtype else rows.astype(dtype)
         if weights is not None:
             weights = weights.astype(dtype) if is_on_accelerator(weights) else np.asarray(weights, dtype)
             if weights.shape != (len(rows),):
                 raise ValueError(f"weights: expected shape [{len(rows)}], one for each row, got {list(weights.shape)}")
-        if kernel.is_shift_invariant and kernel.expands(points.shape[1]):
-            # The expanded form is accurate about a common centre. The points are public.
-            centre = points.mean(axis=0, dtype=dtype)
-            points, rows = points - centre[None, :], rows - centre[None, :]
-        functions = KernelValues(kernel, expand=True)
-        sums = tiles.pair_sums(functions, points, rows, weights, devices=devices, progress=reporter(progress))
-        check_points_are_finite()
-        check_rows_are_finite()
+        sums = tiles.pair_sums(
+            KernelValues(kernel, expand=True),
+            points,
+            rows,
+            weights,
+            # The expanded form is accurate about a common centre.
+            centred=kernel.is_shift_invariant and kernel.expands(points.shape[1]),
+            check=True,
+            devices=devices,
+            progress=reporter(progress),
+        )
     return sums[0].astype(dtype)
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import cases, plot, report
+from experiments.benchmark import cases, machine, plot, report
 from experiments.benchmark.config import CASES, BenchmarkCommand, BenchmarkConfig
 from experiments.benchmark.machine import exp_ceiling, exp_passes
 from experiments.benchmark.peers import PEERS, Peer
@@ -231,6 +231,26 @@ def test_ours_is_checked_too(tiny):
 def test_what_is_long_is_timed_less_often():
     task = Task("basis", {"M": 1}, "float64", lambda: np.zeros(1), units=4)
     assert len(measure(task, 7, lambda done, total: None, rules=Rules(pause=0, long_seconds=0))["seconds"]) == 3
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(0.005, 4 + 8), (0.1, 1 + 1)])
+def test_runs_in_a_row(seconds, runs, monkeypatch):
+    """On an accelerator, by a clock that only a run moves: some runs that do not count, and then the mean of others."""
+    clock = [0.0]
+
+    def run():
+        clock.append(clock[-1] + seconds)
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: clock[-1])
+    assert machine.seconds_in_a_row(run, warm_up=0.0199, in_a_row=0.0399) == pytest.approx(seconds)
+    assert len(clock) == 1 + runs
+
+
+def test_a_record_says_how_it_was_timed():
+    task = Task("basis", {"M": 1}, "float64", lambda: np.zeros(1))
+    for in_a_row in (False, True):
+        rules = Rules(pause=0, in_a_row=in_a_row, first_calls=lambda run: (run(), dict.fromkeys(FIRST, 0.0)))
+        assert measure(task, 1, lambda done, total: None, rules=rules)["in_a_row"] is in_a_row
 
 
 @pytest.mark.long

@@ -96,10 +96,14 @@ def test_the_kernel_in_the_interpreter(functions, rng):
     points, rows = (rng.normal(size=(size, 2)).astype(np.float32) for size in (num_points, num_rows))
     weights = rng.uniform(size=num_rows).astype(np.float32)
     run = jax.jit(functools.partial(fused.sums, interpret=mosaic_gpu.InterpretGPUParams()))
-    sums = run(functions, points, rows, weights)
-    assert sums.shape == (functions.num_values, 1, num_points)
-    expected = np.asarray(functions(jnp.asarray(points), jnp.asarray(rows)), np.float64) @ weights
-    np.testing.assert_allclose(sums[:, 0], expected, rtol=1e-5, atol=1e-3)
+    values = np.asarray(functions(jnp.asarray(points), jnp.asarray(rows)), np.float64)
+    for count in (None, 700):  # lines after those of the first 700 rows are skipped, so their weights may be anything
+        if count is not None:
+            weights[count:768], weights[768:] = 0, np.nan
+        sums = run(functions, points, rows, weights, None if count is None else np.array([count], np.float32))
+        assert sums.shape == (functions.num_values, 1, num_points)
+        expected = values[:, :, :count] @ weights[:count]
+        np.testing.assert_allclose(sums[:, 0], expected, rtol=1e-5, atol=1e-3)
 
 
 @needs_gpu
@@ -115,6 +119,14 @@ def test_the_kernel_on_a_gpu(kernel, dim, dtype, error, rng, monkeypatch):
     np.testing.assert_array_equal(gram.kernel_sums(kernel, points, rows, weights), fast)  # the same bits again
     monkeypatch.setattr(fused, "is_supported", lambda device: False)
     np.testing.assert_allclose(gram.kernel_sums(kernel, points, rows, weights), fast, rtol=0, atol=error * 5001)
+
+
+@needs_gpu
+def test_a_row_on_a_gpu_that_is_not_finite_is_named(rng):
+    rows = rng.normal(size=(5001, 2)).astype(np.float32)
+    rows[4077, 1] = np.inf
+    with pytest.raises(ValueError, match="rows: row 4077 is NaN or infinite"):
+        gram.kernel_mean(Gaussian(0.3), np.zeros((3, 2), np.float32), jnp.asarray(rows))
 
 
 @needs_gpu

@@ -7,7 +7,10 @@ python -m experiments.benchmark --input=a/benchmark_cpu.json,b/benchmark_nvidia_
                                                             # tables, and one picture, of earlier results
 
 All contenders run in one process and on the same arrays. First each of them runs once, and its result is checked
-against float64. Then they are timed by turns, round after round, and medians are compared. The compiler's time is
+against float64. Then they are timed by turns, round after round, and medians are compared. On an accelerator, a timing
+is the mean of calls in a row that last 40 ms, after 20 ms of calls that do not count: a call after a pause is slower,
+on the device and on the host. A timing includes everything that a caller waits for, and rows are on the
+device before it or on the host, as the name of the task says. Points are on the host. The compiler's time is
 measured in separate first calls: one with an empty persistent cache, and one that finds its programs in the cache. A
 peer has a limited time: a slow one gets fewer rows, and its rate is that of these rows.
 """

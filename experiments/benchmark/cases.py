@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from experiments.benchmark.peers import ON_THE_HOST, PEERS, BuildPeer, fastest_b
 from experiments.benchmark.targets import SINCOS_ERROR
 from experiments.benchmark.task import Contender, Task
 from experiments.common.mixture import mixture, proposal
+from experiments.common.results import usable_cores
 from kme_jax import (
     FourierMap,
     Gaussian,
@@ -69,6 +71,12 @@ def _sample(size: int, num_rows: int) -> np.ndarray:
     return np.unique(np.linspace(0, size - 1, number).astype(int))
 
 
+def _in_threads(function: Callable[[np.ndarray], float], values: np.ndarray) -> np.ndarray:
+    """The function of each value, in threads: NumPy's loops release the interpreter's lock."""
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return np.asarray(list(pool.map(function, values)))
+
+
 def _kernel_means(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
     blocked = functools.partial(fastest_blocked, first_rows=parts.first_rows)
     for dim, dtype in itertools.product(config.dims, config.dtypes):
@@ -79,17 +87,17 @@ def _kernel_means(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
         @functools.cache
         def exact(num_rows, rows=rows, gamma=gamma, index=index):
             wide = rows[:num_rows].astype(np.float64)
-            points = rows[index].astype(np.float64)
-            return np.asarray([np.exp(-gamma * np.square(wide - point).sum(axis=1)).mean() for point in points])
+            return _in_threads(
+                lambda point: np.exp(-gamma * np.square(wide - point).sum(axis=1)).mean(),
+                rows[index].astype(np.float64),
+            )
 
         def error(_, values, num_rows, index=index, exact=exact):
             return np.max(np.abs(np.asarray(values)[index] - exact(num_rows)))
 
         with precision_of(rows):
-            arrays = {False: (points, rows)}
-            if is_accelerator():
-                arrays[True] = (jax.device_put(points), jax.device_put(rows))
-        for on_device, (placed_points, placed_rows) in arrays.items():
+            arrays = ({True: jax.device_put(rows)} if is_accelerator() else {}) | {False: rows}
+        for on_device, placed_rows in arrays.items():
             # With an accelerator, peers on the host are compared where rows are there, and other peers where rows are
             # on the device.
             names = [name for name in parts.peers if len(arrays) == 1 or on_device != (name in ON_THE_HOST)]
@@ -98,7 +106,7 @@ def _kernel_means(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
                 "kernel_means",
                 {"N": len(rows), "M": len(points), "D": dim},
                 dtype,
-                functools.partial(parts.kernel_mean, Gaussian(gamma), placed_points, placed_rows),
+                functools.partial(parts.kernel_mean, Gaussian(gamma), points, placed_rows),
                 pairs=len(rows) * len(points),
                 rows_on_device=on_device,
                 peers={
@@ -160,7 +168,7 @@ def _fourier_mean(config: BenchmarkConfig, parts: Parts) -> Iterator[Task]:
 
     blocked = functools.partial(fastest_blocked, first_rows=parts.first_rows)
     plain = functools.partial(peer_of_jax, {"jitted": _plain_cos_sin}, np.float32(2 * np.pi) * turns)
-    arrays = {False: rows} | ({True: jax.device_put(rows)} if is_accelerator() else {})
+    arrays = ({True: jax.device_put(rows)} if is_accelerator() else {}) | {False: rows}
     for on_device, placed_rows in arrays.items():
         beside = functools.partial(blocked, plain, rows, config.num_timings, on_device=on_device)
         yield Task(

@@ -17,7 +17,9 @@ from experiments.common.errors import InputError
 from experiments.common.results import usable_cores
 from kme_jax._numerics.precision import precision_of
 
-PAUSE = 0.02  # seconds before a timing, in which the threads of earlier work stop spinning
+PAUSE = 0.02  # seconds before a timing on a CPU, in which the threads of earlier work stop spinning
+# Seconds of the runs in a row before a timing and within it, on an accelerator: a run after a pause is slower.
+WARM_UP, IN_A_ROW = 0.02, 0.04
 
 
 def choose_device(name: str | None) -> None:
@@ -43,6 +45,25 @@ def seconds_of(run: Run, pause: float = PAUSE) -> float:
     started = time.perf_counter()
     jax.block_until_ready(run())
     return time.perf_counter() - started
+
+
+def seconds_in_a_row(run: Run, warm_up: float = WARM_UP, in_a_row: float = IN_A_ROW) -> float:
+    """Mean wall seconds of runs in a row, one after the other.
+
+    Args:
+      run: one run. One that takes longer than ``in_a_row`` is timed once.
+      warm_up: about how many seconds runs take before the first that counts. At least one does.
+      in_a_row: about how many seconds the runs that count take.
+    """
+    started, warming = time.perf_counter(), 0
+    while not warming or time.perf_counter() - started < warm_up:
+        jax.block_until_ready(run())
+        warming += 1
+    number = math.ceil(in_a_row * warming / (time.perf_counter() - started))
+    started = time.perf_counter()
+    for _ in range(number):
+        jax.block_until_ready(run())
+    return (time.perf_counter() - started) / number
 
 
 def fastest(variants: dict[str, Run], num_trials: int = 2) -> str:

@@ -18,6 +18,8 @@ def table(result: dict[str, Any]) -> str:
         f"{where['device']} ({where['processor']}, {where['usable_cores']} cores), jax {where['jax']}; "
         f"copies move {result['memory_bytes_per_second'] / 1e9:.0f} GB/s"
     ]
+    if any(record.get("in_a_row") for record in result["records"]):
+        lines.append("each timing is the mean of calls in a row, after some that do not count; first calls are apart")
     for record in result["records"]:
         rate, ceiling, goals = record["pairs_per_second"], record["ceiling"], record["targets"]
         speed = f", {rate:.3g} pairs/s" if rate else ""

@@ -24,6 +24,11 @@ def default_num_rows() -> int:
     return 1_000_000 if is_accelerator() else 100_000
 
 
+def default_peer_seconds() -> int:
+    """Seconds that a peer may take if the configuration does not say."""
+    return 2 if is_accelerator() else 60
+
+
 def run(
     config: BenchmarkConfig,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
@@ -43,8 +48,9 @@ def run(
       InputError: if the configuration is invalid. It is raised before long work.
       WrongResultError: see :func:`measure`.
     """
-    if config.num_rows is None:
-        config = dataclasses.replace(config, num_rows=default_num_rows())
+    num_rows = default_num_rows() if config.num_rows is None else config.num_rows
+    peer_seconds = default_peer_seconds() if config.peer_seconds is None else config.peer_seconds
+    config = dataclasses.replace(config, num_rows=num_rows, peer_seconds=peer_seconds)
     config.validate()
     check_output_dir(config.output_dir)
     load = os.getloadavg()[0]
@@ -52,7 +58,7 @@ def run(
     bandwidth = copy_bandwidth(2**30 if is_accelerator() else 2**27)
     stages, records, skipped = Stages(), [], []
     kind = "cpu" if not is_accelerator() else machine["device_kind"]
-    device = kind if config.num_rows * config.num_points >= FULL_PAIRS else ""  # small tasks have no targets
+    device = kind if num_rows * config.num_points >= FULL_PAIRS else ""  # small tasks have no targets
 
     def result() -> dict[str, Any]:
         return {
@@ -73,7 +79,7 @@ def run(
                 skipped.append(task.name)
                 continue
             with stages.stage(task.name) as progress:
-                options = {"device": device, "peer_seconds": config.peer_seconds, "rules": rules}
+                options = {"device": device, "peer_seconds": peer_seconds, "rules": rules}
                 records.append(measure(task, config.num_timings, progress, **options))
             keep(result())
     return result()

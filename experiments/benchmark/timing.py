@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.benchmark.machine import PAUSE, exp_ceiling, seconds_of
+from experiments.benchmark.machine import PAUSE, exp_ceiling, is_accelerator, seconds_in_a_row, seconds_of
 from experiments.benchmark.targets import targets
 from experiments.benchmark.task import Contender, Run, Task
 from experiments.common.compilation import first_calls
 from experiments.common.processes import peak_memory
 from kme_jax._numerics.precision import Progress
+
+_START_UP = 20  # seconds more, on an accelerator, in which a peer is imported and compiled
 
 
 class WrongResultError(RuntimeError):
@@ -70,7 +72,7 @@ def _check(task: Task, name: str, contender: Contender, result: Any, ours: Any) 
 def _prepared(task: Task, name: str, ours: Any, limit: float) -> tuple[Contender, dict[str, Any]] | str:
     """A peer with its error, or the reason why it cannot be timed. Only a wrong result is an error of the benchmark."""
     try:
-        with _time_limit(limit):
+        with _time_limit(limit + _START_UP if is_accelerator() else limit):
             contender = task.peers[name](limit)
             result = jax.block_until_ready(contender.run())
     except Exception as error:
@@ -85,13 +87,15 @@ class Rules:
     """How contenders are timed.
 
     Attributes:
-      pause: seconds before a timing.
+      pause: seconds before a timing of one run.
+      in_a_row: whether a timing is the mean of runs in a row, see ``seconds_in_a_row``. On an accelerator if None.
       long_seconds: a contender that takes longer is timed ``long_timings`` times at most.
       long_timings: see ``long_seconds``.
       first_calls: function -> (its value, {"first_seconds": seconds, ...}).
     """
 
     pause: float = PAUSE
+    in_a_row: bool | None = None
     long_seconds: float = 10
     long_timings: int = 3
     first_calls: Callable[[Run], tuple[Any, dict[str, float]]] = first_calls
@@ -139,9 +143,11 @@ def measure(
         contenders["ceiling"].run()  # the first calls have dropped its programs
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     total = num_timings * len(contenders)
+    in_a_row = is_accelerator() if rules.in_a_row is None else rules.in_a_row
     for i, (j, (name, contender)) in itertools.product(range(num_timings), enumerate(contenders.items())):
         if i < rules.long_timings or max(seconds[name]) < rules.long_seconds:
-            seconds[name].append(seconds_of(contender.run, rules.pause) / task.units)
+            once = seconds_in_a_row(contender.run) if in_a_row else seconds_of(contender.run, rules.pause)
+            seconds[name].append(once / task.units)
         progress(i * len(contenders) + j + 1, total)
 
     def record(name: str, pairs: float | None) -> dict[str, Any]:
@@ -168,6 +174,7 @@ def measure(
         "sizes": task.sizes,
         "dtype": task.dtype,
         "rows_on_device": task.rows_on_device,
+        "in_a_row": in_a_row,
         "pairs": task.pairs,
         **mine,
         "tolerance": task.tolerance,

@@ -90,7 +90,9 @@ def _num_columns(structure: Any, dim: int, dtype: np.dtype) -> int | None:
     return widths[0] if widths[0] <= MAX_COLUMNS else None
 
 
-def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpret: Any = None) -> Array:
+def sums(
+    functions: Any, points: Array, rows: Array, weights: Array, count: Array | None = None, *, interpret: Any = None
+) -> Array:
     """Σ_n a_n f(z_m, x_n) over the rows of each tile: [c, tiles, m]. Traceable.
 
     Args:
@@ -99,6 +101,8 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
       points: z, [m, d], float32 or float64. m is a multiple of the number from ``tile_shape``.
       rows: x, [n, d], of the same dtype. n is a multiple of the number from ``tile_shape``.
       weights: a, [n], of the same dtype.
+      count: a vector whose first entry is the number of rows, if rows after it have weight 0. They then take hardly any
+        time. It has the same dtype, which is exact for numbers up to 2^24.
       interpret: parameters of Pallas' interpreter, which runs without a GPU; for tests.
     """
     from jax.experimental import pallas as pl
@@ -106,16 +110,18 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
 
     plgpu = cast(Any, mosaic_gpu)  # its functions have other arguments before _LEAST_JAX
 
-    form, dtype, count = functions.columns(points, rows), rows.dtype, functions.num_values
+    form, dtype, num_values = functions.columns(points, rows), rows.dtype, functions.num_values
     num_columns = form.rows.shape[1]
     tile_rows, tile_points = tile_shape(num_columns, dtype)
     width, lines = _width(num_columns), tile_rows * _width(num_columns) // _LINE
     unrolled = max(1, min(8, 32 // width))
     num_tiles, num_points = rows.shape[0] // tile_rows, points.shape[0]
     leaves, structure = jax.tree.flatten(functions)
-    parameters = jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves] or [jnp.zeros((), dtype)])
     packed = jnp.concatenate([form.rows, weights[:, None]], axis=1)
     packed = jnp.pad(packed, ((0, 0), (0, width - num_columns - 1))).reshape(-1, _LINE)
+    count = jnp.full(1, rows.shape[0], dtype) if count is None else count
+    numbers = [jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves])] if leaves else []
+    parameters = jnp.concatenate([*numbers, count])
     exp2, shared = (jnp.exp2, True) if dtype == np.float32 else (exp2_by_polynomial, False)
 
     def program(parameters_ref, points_ref, rows_ref, sums_ref, *scratch):
@@ -131,7 +137,7 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
             plgpu.barrier_wait(scratch[1])
 
         def add_group(totals, line, first):
-            sums_of_group: list[Array | None] = [None] * count
+            sums_of_group: list[Array | None] = [None] * num_values
             for row in range(unrolled):
                 *x, weight = (lines_ref[first_line + line, (first + row) * width + c] for c in range(num_columns + 1))
                 values = form.values(scaled, coordinates, x, exp2)
@@ -150,13 +156,15 @@ def sums(functions: Any, points: Array, rows: Array, weights: Array, *, interpre
             )
 
         zero = jnp.zeros(tile_points, dtype)
-        totals = jax.lax.fori_loop(jnp.int32(0), jnp.int32(lines), add_line, (zero,) * count)
+        filled = (parameters_ref[len(leaves)].astype(jnp.int32) * width + _LINE - 1) // _LINE
+        filled_lines = jnp.clip(filled - tile * lines, 0, lines)
+        totals = jax.lax.fori_loop(jnp.int32(0), filled_lines, add_line, (zero,) * num_values)
         for k, total in enumerate(totals):
             sums_ref[k, tile, mine] = total
 
     kernel = plgpu.kernel(
         program,
-        out_type=jax.ShapeDtypeStruct((count, num_tiles, num_points), dtype),
+        out_type=jax.ShapeDtypeStruct((num_values, num_tiles, num_points), dtype),
         scratch_types=[plgpu.SMEM((lines, _LINE), dtype), plgpu.Barrier()] if shared else [],
         grid=(num_points // tile_points, num_tiles),
         grid_names=("points", "tiles"),

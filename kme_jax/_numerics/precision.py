@@ -126,18 +126,25 @@ def check_points(points: Any, name: str = "points") -> np.ndarray:
     return array
 
 
-def check_points_in_place(points: Any, name: str = "points") -> tuple[np.ndarray | jax.Array, Callable[[], None]]:
-    """:func:`check_points`, but an array on an accelerator stays there.
+def check_points_in_place(points: Any, name: str = "points") -> np.ndarray | jax.Array:
+    """:func:`check_points`, but an array on an accelerator stays there, and its values are not checked.
+
+    See :func:`check_finite` for its values.
+    """
+    return _checked(points, name) if is_on_accelerator(points) else check_points(points, name)
+
+
+def check_finite(array: np.ndarray | jax.Array, name: str) -> Callable[[], None]:
+    """Starts to check the values of an array that is on an accelerator. What is on the host is not checked.
 
     Returns:
-      The array, and a function that raises ValueError if a value is not finite. It waits for the device, so it should
-      be called after other work was started.
+      A function that raises ValueError if a value is not finite. It waits for the device, so it should be called after
+      other work was started.
     """
-    if not is_on_accelerator(points):
-        return check_points(points, name), lambda: None
-    array = _checked(points, name)
+    if not is_on_accelerator(array):
+        return lambda: None
     finite = _all_finite(array)
-    return array, lambda: None if finite else _refuse_not_finite(array, name)
+    return lambda: None if finite else _refuse_not_finite(array, name)
 
 
 def is_on_accelerator(array: Any) -> bool:

@@ -25,14 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kme_jax._numerics import fused
-from kme_jax._numerics.precision import Progress, precision_of, reproducible_jit
+from kme_jax._numerics import fused, resident
+from kme_jax._numerics.pieces import IN_FLIGHT, PARTS, few_tiles, pad
+from kme_jax._numerics.precision import Progress, check_finite, precision_of, reproducible_jit
 from kme_jax._numerics.short_repr import short_repr
 
 Array = jax.Array
 
-_PARTS = 4  # sums of a chunk that are fetched to be added in float64
-_IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
 _UNROLLED_ROWS = 8  # rows whose values at a point are added up in registers
 # For exact sums: 2^15 values below 2^16 fit an int32, and values up to 2^38 fit the integers of float64, on up to 32
 # devices.
@@ -92,12 +91,6 @@ class PairFunctions(Protocol):
         ...
 
     # What ``fused`` can compute also has columns(points [m, d], rows [n, d]) -> fused.Columns, or None.
-
-
-def pad(array: np.ndarray, multiple: int) -> np.ndarray:
-    """The array with zeros appended, so that the length of its first axis is a multiple."""
-    missing = -len(array) % multiple
-    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
 @functools.partial(jax.jit, static_argnames="size")
@@ -208,7 +201,7 @@ def _fused_chunk_sums(functions, points, rows, weights) -> Array:
     """As :func:`_chunk_sums`, for points [m, d], in one kernel. The result [c, parts, m] has still to be summed."""
     weights = weights if weights.ndim else _ones_and_zeros(weights, len(rows), rows.dtype)
     sums = fused.sums(functions, points, rows, weights)
-    parts = math.gcd(sums.shape[1], _PARTS)
+    parts = math.gcd(sums.shape[1], PARTS)
     return jnp.sum(sums.reshape(sums.shape[0], parts, -1, sums.shape[2]), axis=2)
 
 
@@ -253,27 +246,12 @@ def _exact_tiles(size: int, chunk: int) -> tuple[int, int]:
     return _EXACT_TILE_ROWS, tiles * _EXACT_TILE_ROWS
 
 
-def few_tiles(size: int, tile: int, chunk: int) -> int:
-    """The size of a chunk of at most about ``chunk`` for an axis of this size.
-
-    There are as few chunks as possible, of equal size. Their number of tiles has at most five significant bits, so that
-    many sizes share one shape.
-
-    Args:
-      size: of the axis.
-      tile: size of a tile.
-      chunk: approximate largest size of a chunk.
-    """
-    num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
-    step = 1 << max(0, num_tiles.bit_length() - 5)
-    return -(-num_tiles // step) * step * tile
-
-
 class _Plan(NamedTuple):
     """The settings of a computation of sums.
 
     Attributes:
       sums_of: a function of functions, points [m, d], rows [n, d] and weights [n] that returns [c, m] or [c, parts, m].
+        None if ``resident`` computes the sums.
       by_columns: whether it takes points by columns, [d, m], as the loop over points on a CPU reads them.
       place: device or sharding of rows and weights.
       points_place: device or sharding of points.
@@ -281,7 +259,7 @@ class _Plan(NamedTuple):
       chunk_points: m.
     """
 
-    sums_of: Callable[..., Array]
+    sums_of: Callable[..., Array] | None
     by_columns: bool
     place: Any
     points_place: Any
@@ -302,19 +280,21 @@ def _plan(
     """The plan for numbers of points and of rows on each device."""
     platform = devices[0].platform
     elementwise = functions.is_elementwise(dim)
-    resident = platform != "cpu" and not exact
-    columns = fused.columns_of(functions, dim, dtype) if resident and fused.is_supported(devices[0]) else None
+    on_accelerator = platform != "cpu" and not exact
+    columns = fused.columns_of(functions, dim, dtype) if not exact and fused.is_supported(devices[0]) else None
     if columns is not None:
         tile_rows, tile_points = fused.tile_shape(columns, dtype)
         chunk_rows = few_tiles(num_rows, tile_rows, sizes.fused_chunk_rows)
         chunk_points = few_tiles(num_points, tile_points, sizes.chunk_points)
+        if len(devices) == 1:
+            return _Plan(None, False, devices[0], devices[0], chunk_rows, chunk_points)
         sums_of, place = _over_devices(_fused_chunk_sums, devices)
     else:
         loop = platform == "cpu" and elementwise
         tile_rows, tile_points = sizes.tile(platform)
         if exact:
             tile_rows, chunk_rows = _exact_tiles(num_rows, _EXACT_CHUNK_ROWS // len(devices))
-        elif resident:
+        elif on_accelerator:
             tile_rows, _ = _whole_tiles(num_rows, tile_rows, sizes.resident_chunk_rows)
             chunk_rows = few_tiles(num_rows, tile_rows, sizes.resident_chunk_rows)
         else:
@@ -329,10 +309,12 @@ def _plan(
 
 def pair_sums(
     functions: PairFunctions,
-    points: np.ndarray | Array,
+    points: np.ndarray,
     rows: np.ndarray | Array,
     weights: np.ndarray | Array | None,
     *,
+    centred: bool = False,
+    check: bool = False,
     exact: bool = False,
     rows_planned: int | None = None,
     devices=None,
@@ -343,9 +325,11 @@ def pair_sums(
 
     Args:
       functions: f. Tiles are padded with zero rows of weight 0.
-      points: z, [M, d], of the dtype to compute in. Points, rows and weights may be on the host or on a device.
+      points: z, [M, d], of the dtype to compute in, on the host. Rows and weights may be on the host or on a device.
       rows: x, [N, d], finite, of the same dtype.
       weights: a, [N], of the same dtype, or int32 if the values of the functions are int32; 1 if None.
+      centred: whether the mean of the points, which are public, is subtracted from points and rows.
+      check: whether to check rows that are on an accelerator. (The caller checks what is on the host.)
       exact: whether to compute exact sums. For functions with integer values (below 2^16 in int32, up to 2^38 in
         float64) and weights 0 and 1. No sum is rounded, and a value does not depend on the other rows.
       rows_planned: the number of rows for which the shape of a chunk is chosen; N if None. If N is private, a public
@@ -357,6 +341,9 @@ def pair_sums(
     Returns:
       Sums, [c, M], on the host. Sums within a chunk have the dtype of the weights. Chunks are added in float64, or in
       int64 if ``exact``.
+
+    Raises:
+      ValueError: ``check``, and a row is not finite.
     """
     dtype = rows.dtype
     with precision_of(rows):
@@ -367,6 +354,27 @@ def pair_sums(
             devices = tuple(jax.local_devices(backend="cpu"))
         share = -(-(len(rows) if rows_planned is None else rows_planned) // len(devices))
         plan = _plan(functions, len(points), share, rows.shape[1], dtype, exact, devices, sizes)
+        if plan.sums_of is None:
+            sums = resident.pair_sums(
+                functions,
+                points,
+                rows,
+                weights,
+                device=devices[0],
+                chunk_rows=plan.chunk_rows,
+                chunk_points=plan.chunk_points,
+                centred=centred,
+                check=check,
+                skip=rows_planned is None,
+                progress=progress,
+            )
+            if check and np.isnan(sums).any():
+                check_finite(rows, "rows")()
+            return sums
+        finish_check = check_finite(rows, "rows") if check else lambda: None
+        if centred:
+            centre = points.mean(axis=0, dtype=dtype)[None, :]
+            points, rows = points - centre, rows - centre
         pieces = _pieces(points, plan.chunk_points)
         chunks = [_placed(piece.T if plan.by_columns else piece, plan.points_place) for piece in pieces]
         sums = np.zeros((functions.num_values, len(chunks) * plan.chunk_points), np.int64 if exact else np.float64)
@@ -392,6 +400,7 @@ def pair_sums(
             placed = [_placed(piece, plan.place) for piece in (row_piece, weight_piece)]
             for number, chunk in enumerate(chunks):
                 computed.append((number * plan.chunk_points, plan.sums_of(functions, chunk, *placed)))
-                fetch(0 if on_host else _IN_FLIGHT)
+                fetch(0 if on_host else IN_FLIGHT)
         fetch(0)
+        finish_check()
         return sums[:, : len(points)]

@@ -36,6 +36,16 @@ def _within(rows, bound):
     return (jnp.abs(rows) <= bound).all(axis=1)
 
 
+@jax.jit
+def _safe(rows, usable):
+    return jnp.where(usable[:, None], rows, 0), usable.astype(rows.dtype)
+
+
+@jax.jit
+def _safe_within(rows, bound):
+    return _safe(rows, _within(rows, bound))
+
+
 class FeatureMap(abc.ABC):
     """A finite-dimensional feature map with a proved diameter.
 
@@ -160,8 +170,18 @@ class FeatureMap(abc.ABC):
         By default a row is covered if none of its entries is missing or beyond :attr:`row_bound`. A row that is not
         covered counts as the zero vector in every mean. This fixed rule looks at one row at a time, so nothing fails
         because of the values of a private row."""
-        bound = min(self.row_bound, float(np.finfo(rows.dtype).max))
+        bound = self._bound_of(rows)
         return _within(rows, bound) if isinstance(rows, jax.Array) else np.all(np.abs(rows) <= bound, axis=1)
+
+    def _bound_of(self, rows: Real[AnyArray, "n d"]) -> float:
+        return min(self.row_bound, float(np.finfo(rows.dtype).max))
+
+    def safe_on_device(self, rows: Float[jax.Array, "n d"]) -> tuple[Float[jax.Array, "n d"], Float[jax.Array, "n"]]:
+        """Safe rows [n, d] on an accelerator, and their weights, [n]. A row that the map does not cover becomes zeros,
+        with weight 0. The others keep their values, with weight 1."""
+        if type(self).covers is FeatureMap.covers:  # then one program does it all
+            return _safe_within(rows, self._bound_of(rows))
+        return _safe(rows, self.covers(rows))
 
     @abc.abstractmethod
     def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:

@@ -1,0 +1,34 @@
+"""Pieces of arrays of few different sizes, so that few programs are compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+PARTS = 4  # sums of a chunk that are fetched to be added in float64
+IN_FLIGHT = 4  # chunks that are computed ahead of what is fetched
+
+
+def pad(array: np.ndarray, multiple: int) -> np.ndarray:
+    """The array with zeros appended, so that the length of its first axis is a multiple."""
+    missing = -len(array) % multiple
+    if not missing:
+        return array
+    padded = np.zeros((len(array) + missing, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded
+
+
+def few_tiles(size: int, tile: int, chunk: int) -> int:
+    """The size of a chunk of at most about ``chunk`` for an axis of this size.
+
+    There are as few chunks as possible, of equal size. Their number of tiles has at most five significant bits, so that
+    many sizes share one shape.
+
+    Args:
+      size: of the axis.
+      tile: size of a tile.
+      chunk: approximate largest size of a chunk.
+    """
+    num_tiles = -(-size // (-(-size // max(chunk, tile)) * tile))
+    step = 1 << max(0, num_tiles.bit_length() - 5)
+    return -(-num_tiles // step) * step * tile
