@@ -27,6 +27,9 @@ MAX_COLUMNS = 32  # more would not fit into registers
 _THREADS = 128  # of a program: one warpgroup
 _LINE = 256  # largest number of values that one copy to shared memory moves along an axis
 _SHARED_BYTES = 32 * 1024  # of rows, so that six programs share a multiprocessor
+# Rows that one pass of the innermost loop takes, by bytes of the type. A polynomial for each of many float64 rows would
+# take seconds to lower, because Mosaic's choice of layouts takes longer than in proportion to the operations.
+_UNROLLED = {4: 8, 8: 2}
 _LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
 
 
@@ -114,7 +117,7 @@ def sums(
     num_columns = form.rows.shape[1]
     tile_rows, tile_points = tile_shape(num_columns, dtype)
     width, lines = _width(num_columns), tile_rows * _width(num_columns) // _LINE
-    unrolled = max(1, min(8, 32 // width))
+    unrolled = max(1, min(_UNROLLED[np.dtype(dtype).itemsize], 32 // width))
     num_tiles, num_points = rows.shape[0] // tile_rows, points.shape[0]
     leaves, structure = jax.tree.flatten(functions)
     packed = jnp.concatenate([form.rows, weights[:, None]], axis=1)
