@@ -36,10 +36,9 @@ _SMALLEST = 128  # working set
 def fits(features: Float[AnyArray, "M F"]) -> bool:
     """Whether feature vectors [M, F] are on a GPU whose memory is large enough to solve for their weights there.
 
-    The Gram matrix, its sum with a diagonal matrix and the factor of that sum need 8M² bytes each, and so does the
-    workspace. The features are converted to float64 once.
+    Those of a TPU do not fit: it has no float64.
     """
-    if not isinstance(features, jax.Array) or len(features.devices()) != 1:
+    if not isinstance(features, jax.Array) or features.ndim != 2 or len(features.devices()) != 1:
         return False
     (device,) = features.devices()
     limit = (device.memory_stats() or {}).get("bytes_limit", 0) if device.platform == "gpu" else 0
@@ -47,7 +46,11 @@ def fits(features: Float[AnyArray, "M F"]) -> bool:
 
 
 def memory_needed(num_weights: int, num_features: int) -> int:
-    """Bytes of a device's memory that one problem needs at most, beside its features [M, F]."""
+    """Bytes of a device's memory that one problem needs at most, beside its features [M, F].
+
+    The Gram matrix, its block for the working set, the sum of that block and a diagonal matrix, and the factor of this
+    sum have 8M² bytes each. The features are converted to float64 once.
+    """
     return 8 * num_weights * (4 * num_weights + num_features)
 
 
@@ -137,7 +140,7 @@ def _padded(indices: np.ndarray, size: int) -> np.ndarray:
     return np.pad(indices, (0, size - len(indices))).astype(np.int32)
 
 
-def gap_of(target_norm: Any, fit_inner: Any, fit_norm: Any, largest: Any, penalty: Any, l1_norm: Any) -> Any:
+def _gap(target_norm: Any, fit_inner: Any, fit_norm: Any, largest: Any, penalty: Any, l1_norm: Any) -> Any:
     """The duality gap as in :func:`kme_jax.synthesis.lasso.lasso_gap`, for arrays of a device."""
     residual_norm = target_norm - 2 * fit_inner + fit_norm
     shrink = jnp.minimum(1, penalty / jnp.maximum(largest, 1e-300))
@@ -160,7 +163,7 @@ def _solve(gram, working, count, inner, penalty, target_norm, allowed):
     def gaps(weights, image):  # of each column of weights
         largest = jnp.max(jnp.abs(inner[:, None] - image), axis=0)
         fit_inner, fit_norm = inner @ weights, jnp.sum(weights * image, axis=0)
-        return gap_of(target_norm, fit_inner, fit_norm, largest, penalty, jnp.sum(jnp.abs(weights), axis=0))
+        return _gap(target_norm, fit_inner, fit_norm, largest, penalty, jnp.sum(jnp.abs(weights), axis=0))
 
     def advance(state):
         x, z, image, best, least, steps, waited = state
