@@ -76,7 +76,6 @@ def test_nearly_parallel_vectors(penalty):
 
 def test_a_working_set_that_grows_finds_all_weights(monkeypatch):
     features, target = _random(np.float32)
-    monkeypatch.setattr(lasso, "_FEW", 10)
     sizes, solve = [], lasso.DeviceRows.solve
 
     def counted(rows, inner, working, *arguments):
