@@ -78,15 +78,33 @@ def test_a_working_set_that_grows_finds_all_weights(monkeypatch):
     features, target = _random(np.float32)
     sizes, solve = [], lasso.DeviceRows.solve
 
-    def counted(rows, inner, working, *arguments):
+    def counted(rows, inner, weights, working, *arguments):
         sizes.append(len(working))
-        return solve(rows, inner, working, *arguments)
+        return solve(rows, inner, weights, working, *arguments)
 
     monkeypatch.setattr(lasso.DeviceRows, "solve", counted)
     _check(features, target, 1e-5, [200], 1e-6)
     assert sizes[0] == 128
     assert sizes == sorted(sizes)
     assert len(sizes) > 1
+
+
+def test_first_order_steps_for_large_working_sets():
+    features, target = _random(np.float32)
+    problem = lasso.DeviceLeastSquares(_on_device(features[::3]), target)
+    expected = _path(features[::3], target, 1e-4, [67], 1e-9)[0][0]
+    problem.solver.large = 10
+    ((weights, report),) = lasso.solve_path(problem, 1e-4, [67], 1e-6)
+    assert report.converged
+    assert problem.solver.first_order_helps
+    np.testing.assert_allclose(weights @ features[::3], expected @ features[::3], atol=1e-3)
+    # Nearly parallel vectors need another method, which takes over.
+    features, target = _smooth()
+    problem = lasso.DeviceLeastSquares(_on_device(features), target)
+    problem.solver.large = 10
+    ((_, report),) = lasso.solve_path(problem, 1e-5, [300], 1e-9)
+    assert report.converged
+    assert not problem.solver.first_order_helps
 
 
 def test_no_weight_is_needed():

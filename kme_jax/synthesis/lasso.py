@@ -178,20 +178,24 @@ class LeastSquares:
 
 
 class DeviceLeastSquares(LeastSquares):
-    """:class:`LeastSquares` of feature vectors on a GPU, by the interior-point method of ``lasso_device``."""
+    """:class:`LeastSquares` of feature vectors on a GPU, by the interior-point method of ``lasso_device``.
+
+    Attributes:
+      solver: the feature vectors, and the solver for a working set.
+    """
 
     rounds_to_wait = 5  # a weight that joins late may change the dual value alone
 
     def __init__(self, features: Float[jax.Array, "M F"], target: Float[AnyArray, "F"]):
-        self._rows = DeviceRows(features)
-        super().__init__(self._rows, target)
+        self.solver = DeviceRows(features)
+        super().__init__(self.solver, target)
 
     def correlation(self, weights, count):
-        correlation, residual = self._rows.correlation(self.target, weights)
+        correlation, residual = self.solver.correlation(self.target, weights)
         return correlation[:count], residual
 
     def gram(self, indices):
-        return self._rows.gram(indices)
+        return self.solver.gram(indices)
 
     def improved(self, weights, correlation, working, penalty, allowed):
         # The working set keeps the weights that matter. Violators of |aᵀr| ≤ λ join, and the next best fill its shape.
@@ -200,9 +204,10 @@ class DeviceLeastSquares(LeastSquares):
         score[kept] = np.inf
         joining = min(int(np.sum((score > penalty) & (score < np.inf))), max(_FEW, len(kept) // 2))
         needed = max(len(kept) + joining, 2 * int(np.count_nonzero(weights)))
-        size = min(len(score), self._rows.working_size(needed))
+        size = min(len(score), self.solver.working_size(needed))
         working = np.argsort(-score, kind="stable")[:size]
-        solution, taken = self._rows.solve(self.inner, working, penalty, self.target_norm, 0.3 * allowed)
+        arguments = self.inner, weights, working, penalty, self.target_norm
+        solution, taken = self.solver.solve(*arguments, 0.3 * allowed)
         weights[working] = solution
         return weights, working, taken
 

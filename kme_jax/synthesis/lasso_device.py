@@ -2,7 +2,8 @@
 
 A GPU does few large operations well and many small ones badly. So the Lasso for a working set of weights is solved by a
 primal-dual interior-point method (Mehrotra 1992) in float64. It takes 10 to 20 steps for any features, however parallel
-they are. Each step costs one Cholesky factorisation of the size of the working set.
+they are. Each step costs one Cholesky factorisation of the size of the working set. If that is large, accelerated
+first-order steps are tried first: feature vectors are then hardly parallel.
 
 The weights are w = u − v for u, v ≥ 0. Their multipliers are z = (λ + g, λ − g) ≥ 0, where g = Gw − c is the gradient
 of the smooth part. Newton steps solve (G + D) Δw = b, where D is diagonal.
@@ -31,6 +32,8 @@ _START = 0.1  # u and v at the start, in units of ‖y‖/‖a‖
 _THRESHOLDS = 10.0 ** np.arange(1, -8.5, -0.5)  # at which weights become zero, the sparsest first
 _MEMORY_SHARE = 0.4  # of a device's memory that one problem may need
 _SMALLEST = 128  # working set
+_FIRST_ORDER_STEPS = 800
+_POWER_STEPS = 20
 
 
 def fits(features: Float[AnyArray, "M F"]) -> bool:
@@ -80,10 +83,15 @@ class DeviceRows:
 
     Attributes:
       shape: (M, F).
+      large: the size of a working set above which first-order steps are tried.
+      first_order_helps: False once first-order steps did not reach the gap that was allowed.
     """
+
+    large = 2048
 
     @in_float64
     def __init__(self, features: Float[Array, "M F"]):
+        self.first_order_helps = True
         self.shape = features.shape
         self._features, self._gram = features, _gram(features)
 
@@ -112,6 +120,7 @@ class DeviceRows:
     def solve(
         self,
         inner: Float64[np.ndarray, "M"],
+        weights: Float64[np.ndarray, "M"],
         working: Int[np.ndarray, "n"],
         penalty: float,
         target_norm: float,
@@ -121,6 +130,7 @@ class DeviceRows:
 
         Args:
           inner: c = aᵀy, [M].
+          weights: at which first-order steps start, [M].
           working: indices of weights.
           penalty: λ.
           target_norm: ‖y‖².
@@ -129,11 +139,17 @@ class DeviceRows:
         Returns:
           The weights, and the number of steps.
         """
-        size = self.working_size(len(working))
+        size, taken = self.working_size(len(working)), 0
         padded = _padded(working, size)
-        inner = np.pad(inner[working], (0, size - len(working)))
-        weights, steps = _solve(self._gram, padded, len(working), inner, penalty, target_norm, allowed)
-        return np.asarray(weights)[: len(working)], int(steps)
+        inner, start = (np.pad(vector[working], (0, size - len(working))) for vector in (inner, weights))
+        arguments = self._gram, padded, len(working), inner, penalty, target_norm, allowed
+        if size > self.large and self.first_order_helps:
+            solution, gap, steps = _accelerated(*arguments, start)
+            taken, self.first_order_helps = int(steps), bool(gap <= allowed)
+            if self.first_order_helps:
+                return np.asarray(solution)[: len(working)], taken
+        solution, steps = _solve(*arguments)
+        return np.asarray(solution)[: len(working)], taken + int(steps)
 
 
 def _padded(indices: np.ndarray, size: int) -> np.ndarray:
@@ -148,11 +164,10 @@ def _gap(target_norm: Any, fit_inner: Any, fit_norm: Any, largest: Any, penalty:
     return primal - (shrink * (target_norm - fit_inner) - 0.5 * shrink**2 * residual_norm)
 
 
-@reproducible_jit
-def _solve(gram, working, count, inner, penalty, target_norm, allowed):
-    """The weights of the first ``count`` indices in ``working`` [n], and the number of steps.
+def _problem(gram, working, count, inner, penalty, target_norm):
+    """The Gram matrix of a working set [n], its product with vectors, and the duality gaps of columns of weights.
 
-    The other indices fill up the shape. Their feature vectors are zero here.
+    Only the first ``count`` indices are used. The others fill up the shape, and their feature vectors are zero here.
     """
     used = jnp.arange(len(working)) < count
     gram = jnp.where(used[:, None] & used[None], gram[working][:, working], 0)
@@ -160,10 +175,48 @@ def _solve(gram, working, count, inner, penalty, target_norm, allowed):
     def product(vectors):
         return jnp.matmul(gram, vectors, precision=jax.lax.Precision.HIGHEST)
 
-    def gaps(weights, image):  # of each column of weights
+    def gaps(weights, image):
         largest = jnp.max(jnp.abs(inner[:, None] - image), axis=0)
         fit_inner, fit_norm = inner @ weights, jnp.sum(weights * image, axis=0)
         return _gap(target_norm, fit_inner, fit_norm, largest, penalty, jnp.sum(jnp.abs(weights), axis=0))
+
+    return gram, product, gaps
+
+
+@reproducible_jit
+def _accelerated(gram, working, count, inner, penalty, target_norm, allowed, start):
+    """Accelerated proximal gradient steps with restart, as in ``lasso``: the weights, their gap and the steps."""
+    _, product, gaps = _problem(gram, working, count, inner, penalty, target_norm)
+
+    def power(_, vector):
+        return product(vector / jnp.maximum(jnp.linalg.norm(vector), 1e-300))
+
+    probe = jax.lax.fori_loop(0, _POWER_STEPS, power, 1.5 + jnp.cos(jnp.arange(len(working), dtype=inner.dtype)))
+    lipschitz = 1.05 * jnp.linalg.norm(probe) + 1e-300
+
+    def advance(state):
+        weights, ahead, image, momentum, _, steps = state
+        new = ahead + (inner - image) / lipschitz
+        new = jnp.sign(new) * jnp.maximum(jnp.abs(new) - penalty / lipschitz, 0)
+        restart = jnp.vdot(ahead - new, new - weights) > 0
+        following = jnp.where(restart, 1.0, (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2)
+        ahead = new + jnp.where(restart, 0.0, (momentum - 1) / following) * (new - weights)
+        image = product(ahead)
+        return new, ahead, image, following, gaps(ahead[:, None], image[:, None])[0], steps + 1
+
+    def goes_on(state):
+        return (state[-2] > allowed) & (state[-1] < _FIRST_ORDER_STEPS)
+
+    image = product(start)
+    (gap,) = gaps(start[:, None], image[:, None])
+    state = jax.lax.while_loop(goes_on, advance, (start, start, image, jnp.ones_like(gap), gap, jnp.int32(0)))
+    return state[1], *state[-2:]
+
+
+@reproducible_jit
+def _solve(gram, working, count, inner, penalty, target_norm, allowed):
+    """The weights of a working set by the interior-point method, and the number of steps. See :func:`_problem`."""
+    gram, product, gaps = _problem(gram, working, count, inner, penalty, target_norm)
 
     def advance(state):
         x, z, image, best, least, steps, waited = state
