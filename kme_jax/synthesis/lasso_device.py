@@ -32,7 +32,7 @@ _START = 0.1  # u and v at the start, in units of ‖y‖/‖a‖
 _THRESHOLDS = 10.0 ** np.arange(1, -8.5, -0.5)  # at which weights become zero, the sparsest first
 _MEMORY_SHARE = 0.4  # of a device's memory that one problem may need
 _SMALLEST = 128  # working set
-_FIRST_ORDER_STEPS = 800
+_FIRST_ORDER_STEPS = 1500
 _POWER_STEPS = 20
 
 
