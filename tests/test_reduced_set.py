@@ -179,28 +179,10 @@ def test_lasso_with_a_large_penalty_is_zero():
 def test_lasso_with_many_weights_uses_first_order_steps():
     features, target = _problem(4, 60, 80)
     ((expected, _),) = lasso_path(features, target, 1e-3, [60], tolerance=1e-8)
-    problem = lasso.LeastSquares(lasso.HostRows(features), target, many=5)
+    problem = lasso.HostLeastSquares(features, target, many=5)
     ((weights, report),) = lasso.solve_path(problem, 1e-3, [60], 1e-6)
     assert report.converged
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
-
-
-@pytest.mark.long
-def test_feature_vectors_on_a_device_are_those_in_memory():
-    features, target = _problem(6, 60, 80)
-    features = features.astype(np.float32)
-    expected = [weights for weights, _ in lasso_path(features, target, 1e-3, [20, 60], tolerance=1e-5)]
-    device, host = lasso.DeviceRows(jnp.asarray(features)), lasso.HostRows(features)
-    some, vector = np.asarray([3, 7, 50]), np.random.default_rng(0).normal(size=80)
-    np.testing.assert_allclose(device.inner(vector, 40), host.inner(vector, 40), atol=1e-6)
-    np.testing.assert_allclose(device.gram(some, some[:2]), host.gram(some, some[:2]), atol=1e-6)
-    weights = np.where(np.arange(60) % 2, 0.1, 0.0)
-    np.testing.assert_allclose(device.combination(weights), weights @ features.astype(np.float64), atol=1e-12)
-    for many in (1000, 5):
-        problem = lasso.LeastSquares(device, target, many=many)
-        found = [weights for weights, _ in lasso.solve_path(problem, 1e-3, [20, 60], 1e-7)]
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours @ features[: len(ours)], theirs @ features[: len(ours)], atol=1e-3)
 
 
 def test_l1_ball_of_feature_vectors_larger_than_one():

@@ -102,7 +102,8 @@ def _lasso_distances(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Δ with Lasso weights on the first M points of every embedding, and the duality gap as a share of ½‖μ̃‖².
 
-    Each is an array [len(noisy), len(grid)]; the points are [len(noisy), max M, D]. There is one thread for each core.
+    Each is an array [len(noisy), len(grid)]; the points are [len(noisy), max M, D]. There is one thread for each core
+    of a CPU. An accelerator holds two problems at a time, so that it need not wait for the host.
     """
     distances, gaps = np.zeros((2, len(noisy), len(grid)))
     done = itertools.count(1)
@@ -115,6 +116,7 @@ def _lasso_distances(
             gaps[n, j] = report.gap / scale
             progress(next(done), distances.size)
 
-    with threadpoolctl.threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    threads = os.cpu_count() if jax.default_backend() == "cpu" else 2
+    with threadpoolctl.threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(threads) as pool:
         list(pool.map(run, range(len(noisy))))
     return distances, gaps

@@ -1,12 +1,13 @@
 """Sparse weights: least squares with an L1 penalty or an L1 constraint, for any feature vectors.
 
-The solver takes Newton steps on a working set of weights, in float64. Feature vectors of near-by points are nearly
-parallel, so first-order methods would need tens of thousands of steps. A Newton step costs one Cholesky factorisation,
-of the size of the number of weights that are not zero. If many weights are not zero, feature vectors are hardly
-parallel, and accelerated first-order steps are used instead. Every result has a gap that bounds its error.
+The solver for feature vectors in the host's memory takes Newton steps on a working set of weights, in float64. Feature
+vectors of near-by points are nearly parallel, so first-order methods would need tens of thousands of steps. A Newton
+step costs one Cholesky factorisation, of the size of the number of weights that are not zero. If many weights are not
+zero, feature vectors are hardly parallel, and accelerated first-order steps are used instead. Every result has a gap
+that bounds its error.
 
-Feature vectors may be on an accelerator. They stay there, because products with all of them, and their inner products,
-take most of the time.
+Feature vectors on a GPU stay there, and :mod:`kme_jax.synthesis.lasso_device` solves for their weights. Both solvers
+extend a working set in rounds, and compute the gap from all feature vectors.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 import threadpoolctl
 from jaxtyping import Float, Float64, Int
 
 from kme_jax._numerics import html
-from kme_jax._numerics.precision import float64, reproducible_jit
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.synthesis.lasso_device import DeviceRows, fits
 
 _NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
 _FIRST_ORDER_STEPS = 50
@@ -33,7 +33,8 @@ _MANY_STEPS = 400
 _SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
 _MAX_NEWTON_STEPS = 40  # for each proximal point step
 _PATIENCE = 20  # proximal point steps without half the gap
-_FEW = 100  # weights that a working set may keep
+_FEW = 100  # weights that a working set may keep, or that may join it at any time
+_NEAR = 0.7  # share of λ: weights of a larger |aᵀr| stay in the working set of a device
 _MAX_ROUNDS = 100  # extensions of the working set
 _LEAST = 1e-3  # progress of a round, in units of the gap that is allowed
 _MAX_STEPS = 5000  # for each working set
@@ -41,7 +42,6 @@ _MAX_STEPS = 5000  # for each working set
 # share. The gradient at the current weights is exact, so this only shortens a step, as a proximal term does.
 _SHIFT = {4: 1e-5}
 _ROWS_PER_PRODUCT = 1024
-_ROWS_PER_TRANSFER = 256
 # On a machine with other work, thousands of small factorisations are several times slower with more than one BLAS
 # thread, because each of them waits for all threads.
 _BLAS = threadpoolctl.ThreadpoolController()
@@ -110,89 +110,27 @@ class HostRows:
         return lambda vector: rows @ vector, lambda weights: weights @ rows
 
 
-@reproducible_jit
-def _device_inner(features, vector):
-    return jnp.matmul(features, vector, precision=jax.lax.Precision.HIGHEST)
-
-
-@reproducible_jit
-def _device_combination(features, weights):
-    return jnp.matmul(weights, features.astype(weights.dtype), precision=jax.lax.Precision.HIGHEST)
-
-
-@reproducible_jit
-def _device_gram(features, first):
-    return jnp.matmul(features[first], features.T, precision=jax.lax.Precision.HIGHEST)
-
-
-class DeviceRows:
-    """As :class:`HostRows`, on an accelerator. Every product is with all feature vectors, so few programs serve."""
-
-    def __init__(self, features: Float[jax.Array, "M F"]):
-        self._features, self.shape, self.dtype = features, features.shape, np.dtype(features.dtype)
-
-    def inner(self, vector, count):
-        return np.asarray(_device_inner(self._features, vector.astype(self.dtype)))[:count].astype(np.float64)
-
-    def combination(self, weights):
-        with float64():
-            return np.asarray(_device_combination(self._features, weights))
-
-    def gram(self, first, second):
-        products = np.empty((len(first), len(second)))
-        for i in range(0, len(first), _ROWS_PER_TRANSFER):
-            rows = first[i : i + _ROWS_PER_TRANSFER]
-            padded = np.pad(rows, (0, _ROWS_PER_TRANSFER - len(rows))).astype(np.int32)
-            products[i : i + len(rows)] = np.asarray(_device_gram(self._features, padded))[: len(rows), second]
-        return products
-
-    def operators(self, working):
-        def inner(vector):
-            return np.asarray(_device_inner(self._features, vector))[working]
-
-        def combination(weights):
-            everywhere = np.zeros(len(self._features), self.dtype)
-            everywhere[working] = weights
-            return np.asarray(_device_combination(self._features, everywhere))
-
-        return inner, combination
-
-
-def rows_of(features: Float[AnyArray, "M F"]) -> HostRows | DeviceRows:
-    """Feature vectors [M, F] where they are: on an accelerator, or in the host's memory."""
-    if isinstance(features, jax.Array) and next(iter(features.devices())).platform != "cpu":
-        return DeviceRows(features)
-    return HostRows(np.asarray(features))
-
-
 class LeastSquares:
-    """½‖y − Σ_m w_m a_m‖² with the Gram matrix of those a_m that were ever in the working set.
+    """½‖y − Σ_m w_m a_m‖² and the rounds that minimise it with an L1 penalty: what both solvers share.
 
     Args:
       rows: the feature vectors a, [M, F].
       target: y, [F].
-      many: number of weights other than zero, above which first-order steps on feature vectors are tried.
 
     Attributes:
-      dtype: of the feature vectors a, [M, F], one for each weight.
       target: y, [F].
       target_norm: ‖y‖².
+      num_weights: M.
       inner: aᵀy, [M].
-      many: see the argument.
-      first_order_helps: False once first-order steps did not converge for a large working set.
     """
 
-    def __init__(self, rows: HostRows | DeviceRows, target: Float[AnyArray, "F"], *, many: int = 1000):
-        self._rows, self.many, self.dtype = rows, many, rows.dtype
+    rounds_to_wait = 1  # before a round without progress is the last
+
+    def __init__(self, rows: HostRows | DeviceRows, target: Float[AnyArray, "F"]):
         self.target, self.num_weights = np.asarray(target, np.float64), rows.shape[0]
         if len(rows.shape) != 2 or self.target.shape != rows.shape[1:]:
             shapes = f"{list(rows.shape)} and target {list(self.target.shape)}"
             raise ValueError(f"features {shapes} do not fit: expected [M, F] and [F]")
-        self._known = np.zeros(0, int)  # the weights in the Gram matrix, in its order
-        self._position = np.full(self.num_weights, -1)
-        self._gram = np.zeros((0, 0))
-        self._probe = 1.5 + np.cos(np.arange(self.num_weights))
-        self.first_order_helps = True
         finite = np.isfinite(self.target).all()
         self.target_norm = float(self.target @ self.target) if finite else np.nan
         if finite:
@@ -204,12 +142,105 @@ class LeastSquares:
         self, weights: Float64[np.ndarray, "M"], count: int
     ) -> tuple[Float64[np.ndarray, "m"], Float64[np.ndarray, "F"]]:
         """aᵀr of the first ``count`` weights, and r = y − Σ w a."""
+        raise NotImplementedError
+
+    def gram(self, indices: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n n"]:
+        """a_iᵀa_j for i, j in ``indices``."""
+        raise NotImplementedError
+
+    def improved(
+        self,
+        weights: Float64[np.ndarray, "M"],
+        correlation: Float64[np.ndarray, "m"],
+        working: Int[np.ndarray, "n"],
+        penalty: float,
+        allowed: float,
+    ) -> tuple[Float64[np.ndarray, "M"], Int[np.ndarray, "k"], int]:
+        """One round: chooses a working set, and minimises over its weights.
+
+        Args:
+          weights: before the round, [M].
+          correlation: aᵀr of the weights that may differ from zero, [m].
+          working: the working set of the round before, or the weights other than zero.
+          penalty: λ.
+          allowed: the duality gap at which to stop.
+
+        Returns:
+          The weights, the working set for the next round, and the number of steps.
+        """
+        raise NotImplementedError
+
+    def primal_and_gap(self, weights, residual, correlation, penalty) -> tuple[float, float]:
+        """The primal value and the duality gap of weights, from their r and aᵀr."""
+        fit, largest = self.target - residual, float(np.abs(correlation).max(initial=0))
+        l1_norm = float(np.abs(weights).sum(dtype=np.float64))
+        return lasso_gap(self.target_norm, float(self.target @ fit), float(fit @ fit), largest, penalty, l1_norm)
+
+
+class DeviceLeastSquares(LeastSquares):
+    """:class:`LeastSquares` of feature vectors on a GPU, by the interior-point method of ``lasso_device``.
+
+    Attributes:
+      solver: the feature vectors, and the solver for a working set.
+    """
+
+    rounds_to_wait = 5  # a weight that joins late may change the dual value alone
+
+    def __init__(self, features: Float[jax.Array, "M F"], target: Float[AnyArray, "F"]):
+        self.solver = DeviceRows(features)
+        super().__init__(self.solver, target)
+
+    def correlation(self, weights, count):
+        correlation, residual = self.solver.correlation(self.target, weights)
+        return correlation[:count], residual
+
+    def gram(self, indices):
+        return self.solver.gram(indices)
+
+    def improved(self, weights, correlation, working, penalty, allowed):
+        # The working set keeps the weights that matter. Violators of |aᵀr| ≤ λ join, and the next best fill its shape.
+        score = np.abs(correlation)
+        kept = working[(weights[working] != 0) | (score[working] > _NEAR * penalty)]
+        score[kept] = np.inf
+        joining = min(int(np.sum((score > penalty) & (score < np.inf))), max(_FEW, len(kept) // 2))
+        needed = max(len(kept) + joining, 2 * int(np.count_nonzero(weights)))
+        size = min(len(score), self.solver.working_size(needed))
+        working = np.argsort(-score, kind="stable")[:size]
+        arguments = self.inner, weights, working, penalty, self.target_norm
+        solution, taken = self.solver.solve(*arguments, 0.3 * allowed)
+        weights[working] = solution
+        return weights, working, taken
+
+
+class HostLeastSquares(LeastSquares):
+    """:class:`LeastSquares` in the host's memory, with the Gram matrix of those a_m that were ever in the working set.
+
+    Args:
+      features: a, [M, F].
+      target: y, [F].
+      many: number of weights other than zero, above which first-order steps on feature vectors are tried.
+
+    Attributes:
+      dtype: of the feature vectors.
+      many: see the argument.
+      first_order_helps: False once first-order steps did not converge for a large working set.
+    """
+
+    def __init__(self, features: Float[np.ndarray, "M F"], target: Float[AnyArray, "F"], *, many: int = 1000):
+        self._rows, self.many, self.dtype = HostRows(features), many, features.dtype
+        self._known = np.zeros(0, int)  # the weights in the Gram matrix, in its order
+        self._position = np.full(len(features), -1)
+        self._gram = np.zeros((0, 0))
+        self._probe = 1.5 + np.cos(np.arange(len(features)))
+        self.first_order_helps = True
+        super().__init__(self._rows, target)
+
+    def correlation(self, weights, count):
         residual = self.target - self._rows.combination(weights) if weights.any() else self.target
         scale = np.linalg.norm(residual) or 1.0  # a float32 product of a small residual keeps its relative accuracy
         return scale * self._rows.inner(residual / scale, count), residual
 
-    def gram(self, indices: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n n"]:
-        """a_iᵀa_j for i, j in ``indices``. The diagonal is enlarged by a share of _SHIFT."""
+    def gram(self, indices):  # its diagonal is enlarged by a share of _SHIFT
         new = indices[self._position[indices] < 0]
         if len(new):
             old, size = len(self._known), len(self._known) + len(new)
@@ -254,11 +285,37 @@ class LeastSquares:
         solution, taken = _accelerated(gradient, gap, start, penalty, lipschitz, allowed, _MANY_STEPS)
         return solution.astype(np.float64), taken
 
-    def primal_and_gap(self, weights, residual, correlation, penalty) -> tuple[float, float]:
-        """The primal value and the duality gap of weights, from their r and aᵀr."""
-        fit, largest = self.target - residual, float(np.abs(correlation).max(initial=0))
-        l1_norm = float(np.abs(weights).sum(dtype=np.float64))
-        return lasso_gap(self.target_norm, float(self.target @ fit), float(fit @ fit), largest, penalty, l1_norm)
+    def improved(self, weights, correlation, working, penalty, allowed):
+        # A weight outside of the working set joins it if it violates |aᵀr| ≤ λ, the worst first.
+        violation, count = np.abs(correlation), len(correlation)
+        violation[working] = 0
+        joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
+        if len(working) > (self.many if self.first_order_helps else _NEWTON_LIMIT):
+            working = np.sort(np.concatenate([working, joining]))
+            if 2 * len(working) > count:
+                working = np.arange(count)
+            solution, taken = self.accelerated(weights[working], working, penalty, 0.3 * allowed)
+            self.first_order_helps &= taken < _MANY_STEPS
+        else:
+            working = np.concatenate([working, joining[: max(100, len(working))]])
+            gram = self.gram(working)
+            # So the gradient at these weights is exact, although the Gram matrix is rounded.
+            inner = correlation[working] + gram @ weights[working]
+            with _BLAS.limit(limits=1, user_api="blas"):
+                solution, taken = _solve_working_set(
+                    gram, inner, weights[working], penalty, self.target_norm, 0.3 * allowed
+                )
+        weights[working] = solution
+        if len(working) > _FEW:  # few weights all stay: if they left and came back, rounds would repeat
+            working = working[solution != 0]
+        return weights, working, taken
+
+
+def least_squares_of(features: Float[AnyArray, "M F"], target: Float[AnyArray, "F"]) -> LeastSquares:
+    """The problem of feature vectors [M, F] and a target [F], where they are if that is a GPU, or on the host."""
+    if isinstance(features, jax.Array) and fits(features):
+        return DeviceLeastSquares(features, target)
+    return HostLeastSquares(np.asarray(features), target)
 
 
 def _largest_eigenvalue(matrix: Callable, probe: np.ndarray, num_steps: int) -> tuple[np.ndarray, float]:
@@ -414,30 +471,10 @@ def _solve(problem: LeastSquares, weights, count, penalty, allowed):
         correlation, residual = problem.correlation(weights, count)
         primal, gap = problem.primal_and_gap(weights, residual, correlation, penalty)
         trace.append(primal)
-        if gap <= allowed or round_ == _MAX_ROUNDS or (round_ > 1 and not trace[-1] < trace[-2] - _LEAST * allowed):
+        waits = round_ <= problem.rounds_to_wait or trace[-1] < trace[-2] - _LEAST * allowed
+        if gap <= allowed or round_ == _MAX_ROUNDS or not waits:
             break  # converged, or rounding allows no more accuracy
-        # A weight outside of the working set joins it if it violates |aᵀr| ≤ λ, the worst first.
-        violation = np.abs(correlation)
-        violation[working] = 0
-        joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
-        if len(working) > (problem.many if problem.first_order_helps else _NEWTON_LIMIT):
-            working = np.sort(np.concatenate([working, joining]))
-            if 2 * len(working) > count:
-                working = np.arange(count)
-            solution, taken = problem.accelerated(weights[working], working, penalty, 0.3 * allowed)
-            problem.first_order_helps &= taken < _MANY_STEPS
-        else:
-            working = np.concatenate([working, joining[: max(100, len(working))]])
-            gram = problem.gram(working)
-            # So the gradient at these weights is exact, although the Gram matrix is rounded.
-            inner = correlation[working] + gram @ weights[working]
-            with _BLAS.limit(limits=1, user_api="blas"):
-                solution, taken = _solve_working_set(
-                    gram, inner, weights[working], penalty, problem.target_norm, 0.3 * allowed
-                )
-        weights[working] = solution
-        if len(working) > _FEW:  # few weights all stay: if they left and came back, rounds would repeat
-            working = working[solution != 0]
+        weights, working, taken = problem.improved(weights, correlation, working, penalty, allowed)
         steps += taken
     return weights, SolverReport(np.asarray(trace), max(float(gap), 0.0), bool(gap <= allowed), steps)
 
@@ -453,7 +490,7 @@ def lasso_path(
     """argmin ½‖y − Σ_m w_m a_m‖² + λ‖w‖₁ for growing sets of feature vectors. Each solve starts at the one before.
 
     Args:
-      features: a, one row for each weight, [M, F]. They stay on their device.
+      features: a, one row for each weight, [M, F]. On a GPU whose memory is large enough they stay there.
       target: y, [F].
       penalty: λ > 0.
       sizes: increasing numbers of feature vectors to use, each from 1 to M.
@@ -470,7 +507,7 @@ def lasso_path(
     sizes = [int(size) for size in sizes]
     if sizes != sorted(set(sizes)) or not sizes or sizes[0] < 1 or sizes[-1] > len(features):
         raise ValueError(f"sizes must increase and be from 1 to {len(features)}, got {sizes}")
-    yield from solve_path(LeastSquares(rows_of(features), target), penalty, sizes, tolerance)
+    yield from solve_path(least_squares_of(features, target), penalty, sizes, tolerance)
 
 
 def solve_path(
@@ -519,7 +556,7 @@ def l1_ball_least_squares(
     Returns:
       The best weights w with Σ|w_m| ≤ C, float64 [M], and a report with one objective for each λ that was tried.
     """
-    problem = LeastSquares(rows_of(features), target)
+    problem = least_squares_of(features, target)
     weights = np.zeros(problem.num_weights) if start is None else np.asarray(start, np.float64)
     largest = float(np.abs(problem.inner).max(initial=0))  # from this λ on, w(λ) = 0
     low, high, penalty, accuracy = 0.0, largest, 0.1 * largest, 0.1 * tolerance
