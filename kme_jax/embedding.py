@@ -180,10 +180,10 @@ def _sum_of(feature_map: FeatureMap, rows: AnyArray, devices, progress) -> tuple
     with precision_of(rows):  # a float64 array on an accelerator can be used only within this context
         if is_on_accelerator(rows) and rows.ndim == 2 and rows.dtype in (np.float32, np.float64) and len(rows):
             check_columns(rows, feature_map.dim, "rows")
-            safe, weights = feature_map.safe_on_device(cast(jax.Array, rows))
-        else:
-            safe, usable = _usable(feature_map, np.asarray(rows) if is_on_accelerator(rows) else rows)
-            weights = usable.astype(safe.dtype)
+            total = feature_map.sum_on_device(cast(jax.Array, rows), devices=devices, progress=reporter(progress))
+            return total, len(rows)
+        safe, usable = _usable(feature_map, np.asarray(rows) if is_on_accelerator(rows) else rows)
+        weights = usable.astype(safe.dtype)
         if not len(safe):
             return np.zeros(feature_map.num_features), 0
         return feature_map.weighted_sum(safe, weights, devices=devices, progress=reporter(progress)), len(safe)

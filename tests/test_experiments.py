@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -213,7 +214,7 @@ def test_the_improved_curve_of_figure_2_is_closer_than_algorithm_1():
 
 
 @pytest.mark.long
-def test_figures_draws_all_panels(tmp_path):
+def test_figures_draws_all_panels(tmp_path, monkeypatch):
     small = MixtureConfig(
         num_rows=300,
         max_points=40,
@@ -226,6 +227,11 @@ def test_figures_draws_all_panels(tmp_path):
         output_dir=str(tmp_path),
     )
     paths = all_panels.run(small)
+    monkeypatch.setattr(all_panels, "num_at_once", lambda: 4)  # as on a GPU
+    side_by_side = all_panels.run(dataclasses.replace(small, output_dir=str(tmp_path / "side_by_side")))
+    for path, other in itertools.chain(*(zip(paths[name], side_by_side[name], strict=True) for name in paths)):
+        curves, others = (json.loads(p.read_text())["curves"] for p in (path, other))
+        assert curves == others
     assert {path.name for of_figure in paths.values() for path in of_figure} == {
         f"figure{figure}_D{dim}.json" for figure in (1, 2) for dim in (2, 5)
     }

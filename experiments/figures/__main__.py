@@ -50,8 +50,8 @@ def main(config: FiguresConfig) -> None:
     print(report.table(results), report.best_table(results), sep="\n\n")
     print(report.summary(results))
     print(
-        f"wrote {' and '.join(paths)} (.png, .pdf) and their JSON to {config.folder()}/ in {seconds:.0f} s: "
-        f"{sum(compiling):.0f} s of compilation, {seconds - sum(compiling):.0f} s of the rest; "
+        f"wrote {' and '.join(paths)} (.png, .pdf) and their JSON to {config.folder()}/ in {seconds:.0f} s, with "
+        f"{sum(compiling):.0f} s of compilation in all threads; "
         f"at most {peak_memory() / 2**30:.1f} GiB of host memory"
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,7 +25,7 @@ from kme_jax import (
     spectral_map,
 )
 from kme_jax.nonprivate import Reference
-from kme_jax.synthesis import adaptive_weights_batch
+from kme_jax.synthesis import PosteriorMean, adaptive_weights_batch
 
 _LARGE = 1000  # points: above it there is one draw in figure 1, and no value in figure 2
 
@@ -97,9 +100,16 @@ def improved_from_proposal(
     reference = Reference(config.kernel, rows, squared_norm)
     prior = NormalProposal.create(np.zeros(config.dim), config.proposal_scale)
     grid = _sizes(config, min(config.max_points, _LARGE))
-    distances_by_epsilon: dict[str, list[np.ndarray]] = {}
+    distances_of: dict[str, Iterator[np.ndarray]] = {}
+
+    def distance(mean: PosteriorMean, num_points: int) -> np.ndarray:
+        sample, _ = represent(mean, num_points)
+        return np.asarray([reference.distance(sample.points, sample.weights)])
+
     keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), 5), 1 + 2 * len(config.epsilons))
-    with stages.stage("improved") as progress:
+    # A GPU waits for the host most of the time, so sizes are side by side there, and beside the next ε.
+    num_threads = 1 if jax.default_backend() == "cpu" else len(grid)
+    with stages.stage("improved") as progress, concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
         with input_errors("--proposal_scale: "):
             features = spectral_map(keys[0], config.kernel, prior, config.num_features)
         embedding = mean_embedding(features, rows)
@@ -112,10 +122,9 @@ def improved_from_proposal(
             mean, _ = posterior_mean(
                 keys[2 + 2 * i], noisy, prior, num_trajectories=config.improved_trajectories, progress=count
             )
-            samples = [represent(mean, num_points)[0] for num_points in grid]
-            distances_by_epsilon[epsilon_key(epsilon)] = [
-                np.asarray([reference.distance(sample.points, sample.weights)]) for sample in samples
-            ]
+            running = pool.map(functools.partial(distance, mean), grid)
+            distances_of[epsilon_key(epsilon)] = iter(list(running)) if num_threads == 1 else running
+        distances_by_epsilon = {epsilon: list(running) for epsilon, running in distances_of.items()}
     return {
         "improved_num_points": grid,
         "improved": {epsilon: ranges_of_repeats(values) for epsilon, values in distances_by_epsilon.items()},

@@ -27,9 +27,9 @@ MAX_COLUMNS = 32  # more would not fit into registers
 _THREADS = 128  # of a program: one warpgroup
 _LINE = 256  # largest number of values that one copy to shared memory moves along an axis
 _SHARED_BYTES = 32 * 1024  # of rows, so that six programs share a multiprocessor
-# Rows that one pass of the innermost loop takes, by bytes of the type. A polynomial for each of many float64 rows would
-# take seconds to lower, because Mosaic's choice of layouts takes longer than in proportion to the operations.
-_UNROLLED = {4: 8, 8: 2}
+# Of one pass of the innermost loop, which takes several rows. Thousands of operations would take seconds to lower,
+# because Mosaic's choice of layouts takes longer than in proportion to them.
+_MOST_OPERATIONS = 200
 _LEAST_CAPABILITY, _LEAST_JAX = (9, 0), (0, 11)
 
 
@@ -93,6 +93,13 @@ def _num_columns(structure: Any, dim: int, dtype: np.dtype) -> int | None:
     return widths[0] if widths[0] <= MAX_COLUMNS else None
 
 
+def _num_operations(form: Columns, functions: Any, exp2: Callable[[Array], Array]) -> int:
+    """Number of operations of the functions of one row."""
+    columns = [jax.ShapeDtypeStruct((1,), form.rows.dtype)] * form.rows.shape[1]
+    values = jax.make_jaxpr(lambda f, z, x: form.values(f, z, x, exp2))(functions, columns, columns)
+    return max(1, len(values.jaxpr.eqns))
+
+
 def sums(
     functions: Any, points: Array, rows: Array, weights: Array, count: Array | None = None, *, interpret: Any = None
 ) -> Array:
@@ -117,7 +124,9 @@ def sums(
     num_columns = form.rows.shape[1]
     tile_rows, tile_points = tile_shape(num_columns, dtype)
     width, lines = _width(num_columns), tile_rows * _width(num_columns) // _LINE
-    unrolled = max(1, min(_UNROLLED[np.dtype(dtype).itemsize], 32 // width))
+    exp2, shared = (jnp.exp2, True) if dtype == np.float32 else (exp2_by_polynomial, False)
+    unrolled = max(1, min(8, 32 // width, _MOST_OPERATIONS // _num_operations(form, functions, exp2)))
+    unrolled = 1 << (unrolled.bit_length() - 1)  # a line has a power of two of rows
     num_tiles, num_points = rows.shape[0] // tile_rows, points.shape[0]
     leaves, structure = jax.tree.flatten(functions)
     packed = jnp.concatenate([form.rows, weights[:, None]], axis=1)
@@ -125,7 +134,6 @@ def sums(
     count = jnp.full(1, rows.shape[0], dtype) if count is None else count
     numbers = [jnp.stack([jnp.asarray(leaf, dtype) for leaf in leaves])] if leaves else []
     parameters = jnp.concatenate([*numbers, count])
-    exp2, shared = (jnp.exp2, True) if dtype == np.float32 else (exp2_by_polynomial, False)
 
     def program(parameters_ref, points_ref, rows_ref, sums_ref, *scratch):
         which_points, tile = jax.lax.axis_index("points"), jax.lax.axis_index("tiles")

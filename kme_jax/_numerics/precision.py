@@ -93,8 +93,8 @@ def reproducible_jit(function: _F, platform: str | None = None, **options: Any) 
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return within(*args, **kwargs)  # it becomes part of another program, whose options apply
         on = platform or jax.default_backend()
-        if on not in compiled:
-            compiled[on] = jax.jit(function, compiler_options=_REPRODUCIBLE.get(on), **options)
+        if on not in compiled:  # a thread that comes second uses the function of the first
+            compiled.setdefault(on, jax.jit(function, compiler_options=_REPRODUCIBLE.get(on), **options))
         return compiled[on](*args, **kwargs)
 
     cast(Any, call).num_programs = lambda: sum(jitted._cache_size() for jitted in compiled.values())

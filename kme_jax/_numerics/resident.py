@@ -23,15 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from kme_jax._numerics import fused
-from kme_jax._numerics.pieces import IN_FLIGHT, PARTS, pad
+from kme_jax._numerics.pieces import IN_FLIGHT, PARTS, pad, safe_rows_within
 from kme_jax._numerics.precision import Progress, is_on_accelerator, reproducible_jit
 
 Array = jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("size", "check"))
-def _piece(array: Array, weights: Array | None, start: Any, *, size: int, check: bool):
+def _piece(array: Array, weights: Array | None, start: Any, largest: Any, *, size: int, check: bool):
     """``size`` rows of an array and of the weights from ``start`` on (from 0 if None), with zeros after the end.
+
+    With a ``largest``, rows that have a larger entry, or NaN, become zeros, and their weights 0; all others have weight
+    1.
 
     Also the state of the piece, [2]: how many of its rows are rows of the array (which is exact in float32, because it
     is below 2^24); and 1, or NaN if one is not finite.
@@ -42,11 +45,14 @@ def _piece(array: Array, weights: Array | None, start: Any, *, size: int, check:
         padded = jnp.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1))
         return padded if start is None else jax.lax.dynamic_slice_in_dim(padded, start, size)
 
-    rows = cut(array)
+    rows, weights = cut(array), None if weights is None else cut(weights)
     count = jnp.minimum(len(array) - (0 if start is None else start), size)
+    if largest is not None:
+        rows, inside = safe_rows_within(rows, largest)
+        weights = jnp.where(jnp.arange(size, dtype=jnp.int32) < count, inside, 0)
     unit = jnp.where(jnp.isfinite(rows).all(), 1, jnp.nan) if check else 1
     state = jnp.stack([count.astype(rows.dtype), jnp.asarray(unit, rows.dtype)])
-    return rows, None if weights is None else cut(weights), state
+    return rows, weights, state
 
 
 def _sums(numbers, columns, rows, weights, state, *, structure, centred: bool, skip: bool) -> Array:
@@ -94,14 +100,16 @@ def _start(start: int, starts: range) -> np.int32 | None:
     return None if len(starts) == 1 else np.int32(start)
 
 
-def _row_chunks(rows, weights, size: int, device: Any, check: bool) -> Iterator[tuple[Any, Any, Any]]:
+def _row_chunks(
+    rows, weights, size: int, device: Any, check: bool, largest: float | None
+) -> Iterator[tuple[Any, Any, Any]]:
     """Pieces of the rows and of the weights on the device, and their states, see :func:`_piece`."""
     starts = range(0, len(rows), size)
     if is_on_accelerator(rows):
         rows = _on(device, rows)
         weights = None if weights is None else _on(device, weights)
         for start in starts:
-            yield _piece(rows, weights, _start(start, starts), size=size, check=check)
+            yield _piece(rows, weights, _start(start, starts), largest, size=size, check=check)
         return
     for start in starts:
         piece = rows[start : start + size]
@@ -130,6 +138,7 @@ def pair_sums(
     chunk_points: int,
     centred: bool,
     check: bool,
+    largest: float | None,
     skip: bool,
     progress: Progress | None,
 ) -> np.ndarray:
@@ -145,13 +154,14 @@ def pair_sums(
       chunk_points: points of a chunk, a whole number of tiles of ``fused``.
       centred: whether the mean of the points is subtracted from points and rows.
       check: whether to return NaN for all m if a row that is on the device is not finite.
+      largest: rows on the device that have a larger entry, or NaN, do not count. For rows without weights.
       skip: whether to save the time of the zeros after the last row. The time then shows the number of rows.
       progress: called with (pairs of chunks done, number of pairs of chunks).
     """
     leaves, structure = jax.tree.flatten(functions)
     starts = range(0, len(points), chunk_points)
     sums = np.zeros((functions.num_values, len(starts) * chunk_points))
-    row_chunks = _row_chunks(rows, weights, chunk_rows, device, check)
+    row_chunks = _row_chunks(rows, weights, chunk_rows, device, check, largest)
     centre = points.mean(axis=0, dtype=points.dtype) if centred else ()
     numbers: Any = np.asarray([*leaves, *centre], points.dtype)
     point_chunks: list[Any] = list(_point_chunks(points, chunk_points))

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kme_jax._numerics import fused, resident
-from kme_jax._numerics.pieces import IN_FLIGHT, PARTS, few_tiles, pad
+from kme_jax._numerics.pieces import IN_FLIGHT, PARTS, few_tiles, pad, safe_rows_within
 from kme_jax._numerics.precision import Progress, check_finite, precision_of, reproducible_jit
 from kme_jax._numerics.short_repr import short_repr
 
@@ -315,6 +315,7 @@ def pair_sums(
     *,
     centred: bool = False,
     check: bool = False,
+    largest: float | None = None,
     exact: bool = False,
     rows_planned: int | None = None,
     devices=None,
@@ -330,6 +331,8 @@ def pair_sums(
       weights: a, [N], of the same dtype, or int32 if the values of the functions are int32; 1 if None.
       centred: whether the mean of the points, which are public, is subtracted from points and rows.
       check: whether to check rows that are on an accelerator. (The caller checks what is on the host.)
+      largest: rows that are on an accelerator count only if no entry is larger in size, or NaN. For rows without
+        weights.
       exact: whether to compute exact sums. For functions with integer values (below 2^16 in int32, up to 2^38 in
         float64) and weights 0 and 1. No sum is rounded, and a value does not depend on the other rows.
       rows_planned: the number of rows for which the shape of a chunk is chosen; N if None. If N is private, a public
@@ -365,12 +368,15 @@ def pair_sums(
                 chunk_points=plan.chunk_points,
                 centred=centred,
                 check=check,
+                largest=largest,
                 skip=rows_planned is None,
                 progress=progress,
             )
             if check and np.isnan(sums).any():
                 check_finite(rows, "rows")()
             return sums
+        if largest is not None:
+            rows, weights = safe_rows_within(cast(Array, rows), largest)
         finish_check = check_finite(rows, "rows") if check else lambda: None
         if centred:
             centre = points.mean(axis=0, dtype=dtype)[None, :]

@@ -13,10 +13,10 @@ import math
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Real
 
+from kme_jax._numerics.pieces import safe_rows, safe_rows_within, within
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.kernels import Kernel
@@ -31,19 +31,7 @@ def are_codes(values: Real[AnyArray, "*n"], num_codes: int | Int[np.ndarray, "d"
     return (values >= 0) & (values < num_codes) & (values == np.floor(values))
 
 
-@jax.jit
-def _within(rows, bound):
-    return (jnp.abs(rows) <= bound).all(axis=1)
-
-
-@jax.jit
-def _safe(rows, usable):
-    return jnp.where(usable[:, None], rows, 0), usable.astype(rows.dtype)
-
-
-@jax.jit
-def _safe_within(rows, bound):
-    return _safe(rows, _within(rows, bound))
+_within, _safe_rows = jax.jit(within), jax.jit(safe_rows)
 
 
 class FeatureMap(abc.ABC):
@@ -170,18 +158,24 @@ class FeatureMap(abc.ABC):
         By default a row is covered if none of its entries is missing or beyond :attr:`row_bound`. A row that is not
         covered counts as the zero vector in every mean. This fixed rule looks at one row at a time, so nothing fails
         because of the values of a private row."""
-        bound = self._bound_of(rows)
+        bound = self.bound_of(rows)
         return _within(rows, bound) if isinstance(rows, jax.Array) else np.all(np.abs(rows) <= bound, axis=1)
 
-    def _bound_of(self, rows: Real[AnyArray, "n d"]) -> float:
+    def bound_of(self, rows: Real[AnyArray, "n d"]) -> float:
+        """:attr:`row_bound`, or the largest number of the type of the rows, if that is smaller."""
         return min(self.row_bound, float(np.finfo(rows.dtype).max))
 
-    def safe_on_device(self, rows: Float[jax.Array, "n d"]) -> tuple[Float[jax.Array, "n d"], Float[jax.Array, "n"]]:
-        """Safe rows [n, d] on an accelerator, and their weights, [n]. A row that the map does not cover becomes zeros,
-        with weight 0. The others keep their values, with weight 1."""
+    def sum_on_device(
+        self, rows: Float[jax.Array, "N d"], *, devices=None, progress: Progress | None = None
+    ) -> Float64[np.ndarray, "F"]:
+        """Σ_n ψ(x_n) over the rows that the map :meth:`covers`: [F], for rows x [N, d] on an accelerator.
+
+        The arguments are those of :meth:`weighted_sum`."""
         if type(self).covers is FeatureMap.covers:  # then one program does it all
-            return _safe_within(rows, self._bound_of(rows))
-        return _safe(rows, self.covers(rows))
+            safe, weights = safe_rows_within(rows, self.bound_of(rows))
+        else:
+            safe, weights = _safe_rows(rows, self.covers(rows))
+        return self.weighted_sum(safe, weights, devices=devices, progress=progress)
 
     @abc.abstractmethod
     def __call__(self, x: Real[AnyArray, "n d"]) -> Float[jax.Array, "n F"]:

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, Real
 
-from kme_jax._numerics import random
+from kme_jax._numerics import random, tiles
 from kme_jax._numerics.precision import float64
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax._numerics.validation import check_array, require
-from kme_jax.feature_maps.waves import FreeWaves, SpectralMap
+from kme_jax.feature_maps.waves import CosSin, FreeWaves, SpectralMap
 from kme_jax.kernels import Kernel, orthogonal_normal
 
 # A lower bound of all inner products is proved on grids of 2^20 points per axis, see _least_cosine.
@@ -242,6 +242,14 @@ class FourierMap(SpectralMap):
     ) -> Float[np.ndarray, "frequencies"]:
         """:attr:`scale` for each frequency, [J/2]."""
         return np.full(self.turns.shape[0], self.scale)
+
+    def sum_on_device(self, rows, *, devices=None, progress=None):
+        if rows.dtype != self.turns.dtype:
+            return super().sum_on_device(rows, devices=devices, progress=progress)
+        # The program that cuts rows into pieces looks at the bound, too: a program of its own would cost a launch.
+        turns, largest = np.asarray(self.turns), self.bound_of(rows)
+        sums = tiles.pair_sums(CosSin(), turns, rows, None, largest=largest, devices=devices, progress=progress)
+        return self.scale * sums.reshape(-1)
 
     def angles(self, rows):
         return np.asarray(self.turns), rows if rows.dtype == self.turns.dtype else rows.astype(self.turns.dtype)

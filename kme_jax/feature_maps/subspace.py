@@ -542,9 +542,9 @@ class SubspaceMap(FeatureMap):
 
         The kernel sum uses direct differences, as the basis and the proof do."""
         rows, weights = np.asarray(rows, np.float64), np.asarray(weights, np.float64)
-        values = gram.KernelValues(self.kernel, expand=False)
+        values, points = gram.KernelValues(self.kernel, expand=False), np.asarray(self.pivot_points)
         sums = tiles.pair_sums(
-            values, self.pivot_points, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
+            values, points, rows, weights, rows_planned=rows_planned, devices=devices, progress=progress
         )
         return self.basis @ sums[0]
 
@@ -655,7 +655,7 @@ class SubspaceIntegers(IntegerMap):
     def sum(self, rows, usable, *, rows_planned=None, devices=None, progress=None):
         sums = tiles.pair_sums(
             IntegerKernelValues(self.feature_map.kernel, self.units),
-            self.feature_map.pivot_points,
+            np.asarray(self.feature_map.pivot_points),
             np.asarray(rows, np.float64),
             np.asarray(usable, np.float64),
             exact=True,

@@ -298,7 +298,7 @@ class CosSin:
             columns = [turns[:, c, None] * rows[None, :, c] for c in range(rows.shape[1])]
             angle = functools.reduce(operator.add, columns)
             if len(columns) == 1:
-                angle = within_half(angle - jnp.round(angle))
+                angle = within_half(jnp.asarray(angle - jnp.round(angle)))
         else:
             angle = jnp.matmul(turns, rows.T, precision=jax.lax.Precision.HIGHEST)
         sin, cos = sincos_turns(angle)
