@@ -110,7 +110,7 @@ def test_few_programs_are_compiled_for_many_kernels_and_points(on_gpu, rng):
     rows = jax.device_put(rng.normal(size=(3000, 2)).astype(np.float32))
     for gamma, num_points in ((0.1, 30), (0.2, 30), (0.3, 400), (4, 512)):
         gram.kernel_mean(Gaussian(gamma), rng.normal(size=(num_points, 2)).astype(np.float32), rows)
-    assert cast(Any, resident._program("cpu")).num_programs() == 1
+    assert cast(Any, resident._program(jax.default_backend())).num_programs() == 1
 
 
 def test_rows_after_the_last_one_take_no_time_unless_the_number_is_private(on_gpu, rng, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_call_has_two_programs_and_one_fetch(on_gpu, rng, monkeypatch):
         return call
 
     monkeypatch.setattr(resident, "_piece", counted("piece", resident._piece))
-    program = resident._program("cpu")
+    program = resident._program(jax.default_backend())
     monkeypatch.setattr(resident, "_program", lambda platform: counted("sums", program))
     monkeypatch.setattr(jax, "device_put", counted("put", jax.device_put))
     rows = jax.device_put(rng.normal(size=(3000, 2)).astype(np.float32))

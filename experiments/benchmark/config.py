@@ -30,6 +30,7 @@ class BenchmarkConfig(Config):
         10_000, "M; joint_step, adaptive, improved and algorithm1 take a tenth of it, algorithm2 a hundredth."
     )
     num_features: int = flag(10_000, "J, the number of Fourier features, even.")
+    rows: tuple[str, ...] = flag(("device", "host"), "Where rows are at first, on an accelerator: device, host.")
     num_timings: int = flag(5, "Rounds of timing; three for what takes over 10 s.")
     peer_seconds: int | None = flag(
         None, "What a peer may take for one task, about; a slow one gets fewer rows. "
@@ -40,7 +41,7 @@ class BenchmarkConfig(Config):
 
     def validate(self) -> None:
         """Checks the values, see ``Config``."""
-        for name, allowed in (("cases", CASES), ("dtypes", tuple(TOLERANCES))):
+        for name, allowed in (("cases", CASES), ("dtypes", tuple(TOLERANCES)), ("rows", ("device", "host"))):
             values = getattr(self, name)
             if not values or set(values) - set(allowed):
                 raise InputError(f"--{name} must be among {','.join(allowed)}, got {','.join(values)!r}")

@@ -13,6 +13,7 @@ from experiments.benchmark.cases import CASES, DEFAULT_PARTS, Parts
 from experiments.benchmark.config import BenchmarkConfig
 from experiments.benchmark.machine import copy_bandwidth, is_accelerator
 from experiments.benchmark.targets import FULL_PAIRS
+from experiments.benchmark.task import Task
 from experiments.benchmark.timing import DEFAULT_RULES, Rules, measure
 from experiments.common.processes import peak_memory
 from experiments.common.progress import Stages
@@ -27,6 +28,13 @@ def default_num_rows() -> int:
 def default_peer_seconds() -> int:
     """Seconds that a peer may take if the configuration does not say."""
     return 2 if is_accelerator() else 60
+
+
+def _is_wanted(task: Task, config: BenchmarkConfig) -> bool:
+    """Whether the rows of the task are where the configuration wants them. On a CPU there is one place only."""
+    if not (is_accelerator() and task.pairs and "N" in task.sizes):
+        return True
+    return ("device" if task.rows_on_device else "host") in config.rows
 
 
 def run(
@@ -75,6 +83,8 @@ def run(
 
     for case in config.cases:
         for task in CASES[case](config, parts):
+            if not _is_wanted(task, config):
+                continue
             if config.max_seconds and stages.total_seconds > config.max_seconds:
                 skipped.append(task.name)
                 continue

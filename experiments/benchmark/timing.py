@@ -21,7 +21,7 @@ from experiments.common.compilation import first_calls
 from experiments.common.processes import peak_memory
 from kme_jax._numerics.precision import Progress
 
-_START_UP = 20  # seconds more, on an accelerator, in which a peer is imported and compiled
+_START_UP = 8  # seconds more, on an accelerator, in which a peer is imported and compiled
 
 
 class WrongResultError(RuntimeError):

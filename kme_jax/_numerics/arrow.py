@@ -7,7 +7,7 @@ import datetime
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Bool, Float64, Int, Int64
 
 from kme_jax._numerics.cells import (
     parse_float,
@@ -54,6 +54,13 @@ def taken_from(array: pa.Array, places: Int[np.ndarray, "n"]) -> pa.Array:
     return array.take(pa.array(places))
 
 
+def missing_cells(array: pa.Array | pa.ChunkedArray) -> Bool[np.ndarray, "n"]:
+    """Which cells are missing, [n]. PyArrow before 26 finds none in a union."""
+    if pa.types.is_union(array.type):
+        return np.array([not cell.is_valid for cell in array], bool)
+    return array.is_null().to_numpy(zero_copy_only=False)
+
+
 def floats_of(array: pa.Array) -> Float64[np.ndarray, "n"]:
     """An array of numbers as float64 [n]. Missing cells are NaN. Numbers beyond 2⁵³ are rounded."""
     if pa.types.is_decimal(array.type):
@@ -63,7 +70,7 @@ def floats_of(array: pa.Array) -> Float64[np.ndarray, "n"]:
 
 def floats_of_decimals(array: pa.Array) -> Float64[np.ndarray, "n"]:
     """Decimals as float64 [n], each rounded once. A division of two exact floats does so; other decimals go by text."""
-    kind, missing = array.type, array.is_null().to_numpy(zero_copy_only=False)
+    kind, missing = array.type, missing_cells(array)
     if pa.types.is_decimal128(kind) and 0 <= kind.scale <= 22 and len(array):
         words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
         low = np.ascontiguousarray(words[::2])

@@ -183,7 +183,9 @@ def pair_sums(
     for chunk, chunk_weights, state in row_chunks:
         for start, columns in zip(starts, point_chunks, strict=True):
             args = numbers, columns, chunk, chunk_weights, state
-            computed.append((start, program(*args, structure=structure, centred=centred, skip=skip)))
+            chunk_sums = program(*args, structure=structure, centred=centred, skip=skip)
+            chunk_sums.copy_to_host_async()  # it begins when the sums are there, without a word from the host
+            computed.append((start, chunk_sums))
             fetch(IN_FLIGHT)
     fetch(0)
     return sums[:, : len(points)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,9 @@ _HALF_TURN_TERMS = {4: (5, 5), 8: (10, 10)}
 _INTEGERS = {4: (jnp.int32, 1.5 * 2.0**23), 8: (jnp.int64, 1.5 * 2.0**52)}
 
 
-def sincos_half_turns(h: Array, *, of_product: bool = False) -> tuple[Array, Array]:
+def sincos_half_turns(
+    h: Array, *, of_product: bool = False, sine: Callable[[Array], Array] | None = None
+) -> tuple[Array, Array]:
     """(sin πh, cos πh) in fewer instructions, for loops that become one kernel. Traceable, elementwise.
 
     With k = round(h) and r = h − k, both are (−1)^k times a polynomial of r, |r| ≤ ½.
@@ -84,6 +87,8 @@ def sincos_half_turns(h: Array, *, of_product: bool = False) -> tuple[Array, Arr
     Args:
       h: float32 or float64.
       of_product: whether h is a product that was computed just before; see :func:`within_half`.
+      sine: sin x for |x| ≤ π/2, in the place of the polynomial: a GPU has an instruction for it. Its error comes in the
+        place of that of the polynomial.
     """
     (integer, carrier), bits = _INTEGERS[h.dtype.itemsize], 8 * h.dtype.itemsize
     odd_terms, even_terms = _half_turn_polynomials(*_HALF_TURN_TERMS[h.dtype.itemsize])
@@ -102,7 +107,8 @@ def sincos_half_turns(h: Array, *, of_product: bool = False) -> tuple[Array, Arr
             value = value * y + jnp.asarray(coefficient, h.dtype)
         return value
 
-    return signed(r * polynomial(odd_terms)), signed(polynomial(even_terms))
+    odd = r * polynomial(odd_terms) if sine is None else sine(r * jnp.asarray(math.pi, h.dtype))
+    return signed(odd), signed(polynomial(even_terms))
 
 
 @functools.cache

@@ -47,6 +47,7 @@ from kme_jax._numerics.arrow import (
     is_number,
     is_text,
     is_time,
+    missing_cells,
     plain_type,
     seconds_of,
     seconds_of_digits,
@@ -314,7 +315,7 @@ class Column(abc.ABC):
             return self._encode(array, marks)
         else:
             codes = np.full(len(array), marks.unreadable)
-        codes[array.is_null().to_numpy(zero_copy_only=False)] = marks.missing
+        codes[missing_cells(array)] = marks.missing
         return codes
 
     @abc.abstractmethod
@@ -427,7 +428,7 @@ class Column(abc.ABC):
             raise self._error(f"type {array.type}, expected {self.type}") from None
         valid = self._is_valid(array).fill_null(False).to_numpy(zero_copy_only=False)
         if self.nullable:
-            valid = valid | array.is_null().to_numpy(zero_copy_only=False)
+            valid = valid | missing_cells(array)
         if not valid.all():
             raise self._error(f"{np.sum(~valid)} cells are no values of it, the first in row {np.argmin(valid) + 1}")
 
