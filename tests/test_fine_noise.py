@@ -93,8 +93,11 @@ def test_a_measurement_that_noise_left_out_is_in_the_statement():
     """Whether a cell stands out, and so whether there is a third measurement, depends on noise."""
     schema = Schema((Numeric("x", 0, 100_000),))
     evenly = pa.table({"x": np.linspace(0, 100_000, 300)})
-    measured = measure_table(evenly, schema, budget=PrivacyBudget(1.0, 1e-5))
-    assert measured.statement["rho"] == pytest.approx(Composition.planned(PrivacyBudget(1.0, 1e-5)).rho)
+    for _ in range(5):  # secure noise has no seed, and now and then a cell stands out
+        measured = measure_table(evenly, schema, budget=PrivacyBudget(1.0, 1e-5))
+        assert measured.statement["rho"] == pytest.approx(Composition.planned(PrivacyBudget(1.0, 1e-5)).rho)
+        if len(measured.measured) == 1:
+            break
     assert len(measured.measured) == 1
     assert sum(noisy.mechanism.rho for noisy in measured.measured.values()) < 0.95 * measured.statement["rho"]
 

@@ -66,7 +66,7 @@ def _functions():
 
 
 # What the library calls itself, with a function or None: feature maps and their integers, and the fit of a table.
-_INNER = ("weighted_sum", "sum", "Sum.add", "classes", "mixture.fit")
+_INNER = ("weighted_sum", "sum_on_device", "sum", "Sum.add", "classes", "mixture.fit")
 
 
 def test_the_argument_is_the_same_everywhere():
