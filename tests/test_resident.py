@@ -40,8 +40,8 @@ def on_gpu(monkeypatch):
     for module in (precision, resident, gram, embedding):
         monkeypatch.setattr(module, "is_on_accelerator", lambda array: isinstance(array, jax.Array))
     # JAX keeps the traces of a function. Those of a new function are of the kernel that is in place now.
-    sums, programs = resident._sums, resident._program
-    monkeypatch.setattr(resident, "_sums", lambda *args, **options: sums(*args, **options))
+    sums, programs = resident.chunk_of_sums, resident.program_for
+    monkeypatch.setattr(resident, "chunk_of_sums", lambda *args, **options: sums(*args, **options))
     programs.cache_clear()
     yield
     programs.cache_clear()
@@ -110,7 +110,7 @@ def test_few_programs_are_compiled_for_many_kernels_and_points(on_gpu, rng):
     rows = jax.device_put(rng.normal(size=(3000, 2)).astype(np.float32))
     for gamma, num_points in ((0.1, 30), (0.2, 30), (0.3, 400), (4, 512)):
         gram.kernel_mean(Gaussian(gamma), rng.normal(size=(num_points, 2)).astype(np.float32), rows)
-    assert cast(Any, resident._program(jax.default_backend())).num_programs() == 1
+    assert cast(Any, resident.program_for(jax.default_backend())).num_programs() == 1
 
 
 def test_rows_after_the_last_one_take_no_time_unless_the_number_is_private(on_gpu, rng, monkeypatch):
@@ -140,9 +140,9 @@ def test_a_call_has_two_programs_and_one_fetch(on_gpu, rng, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(resident, "_piece", counted("piece", resident._piece))
-    program = resident._program(jax.default_backend())
-    monkeypatch.setattr(resident, "_program", lambda platform: counted("sums", program))
+    monkeypatch.setattr(resident, "cut_piece", counted("piece", resident.cut_piece))
+    program = resident.program_for(jax.default_backend())
+    monkeypatch.setattr(resident, "program_for", lambda platform: counted("sums", program))
     monkeypatch.setattr(jax, "device_put", counted("put", jax.device_put))
     rows = jax.device_put(rng.normal(size=(3000, 2)).astype(np.float32))
     used.clear()

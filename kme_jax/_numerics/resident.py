@@ -30,7 +30,7 @@ Array = jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("size", "check"))
-def _piece(array: Array, weights: Array | None, start: Any, largest: Any, *, size: int, check: bool):
+def cut_piece(array: Array, weights: Array | None, start: Any, largest: Any, *, size: int, check: bool):
     """``size`` rows of an array and of the weights from ``start`` on (from 0 if None), with zeros after the end.
 
     With a ``largest``, rows that have a larger entry, or NaN, become zeros, and their weights 0; all others have weight
@@ -55,7 +55,7 @@ def _piece(array: Array, weights: Array | None, start: Any, largest: Any, *, siz
     return rows, weights, state
 
 
-def _sums(numbers, columns, rows, weights, state, *, structure, centred: bool, skip: bool) -> Array:
+def chunk_of_sums(numbers, columns, rows, weights, state, *, structure, centred: bool, skip: bool) -> Array:
     """Σ_n a_n f(z_m, x_n) of a chunk, [c, parts, m]. The parts have still to be summed.
 
     No argument of the kernel may be a slice of an argument of this program: XLA would pass a pointer into it, which can
@@ -66,7 +66,7 @@ def _sums(numbers, columns, rows, weights, state, *, structure, centred: bool, s
       columns: z by columns, [d, m].
       rows: x, [n, d].
       weights: a, [n]; 1 if None. Rows beyond the count of the state have weight 0.
-      state: of the rows, see :func:`_piece`.
+      state: of the rows, see :func:`cut_piece`.
       structure: of f as a pytree.
       centred: whether the mean of all points is subtracted from z and x.
       skip: whether to skip rows beyond the count.
@@ -85,8 +85,8 @@ def _sums(numbers, columns, rows, weights, state, *, structure, centred: bool, s
 
 
 @functools.cache
-def _program(platform: str):
-    return reproducible_jit(_sums, platform, static_argnames=("structure", "centred", "skip"))
+def program_for(platform: str):
+    return reproducible_jit(chunk_of_sums, platform, static_argnames=("structure", "centred", "skip"))
 
 
 def _on(device: Any, array: np.ndarray | Array) -> Array:
@@ -96,20 +96,20 @@ def _on(device: Any, array: np.ndarray | Array) -> Array:
 
 
 def _start(start: int, starts: range) -> np.int32 | None:
-    """An argument of :func:`_piece`. If there is a single piece, there is none to copy."""
+    """An argument of :func:`cut_piece`. If there is a single piece, there is none to copy."""
     return None if len(starts) == 1 else np.int32(start)
 
 
 def _row_chunks(
     rows, weights, size: int, device: Any, check: bool, largest: float | None
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Pieces of the rows and of the weights on the device, and their states, see :func:`_piece`."""
+    """Pieces of the rows and of the weights on the device, and their states, see :func:`cut_piece`."""
     starts = range(0, len(rows), size)
     if is_on_accelerator(rows):
         rows = _on(device, rows)
         weights = None if weights is None else _on(device, weights)
         for start in starts:
-            yield _piece(rows, weights, _start(start, starts), largest, size=size, check=check)
+            yield cut_piece(rows, weights, _start(start, starts), largest, size=size, check=check)
         return
     for start in starts:
         piece = rows[start : start + size]
@@ -169,7 +169,7 @@ def pair_sums(
         numbers, point_chunks = jax.device_put((numbers, point_chunks), device)
     total, done = -(-len(rows) // chunk_rows) * len(starts), 0
     computed: collections.deque[tuple[int, Array]] = collections.deque()
-    program = _program(device.platform)
+    program = program_for(device.platform)
 
     def fetch(at_most: int) -> None:
         nonlocal done
