@@ -157,3 +157,15 @@ def test_means_of_fourier_features(on_gpu, rng):
     exact = np.asarray(fourier(np.delete(rows, [7, 8], axis=0)), np.float64).sum(axis=0) / 3000
     for given in (rows, jnp.asarray(rows)):
         np.testing.assert_allclose(mean_embedding(fourier, given).coordinates, exact, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_rows_beyond_a_bound_do_not_count(on_device, on_gpu, rng):
+    points, rows = rng.normal(size=(9, 2)), rng.uniform(-1, 1, size=(100, 2))
+    expected = _exact(Gaussian(0.3), points, np.delete(rows, [3, 50, 99], axis=0)).sum(axis=1)
+    rows[[3, 50, 99], 1] = 1.5, np.nan, -np.inf
+    functions = gram.KernelValues(Gaussian(0.3), expand=False)
+    with precision_of(rows):
+        placed = jax.device_put(rows) if on_device else rows
+        (sums,) = tiles.pair_sums(functions, points, placed, None, largest=1.0)
+    np.testing.assert_allclose(sums, expected, rtol=1e-12)

@@ -117,9 +117,12 @@ def merge(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     f"--input: two results for {name} differ in {key}: {before['environment'].get(key)} and {value}"
                 )
         records = {record["name"]: record for record in before["records"] + result["records"]}
-        cases = dict.fromkeys([*before["config"]["cases"], *result["config"]["cases"]])
+        chosen = {
+            name: list(dict.fromkeys([*before["config"].get(name, ()), *result["config"].get(name, ())]))
+            for name in ("cases", "dims", "dtypes", "rows")
+        }
         merged[name] = before | {
-            "config": result["config"] | {"cases": list(cases)},
+            "config": result["config"] | chosen,
             "wall_seconds": before["wall_seconds"] + result["wall_seconds"],
             "stage_seconds": before["stage_seconds"] | result["stage_seconds"],
             "peak_memory_bytes": max(before["peak_memory_bytes"], result["peak_memory_bytes"]),

@@ -86,6 +86,7 @@ def chunk_of_sums(numbers, columns, rows, weights, state, *, structure, centred:
 
 @functools.cache
 def program_for(platform: str):
+    """:func:`chunk_of_sums`, compiled for the devices of a platform."""
     return reproducible_jit(chunk_of_sums, platform, static_argnames=("structure", "centred", "skip"))
 
 
@@ -105,7 +106,7 @@ def _row_chunks(
 ) -> Iterator[tuple[Any, Any, Any]]:
     """Pieces of the rows and of the weights on the device, and their states, see :func:`cut_piece`."""
     starts = range(0, len(rows), size)
-    if is_on_accelerator(rows):
+    if is_on_accelerator(rows) or largest is not None:
         rows = _on(device, rows)
         weights = None if weights is None else _on(device, weights)
         for start in starts:
@@ -154,7 +155,7 @@ def pair_sums(
       chunk_points: points of a chunk, a whole number of tiles of ``fused``.
       centred: whether the mean of the points is subtracted from points and rows.
       check: whether to return NaN for all m if a row that is on the device is not finite.
-      largest: rows on the device that have a larger entry, or NaN, do not count. For rows without weights.
+      largest: rows that have a larger entry, or NaN, do not count. For rows without weights.
       skip: whether to save the time of the zeros after the last row. The time then shows the number of rows.
       progress: called with (pairs of chunks done, number of pairs of chunks).
     """

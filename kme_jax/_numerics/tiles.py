@@ -331,8 +331,7 @@ def pair_sums(
       weights: a, [N], of the same dtype, or int32 if the values of the functions are int32; 1 if None.
       centred: whether the mean of the points, which are public, is subtracted from points and rows.
       check: whether to check rows that are on an accelerator. (The caller checks what is on the host.)
-      largest: rows that are on an accelerator count only if no entry is larger in size, or NaN. For rows without
-        weights.
+      largest: rows count only if no entry is larger in size, or NaN. For rows without weights.
       exact: whether to compute exact sums. For functions with integer values (below 2^16 in int32, up to 2^38 in
         float64) and weights 0 and 1. No sum is rounded, and a value does not depend on the other rows.
       rows_planned: the number of rows for which the shape of a chunk is chosen; N if None. If N is private, a public

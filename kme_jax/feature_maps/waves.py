@@ -311,8 +311,8 @@ class CosSin:
         def values(_, half_turns, rows, exp2):
             del exp2
             angle = functools.reduce(operator.add, map(operator.mul, half_turns, rows))
-            # In float32 the kernel's sine is an instruction, with an error of at most 2^-20.5 (PTX ISA). The cosine is
-            # not, because both together would wait for the unit that has this instruction.
+            # In float32 the kernel's sine is the GPU's approximate instruction. The cosine is not, because both
+            # together would wait for the unit that has this instruction.
             sine = jnp.sin if angle.dtype == np.float32 else None
             sin, cos = sincos_half_turns(angle, of_product=len(rows) == 1, sine=sine)
             return cos, sin

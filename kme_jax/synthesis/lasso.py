@@ -12,6 +12,7 @@ extend a working set in rounds, and compute the gap from all feature vectors.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +111,7 @@ class HostRows:
         return lambda vector: rows @ vector, lambda weights: weights @ rows
 
 
-class LeastSquares:
+class LeastSquares(abc.ABC):
     """½‖y − Σ_m w_m a_m‖² and the rounds that minimise it with an L1 penalty: what both solvers share.
 
     Args:
@@ -138,16 +139,17 @@ class LeastSquares:
         if not (finite and np.isfinite(self.inner).all()):
             raise ValueError("features and target must be finite")
 
+    @abc.abstractmethod
     def correlation(
         self, weights: Float64[np.ndarray, "M"], count: int
     ) -> tuple[Float64[np.ndarray, "m"], Float64[np.ndarray, "F"]]:
         """aᵀr of the first ``count`` weights, and r = y − Σ w a."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def gram(self, indices: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n n"]:
         """a_iᵀa_j for i, j in ``indices``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def improved(
         self,
         weights: Float64[np.ndarray, "M"],
@@ -168,7 +170,6 @@ class LeastSquares:
         Returns:
           The weights, the working set for the next round, and the number of steps.
         """
-        raise NotImplementedError
 
     def primal_and_gap(self, weights, residual, correlation, penalty) -> tuple[float, float]:
         """The primal value and the duality gap of weights, from their r and aᵀr."""
