@@ -7,6 +7,7 @@ import pytest
 
 from kme_jax._numerics.precision import float64
 from kme_jax.synthesis import l1_ball_least_squares, lasso, lasso_device, lasso_path
+from kme_jax.synthesis.interior_point import minimised_on_the_host
 
 
 def _random(dtype, num_weights=200, num_features=80):
@@ -145,6 +146,28 @@ def test_features_on_a_gpu_choose_this_solver(monkeypatch):
     assert report.converged
     assert np.abs(weights).sum() <= 0.5 + 1e-12
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
+
+
+def test_the_host_and_the_device_take_the_same_steps():
+    features, target = _random(np.float64)
+    features = features[:60]
+    problem = features @ features.T, features @ target, 1e-3, float(target @ target)
+    on_host, taken = minimised_on_the_host(*problem, 1e-8)
+    rows = lasso_device.DeviceRows(_on_device(features))
+    arguments = problem[1], np.zeros(60), np.arange(60), *problem[2:]
+    on_device, taken_there = rows.solve(*arguments, 1e-8)
+    assert taken == taken_there
+    assert np.array_equal(on_host != 0, on_device != 0)
+    np.testing.assert_allclose(on_device, on_host, rtol=0, atol=1e-8 * np.abs(on_host).max())
+
+
+@pytest.mark.parametrize("share", [0.999, 1.001])  # of the λ from which on no weight is needed
+def test_a_matrix_without_full_rank(share):
+    vectors = np.repeat(np.eye(3), 4, axis=0)  # each feature vector comes four times
+    inner = vectors @ np.array([3.0, -2.0, 0.1])
+    penalty = 3 * share
+    weights, _ = minimised_on_the_host(vectors @ vectors.T, inner, penalty, 13.01, 1e-10)
+    np.testing.assert_allclose(weights @ vectors, [max(3 - penalty, 0), 0, 0], atol=1e-6)
 
 
 def test_invalid_values():

@@ -1,10 +1,10 @@
 """Sparse weights: least squares with an L1 penalty or an L1 constraint, for any feature vectors.
 
-The solver for feature vectors in the host's memory takes Newton steps on a working set of weights, in float64. Feature
-vectors of near-by points are nearly parallel, so first-order methods would need tens of thousands of steps. A Newton
-step costs one Cholesky factorisation, of the size of the number of weights that are not zero. If many weights are not
-zero, feature vectors are hardly parallel, and accelerated first-order steps are used instead. Every result has a gap
-that bounds its error.
+The solver for feature vectors in the host's memory solves for a working set of weights by an interior-point method, in
+float64 (:mod:`kme_jax.synthesis.interior_point`). Feature vectors of near-by points are nearly parallel, so first-order
+methods would need tens of thousands of steps. An interior-point step costs one Cholesky factorisation, of the size of
+the working set. If many weights are not zero, feature vectors are hardly parallel, and accelerated first-order steps
+are used instead. Every result has a gap that bounds its error.
 
 Feature vectors on a GPU stay there, and :mod:`kme_jax.synthesis.lasso_device` solves for their weights. Both solvers
 extend a working set in rounds, and compute the gap from all feature vectors.
@@ -26,25 +26,18 @@ from jaxtyping import Float, Float64, Int
 from kme_jax._numerics import html
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.synthesis.interior_point import minimised_on_the_host
 from kme_jax.synthesis.lasso_device import DeviceRows, fits
 
-_NEWTON_LIMIT = 3000  # weights other than zero, above which only first-order steps are affordable
-_FIRST_ORDER_STEPS = 50
+_FACTOR_LIMIT = 3000  # weights of a working set, above which only first-order steps are affordable
 _MANY_STEPS = 400
-_SHORTEST, _LONGEST = 10.0, 1e12  # σ of the proximal point steps, for feature vectors of norm about 1
-_MAX_NEWTON_STEPS = 40  # for each proximal point step
-_PATIENCE = 20  # proximal point steps without half the gap
 _FEW = 100  # weights that a working set may keep, or that may join it at any time
 _NEAR = 0.7  # share of λ: weights of a larger |aᵀr| stay in the working set of a device
 _MAX_ROUNDS = 100  # extensions of the working set
 _LEAST = 1e-3  # progress of a round, in units of the gap that is allowed
-_MAX_STEPS = 5000  # for each working set
-# Rounding to float32 makes Gram matrices of nearly parallel vectors indefinite. So their diagonal is enlarged by this
-# share. The gradient at the current weights is exact, so this only shortens a step, as a proximal term does.
-_SHIFT = {4: 1e-5}
 _ROWS_PER_PRODUCT = 1024
-# On a machine with other work, thousands of small factorisations are several times slower with more than one BLAS
-# thread, because each of them waits for all threads.
+# On a machine with other work, small factorisations are several times slower with more than one BLAS thread, because
+# each of them waits for all threads.
 _BLAS = threadpoolctl.ThreadpoolController()
 
 
@@ -100,9 +93,10 @@ class HostRows:
     def gram(self, first: Int[np.ndarray, "n"], second: Int[np.ndarray, "m"]) -> Float64[np.ndarray, "n m"]:
         """a_iᵀa_j for i in ``first`` and j in ``second``."""
         products = np.empty((len(first), len(second)))
-        rows = self._features[first]
+        rows = self._features[first].astype(np.float64)
         for i in range(0, len(second), _ROWS_PER_PRODUCT):
-            products[:, i : i + _ROWS_PER_PRODUCT] = rows @ self._features[second[i : i + _ROWS_PER_PRODUCT]].T
+            indices = second[i : i + _ROWS_PER_PRODUCT]
+            products[:, i : i + _ROWS_PER_PRODUCT] = rows @ self._features[indices].astype(np.float64).T
         return products
 
     def operators(self, working: Int[np.ndarray, "n"]) -> tuple[Callable, Callable]:
@@ -241,7 +235,7 @@ class HostLeastSquares(LeastSquares):
         scale = np.linalg.norm(residual) or 1.0  # a float32 product of a small residual keeps its relative accuracy
         return scale * self._rows.inner(residual / scale, count), residual
 
-    def gram(self, indices):  # its diagonal is enlarged by a share of _SHIFT
+    def gram(self, indices):
         new = indices[self._position[indices] < 0]
         if len(new):
             old, size = len(self._known), len(self._known) + len(new)
@@ -255,8 +249,6 @@ class HostLeastSquares(LeastSquares):
             product = self._rows.gram(new, self._known)
             self._gram[old:size, :size] = product
             self._gram[:old, old:size] = product[:, :old].T
-            diagonal = np.arange(old, size)
-            self._gram[diagonal, diagonal] *= 1 + _SHIFT.get(self.dtype.itemsize, 0)
         position = self._position[indices]
         return self._gram[np.ix_(position, position)]
 
@@ -291,7 +283,7 @@ class HostLeastSquares(LeastSquares):
         violation, count = np.abs(correlation), len(correlation)
         violation[working] = 0
         joining = np.argsort(-violation)[: np.count_nonzero(violation > penalty)]
-        if len(working) > (self.many if self.first_order_helps else _NEWTON_LIMIT):
+        if len(working) > (self.many if self.first_order_helps else _FACTOR_LIMIT):
             working = np.sort(np.concatenate([working, joining]))
             if 2 * len(working) > count:
                 working = np.arange(count)
@@ -300,12 +292,10 @@ class HostLeastSquares(LeastSquares):
         else:
             working = np.concatenate([working, joining[: max(100, len(working))]])
             gram = self.gram(working)
-            # So the gradient at these weights is exact, although the Gram matrix is rounded.
+            # So the gradient at these weights is the one that the gap was computed from.
             inner = correlation[working] + gram @ weights[working]
             with _BLAS.limit(limits=1, user_api="blas"):
-                solution, taken = _solve_working_set(
-                    gram, inner, weights[working], penalty, self.target_norm, 0.3 * allowed
-                )
+                solution, taken = minimised_on_the_host(gram, inner, penalty, self.target_norm, 0.3 * allowed)
         weights[working] = solution
         if len(working) > _FEW:  # few weights all stay: if they left and came back, rounds would repeat
             working = working[solution != 0]
@@ -358,98 +348,6 @@ def _accelerated(gradient, gap, weights, penalty, lipschitz, allowed, num_steps:
 
 def _soft_threshold(values: np.ndarray, threshold: float) -> np.ndarray:
     return np.sign(values) * np.maximum(np.abs(values) - threshold, 0)
-
-
-def _proximal_step(gram, inner, weights, penalty, length, accuracy) -> tuple[np.ndarray, int]:
-    """argmin_u ½uᵀGu − cᵀu + λ‖u‖₁ + ‖u − w‖²/2σ for σ = ``length``, by semi-smooth Newton steps on its dual.
-
-    The dual variable is a residual y − Σ v_m a_m, which is kept as v. The dual objective is ½vᵀGv + ‖p‖²/2σ with
-    p = soft(w + σ(c − Gv), σλ). Its gradient is Σ (p_m − v_m) a_m, which is zero at u = p = v (Li, Sun & Toh 2018).
-    """
-    v, product = weights, gram @ weights
-
-    def primal(product):
-        return _soft_threshold(weights + length * (inner - product), length * penalty)
-
-    p = primal(product)
-    value = 0.5 * float(v @ product) + float(p @ p) / (2 * length)
-    for step in range(_MAX_NEWTON_STEPS):
-        q = p - v
-        image = gram @ q
-        squared = float(q @ image)  # of the gradient
-        if squared <= accuracy:
-            return p, step
-        active = np.flatnonzero(p)
-        direction = q
-        if len(active):
-            system = gram[np.ix_(active, active)]
-            system.flat[:: len(active) + 1] += 1 / length
-            try:
-                factor = scipy.linalg.cho_factor(system, overwrite_a=True, check_finite=False)
-            except np.linalg.LinAlgError:
-                return p, _MAX_NEWTON_STEPS  # 1/σ is lost in rounding
-            direction = q.copy()
-            direction[active] -= scipy.linalg.cho_solve(factor, image[active], check_finite=False)
-        change = gram @ direction
-        descent, size = -float(direction @ image), 1.0
-        while True:
-            new_v, new_product = v + size * direction, product + size * change
-            new_p = primal(new_product)
-            new_value = 0.5 * float(new_v @ new_product) + float(new_p @ new_p) / (2 * length)
-            if new_value <= value + 1e-4 * size * descent:
-                break
-            size *= 0.5
-            if size < 1e-6:
-                return p, step + 1  # rounding allows no more accuracy
-        v, product, p, value = new_v, new_product, new_p, new_value
-    return p, _MAX_NEWTON_STEPS
-
-
-def _solve_working_set(gram, inner, weights, penalty, target_norm, allowed) -> tuple[np.ndarray, int]:
-    """Minimises ½wᵀGw − cᵀw + λ‖w‖₁ within the working set, to a duality gap of ``allowed``.
-
-    First-order steps are taken as long as they make good progress. Proximal point steps of growing length follow. They
-    end when many of them in a row do not halve the gap: then rounding allows no more accuracy.
-    """
-    scale = max(float(gram.diagonal().max()), 1e-300)
-    steps, length, longest = 0, _SHORTEST / scale, _LONGEST / scale
-
-    def gradient(weights):  # minus that of the smooth part: the correlations with the residual
-        return inner - gram @ weights
-
-    def gap_of(weights, correlation):
-        fit_inner = float(weights @ inner)
-        fit_norm = fit_inner - float(weights @ correlation)
-        largest, l1_norm = float(np.abs(correlation).max()), float(np.abs(weights).sum())
-        return lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm)[1]
-
-    gap, lipschitz = gap_of(weights, gradient(weights)), math.inf
-    if gap > allowed:
-        probe = 1.5 + np.cos(np.arange(len(gram)))
-        lipschitz = 1.05 * _largest_eigenvalue(lambda vector: gram @ vector, probe, 20)[1]
-    while gap > allowed and steps < _MAX_STEPS:
-        before = gap
-        weights, taken = _accelerated(gradient, gap_of, weights, penalty, lipschitz, allowed, _FIRST_ORDER_STEPS)
-        gap, steps = gap_of(weights, gradient(weights)), steps + taken
-        if gap > 0.1 * before:
-            break
-    best, waited = gap, 0
-    while gap > allowed and steps < _MAX_STEPS and waited < _PATIENCE:
-        new, taken = _proximal_step(gram, inner, weights, penalty, length, 0.1 * allowed)
-        steps += taken + 1
-        before, after = (_value(w, inner, inner - gram @ w, penalty) for w in (weights, new))
-        if after <= before + allowed:
-            weights, length = new, min(length * (5 if taken <= 10 else 3), longest)
-        else:  # the step was too long for the Newton method
-            length /= 30
-        gap = gap_of(weights, gradient(weights))
-        best, waited = (gap, 0) if gap < best / 2 else (best, waited + 1)
-    return weights, steps
-
-
-def _value(weights, inner, gradient, penalty) -> float:
-    """½wᵀGw − cᵀw + λ‖w‖₁, for c = inner and c − Gw = gradient."""
-    return -0.5 * float(weights @ (inner + gradient)) + penalty * float(np.abs(weights).sum())
 
 
 def lasso_gap(target_norm, fit_inner, fit_norm, largest, penalty, l1_norm) -> tuple[float, float]:
