@@ -8,8 +8,6 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = sorted((ROOT / "figures").glob("*.json"))
-# To be made again: their commit is in no history.
-LOST = {"accuracy.json", "accuracy_proposal.json", "accuracy_robustness.json"}
 
 
 def _git(*words):
@@ -29,9 +27,7 @@ def history():
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
-def test_a_result_is_of_a_commit_in_the_history(path, history, request):
-    if path.name in LOST:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="to be made again"))
+def test_a_result_is_of_a_commit_in_the_history(path, history):
     commit = json.loads(path.read_text())["environment"]["git_commit"]
     assert commit
     assert _git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit

@@ -1,6 +1,6 @@
 """Measures how much tight noise and better post-processing reduce Δ, compared with the published algorithms.
 
-python -m experiments.accuracy                                # everything, about 50 minutes on two cores
+python -m experiments.accuracy                                # everything, about 25 minutes on two cores
 python -m experiments.accuracy --parts=proposal --dims=5      # only where nothing but a proposal is public
 python -m experiments.accuracy --dims=2 --sizes=100,1000      # fewer points
 python -m experiments.accuracy --num_rows=20000 --dims=3 --gamma_scale=4 --data_seed=1
