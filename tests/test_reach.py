@@ -112,15 +112,34 @@ def test_no_noise_is_too_large_or_too_small():
     """The budget is spent by then. So whatever was drawn, there is an answer, and no error."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        size, missing = int(rng.choice([2, 13, 101, 1000])), bool(rng.random() < 0.3)
+        size, missing = int(rng.choice([2, 5, 13, 101, 1000])), bool(rng.random() < 0.3)
         num_rows, noise = int(10 ** rng.uniform(0.5, 14)), float(10 ** rng.uniform(-6, 16))
         counts = np.zeros(size + missing)
         counts[rng.integers(0, size + missing, int(rng.choice([1, 2, 50])))] = 1
         counts *= num_rows / counts.sum()
         sigma = noise * 10 ** rng.uniform(-1, 3)
-        inside = cells_with_rows(*_noisy(counts, rng, noise=noise, sigma=sigma, missing=missing))
-        assert inside.any()
-        assert inside[size:].all()
+        *arguments, moments = _noisy(counts, rng, noise=noise, sigma=sigma, missing=missing)
+        for measured in (moments, None):
+            inside = cells_with_rows(*arguments, measured)
+            assert inside.any()
+            assert inside[size:].all()
+
+
+def test_tails_of_columns_of_few_values_end():
+    """Numbers of children: noise in the empty cells above them does not make the mean and the deviation larger."""
+    children = np.random.default_rng(2).poisson(0.4, NUM_ROWS)
+    table = pa.table({"children": children, "b": children % 2})
+    schema = Schema((Numeric("children", 0, 11, integer=True), Categorical("b", ("0", "1"))))
+    means, deviations = [], []
+    for seed in range(40):
+        measured = measure_table(table, schema, budget=PrivacyBudget(0.2, 1e-6), secure=False, seed=seed)
+        assert not measured.layout.numbers  # no moments are measured
+        singles = Singles.read(measured.layout, measured.measured[NAMES[0]])
+        shares = singles.smoothed[0].sum(0) / NUM_ROWS
+        means.append(shares @ np.arange(12))
+        deviations.append(np.sqrt(shares @ np.square(np.arange(12) - means[-1])))
+    assert np.mean(means) == pytest.approx(children.mean(), abs=0.012 * children.std())
+    assert np.mean(deviations) == pytest.approx(children.std(), rel=0.03)
 
 
 def test_a_count_at_a_bound_is_not_smoothed_away():

@@ -488,7 +488,7 @@ class Singles:
         """
         binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
         inside = np.ones(len(sums), bool)
-        if moments is not None:
+        if binning.ordered:
             at_bounds = self._at_bounds(a, binning.num_values)
             inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments, at_bounds)
         alone = cells_alone(inside, binning.num_values)

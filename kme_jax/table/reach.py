@@ -6,10 +6,12 @@ positive, it looks like rows. So estimates are 0 in all cells except those that 
 * *Cells that stand out* from the noise, see ``histogram.standing_out``, and the cells between them. Long gaps between
   them that have no rows are left out.
 * *Tails.* Generalised Pareto tails are fitted to the noisy counts at both ends. They may end, like those of a uniform
-  column, or decline slowly. A tail ends where the mean over all fits has less than one σ left.
+  column, or decline slowly. A tail ends where the mean over all fits has less than one σ left, or less than noise would
+  add.
 * *Parts.* All cells together have N rows. So rows that are not in the cells above are elsewhere, although no cell
   shows it. Their number in any range of cells is estimated from three sums: the noisy counts of the range, N minus
-  those of the cells above, and the moments of the column. A range with significantly many rows is added.
+  those of the cells above, and the moments of the column, if they are measured. A range with significantly many rows
+  is added.
 
 This is post-processing: it spends nothing.
 """
@@ -31,7 +33,9 @@ _AT_BOUND = 2.75  # how far the first and the last value stand out at least, in 
 _CLEAR = 20.0
 _SHAPES = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)  # of generalised Pareto distributions
 _LEAST_SCALE, _NUM_SCALES = 0.25, 40  # of generalised Pareto distributions, in cells
-_REST = 1.0  # rows of a tail beyond its end, in units of σ
+# Rows of a tail beyond its end, in units of σ: at most the first number, and at most the second for each cell, which is
+# what noise adds to the count of an empty cell that cannot be negative.
+_REST, _ADDED = 1.0, 0.4
 _MARGIN = 2.0  # within which a tail ends, in units of the range of codes of the cells that stand out
 # How many standard deviations the number of its rows is above 0, at least: of a part anywhere, and of a part that is
 # next to the rows that were found, and within the margin.
@@ -50,7 +54,7 @@ def cells_with_rows(
     counts: Float[np.ndarray, "cells"],
     noise: float,
     num_rows: int,
-    moments: Moments,
+    moments: Moments | None,
     at_bounds: Float[np.ndarray, "2"] | None = None,
 ) -> Bool[np.ndarray, "cells"]:
     """Which cells of an ordered column may have rows, [cells]. All cells may if nothing stands out.
@@ -62,7 +66,7 @@ def cells_with_rows(
       counts: noisy counts, [cells].
       noise: σ of ``counts``.
       num_rows: N.
-      moments: noisy moments over all of the bounds.
+      moments: noisy moments over all of the bounds, or None.
       at_bounds: how far the first and the last value stand out, in σ, [2]. None if their counts say all about it.
     """
     size = binning.num_values
@@ -141,7 +145,8 @@ def _end_of_tail(values: Float[np.ndarray, "cells"], last: int, noise: float) ->
     rows = np.maximum(along, 0) / squares
     heights = rows * (along - rows * squares / 2)
     weights = np.exp(heights - heights.max())
-    ends = np.flatnonzero(weights @ (rows[:, None] * beyond) < _REST * weights.sum())
+    least = np.minimum(_REST, _ADDED * (len(counts) - places))
+    ends = np.flatnonzero(weights @ (rows[:, None] * beyond) < least * weights.sum())
     return max(last, min(len(values), start + int(ends[0]))) if len(ends) else len(values)
 
 
@@ -224,7 +229,7 @@ def _missing_part(
     counts: Float[np.ndarray, "cells"],
     noise: float,
     num_rows: int,
-    moments: Moments,
+    moments: Moments | None,
     inside: Bool[np.ndarray, "cells"],
     found: tuple[int, int],
     near: tuple[int, int],
@@ -235,8 +240,9 @@ def _missing_part(
 
     * the sum of the counts of the range, with the variance σ² n for n cells;
     * N minus the sum of the counts inside, with the variance σ² n' for n' cells;
-    * the moments: those of the rows inside are known up to noise, and each row that is moved to the range changes them
-      by the difference g. With the covariance C of all of this noise, m is gᵀC⁻¹r / gᵀC⁻¹g for a difference r.
+    * the moments, if they are measured: those of the rows inside are known up to noise, and each row that is moved to
+      the range changes them by the difference g. With the covariance C of all of this noise, m is gᵀC⁻¹r / gᵀC⁻¹g for a
+      difference r.
 
     These are independent up to the noise of the counts inside. The estimate is their mean, weighted by their precision.
     Twice what the range adds to the log-likelihood is the square of the estimate in standard deviations. If a range is
@@ -264,14 +270,15 @@ def _missing_part(
     precision = (1 / size + 1 / inside.sum()) / noise**2
     rows = (sums_of(counts) / size + (num_rows - counts[inside].sum()) / inside.sum()) / noise**2
     first = binning.first_codes()
-    scores = cell_scores(moments.moment, 0, binning, first[:-1], first[1:])
-    mean = scores @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
-    centred = (scores - mean[:, None])[:, inside]
-    covariance = noise**2 * centred @ centred.T + moments.sigma**2 * np.eye(len(mean))
-    moved = sums_of(scores) / size - mean[:, None]
-    weighted = np.linalg.solve(covariance, moved)
-    rows += (moments.sums - num_rows * mean) @ weighted
-    precision += np.sum(moved * weighted, axis=0)
+    if moments is not None:
+        scores = cell_scores(moments.moment, 0, binning, first[:-1], first[1:])
+        mean = scores @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
+        centred = (scores - mean[:, None])[:, inside]
+        covariance = noise**2 * centred @ centred.T + moments.sigma**2 * np.eye(len(mean))
+        moved = sums_of(scores) / size - mean[:, None]
+        weighted = np.linalg.solve(covariance, moved)
+        rows += (moments.sums - num_rows * mean) @ weighted
+        precision += np.sum(moved * weighted, axis=0)
     heights = np.where(rows > 0, np.square(rows) / precision - 2 * np.log(number), -math.inf)
     pool, least = np.ones(len(heights), bool), _FAR**2
     if heights.max() < least:
