@@ -271,7 +271,7 @@ def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim
     ids=str,
 )
 def test_more_frequencies_reach_the_diameter_with_rows_that_are_far_away(kernel, dtype, dim, num_features):
-    """By lattice reduction, within 5 %, in floats and in integers: see ``tests/far_waves.py``."""
+    """By lattice reduction, within 5 %, in floats up to their rounding, and in integers: see ``tests/far_waves.py``."""
     fourier = FourierMap.from_kernel(jax.random.key(0), kernel, num_features, dim, dtype=dtype)
     assert fourier.diameter == 2 * math.sqrt(kernel.diagonal_bound)
     rows, found = furthest_waves(fourier)
