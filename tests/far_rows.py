@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.spatial
 
 _STEPS = 200
 _FALL = 0.97  # of the length of a step
@@ -42,4 +43,4 @@ def furthest(feature_map, num_pairs=24, seed=0):
     rows = np.concatenate([found.reshape(-1, feature_map.dim), ends, -ends])
     rows *= np.minimum(1, radius / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300))
     features = np.concatenate([feature_map.host_features(rows), np.zeros((1, feature_map.num_features))])
-    return float(np.linalg.norm(features[:, None] - features[None], axis=2).max())
+    return float(scipy.spatial.distance.pdist(features).max())

@@ -21,6 +21,7 @@ from kme_jax import (
 )
 from kme_jax._numerics.precision import float64, precision_of
 from tests import compiled
+from tests.far_waves import furthest_waves
 
 UNIT = [Gaussian(0.3), Laplacian(0.4), Matern32(1.5), Matern52(0.8)]
 KERNELS = [*UNIT, UNIT[0] + UNIT[2], (UNIT[0] + UNIT[1]) * UNIT[3] + UNIT[2]]
@@ -252,6 +253,33 @@ def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim
     found = _furthest_pair_found(fourier, rng, spread=8)
     assert found <= fourier.diameter * (1 + 1e-14)
     assert found >= 0.99 * fourier.diameter  # approached, so √2 would be wrong although k ≥ 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "dim", "num_features"),
+    [
+        (UNIT[0], np.float32, 2, 8),
+        (UNIT[0], np.float32, 2, 32),
+        pytest.param(KERNELS[4], np.float32, 5, 32, marks=pytest.mark.slow),
+        pytest.param(UNIT[1], np.float32, 20, 32, marks=pytest.mark.slow),
+        pytest.param(UNIT[0], np.float32, 2, 48, marks=pytest.mark.slow),
+        pytest.param(UNIT[0], np.float64, 2, 32, marks=pytest.mark.slow),
+        pytest.param(UNIT[0], np.float64, 2, 128, marks=pytest.mark.long),
+        pytest.param(UNIT[0], np.float32, 5, 128, marks=pytest.mark.long),
+        pytest.param(UNIT[2], np.float32, 20, 128, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_more_frequencies_reach_the_diameter_with_rows_that_are_far_away(kernel, dtype, dim, num_features):
+    """By lattice reduction, within 5 %, in floats up to their rounding, and in integers: see ``tests/far_waves.py``."""
+    fourier = FourierMap.from_kernel(jax.random.key(0), kernel, num_features, dim, dtype=dtype)
+    assert fourier.diameter == 2 * math.sqrt(kernel.diagonal_bound)
+    rows, found = furthest_waves(fourier)
+    assert 0.95 * fourier.diameter < found <= fourier.diameter * (1 + 2 * np.finfo(dtype).eps)
+    if dtype == np.float32:
+        integers = fourier.integers(1)
+        first, second = (integers.sum(row[None], [True]).astype(float) for row in rows)
+        assert 0.95 * integers.diameter < np.linalg.norm(first - second) <= integers.diameter
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from kme_jax import (
     Bounds,
@@ -174,6 +175,8 @@ ATTACKED = [
     pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 48, 12, marks=pytest.mark.slow),
     pytest.param(RandomMaclaurinMap, Exponential(1.0, 2.0), 64, 12, marks=pytest.mark.slow),
     pytest.param(RandomMaclaurinMap, Polynomial(2, 0.1, 1.0), 40, 12, marks=pytest.mark.slow),  # the zero vector
+    pytest.param(RandomMaclaurinMap, Polynomial(3, 1.0, 0.3), 256, 20, marks=pytest.mark.slow),
+    pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 160, 20, marks=pytest.mark.slow),
 ]
 
 
@@ -186,6 +189,22 @@ def test_no_two_rows_are_further_apart_than_the_diameter_and_some_are_nearly(cls
     assert 0.95 * sketch.diameter < found <= sketch.diameter
     assert sketch.failure_probability == 0
     assert sketch.certain_diameter == sketch.diameter
+
+
+@pytest.mark.slow
+def test_the_diameter_of_a_sketch_of_few_monomials_is_larger_than_what_is_found():
+    """Seven times as many monomials as features, where the bound is about 6 % too large, and why no linear function u
+    helps: if ⟨u, v(x)⟩ ≥ β ‖v(x)‖ for all x, then 2 √(κ − a_0) √(1 − β²) is a bound. But β is at most the length of any
+    mean of vectors v(x)/‖v(x)‖, and some means are almost 0."""
+    sketch = _make(TensorSketchMap, Polynomial(3, 1.0, 0.3), 256, 20)
+    assert 0.93 * sketch.diameter < furthest(sketch, num_pairs=300) < 0.95 * sketch.diameter
+    rows = np.random.default_rng(0).normal(size=(1000, 20))
+    features = sketch.host_features(rows / np.linalg.norm(rows, axis=1, keepdims=True))[:, 1:]
+    directions = features / np.linalg.norm(features, axis=1, keepdims=True)
+    sums = np.append(np.zeros(sketch.num_sketched), 1)
+    weights, _ = scipy.optimize.nnls(np.vstack([directions.T, np.ones(len(rows))]), sums)
+    largest = np.linalg.norm(weights @ directions) / weights.sum()
+    assert math.sqrt(1 - largest**2) > 0.99
 
 
 @pytest.mark.parametrize("cls", MAPS)

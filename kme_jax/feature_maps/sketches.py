@@ -68,10 +68,12 @@ class SketchMap(BallMap):
         distance from the zero vector is ‖ψ(x)‖ ≤ √κ. No step depends on how v is computed. The factor 1 + 10⁻¹²
         covers the rounding of the norm.
 
-        The bound is also used if k ≥ 0, where an exact map has a diameter of √(2κ). For if there are several times as
-        many monomials as features, there are rows with v(x) ≈ −v(y), whose distance is within 5 % of the bound (see
-        ``tests/test_sketches.py``). If there are hardly more monomials than features, the largest distance may be
-        smaller by up to √2, but nothing smaller is proved.
+        The bound is also used if k ≥ 0, where an exact map has a diameter of √(2κ). For if there are enough monomials
+        for each feature (three for degree 2, ten for degree 3, in ``tests/test_sketches.py``), there are rows with
+        v(x) ≈ −v(y), whose distance is within 5 % of the bound. If there are fewer monomials, searches find less: about
+        6 % less for a ``TensorSketchMap`` with seven monomials of degree 3 for each feature. If there are hardly more
+        monomials than features, the largest distance may be smaller by up to √2. But nothing smaller is proved (see
+        ``docs/privacy.md``).
         """
         return max(2 * math.sqrt(self._largest_series()), math.sqrt(self.kernel.diagonal_bound)) * _SLACK
 
