@@ -37,3 +37,14 @@ def test_a_column_without_gaps_has_bins_of_about_equal_counts():
     counts = np.full(1000, 20.0)
     bins = choose_bins(Binning(1000, ordered=True, missing=False, width=1), counts, 10, 500.0)
     np.testing.assert_allclose(np.bincount(bins, counts), 2000)
+
+
+def test_few_values_among_many_cells_have_bins_of_their_own():
+    """Prices: a column of many cells, of which few have rows, is like a column of few cells."""
+    counts, prices = np.zeros(500), np.arange(40, 460, 14)  # 30 prices
+    counts[prices] = 1000.0
+    counts[prices + 3] = 2.0  # what noise leaves
+    bins = choose_bins(Binning(500, ordered=True, missing=False, width=1), counts, 20, 400.0)
+    assert len(set(bins[prices])) == len(prices)
+    smooth = choose_bins(Binning(500, ordered=True, missing=False, width=1), np.full(500, 60.0), 20, 400.0)
+    assert smooth.max() < 25

@@ -68,7 +68,7 @@ def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
     if column.num_codes > MOST_GROUPS:
         raise ValueError(
             f"query {text!r}: {by} has {column.num_codes} values, and at most {MOST_GROUPS} groups "
-            f"are possible; use where with a range{_other_groups(by, schema)}"
+            f"are possible; use where with {'a range' if column.ordered else 'a value'}{_other_groups(by, schema)}"
         )
     values = column.decode(np.arange(column.num_codes)).to_pylist()
     names = [MISSING if value is None else str(value) for value in values]

@@ -55,7 +55,9 @@ _SIGNIFICANT = 4.0  # the smallest count of a bin, in units of σ
 # of the least count of a bin.
 _GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
-_FEW_CELLS = 64  # of an ordered column, up to which cells need not be merged into the usual number of bins
+# Cells of an ordered column, up to which they need not be merged into the usual number of bins. Those count that have
+# together the second number of its rows: a price with two digits has few values in practice.
+_FEW_CELLS, _NEARLY_ALL = 64, 0.98
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
 # Largest and smallest weight of a block of one cell. It is the number of units of integer noise in one row. So noise is
@@ -575,7 +577,7 @@ def choose_bins(
     """
     values = counts[: binning.num_values]
     if binning.ordered:
-        merges = len(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
+        merges = _num_frequent(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
         enough = max(least, _enough(values, num_bins)) if merges else least
         bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
         after_gap = _after_gaps(values, least)
@@ -595,6 +597,12 @@ def choose_bins(
     if not binning.missing:
         return bins
     return np.append(bins, bins.max() + 1)
+
+
+def _num_frequent(counts: Real[np.ndarray, "cells"]) -> int:
+    """The least number of cells that have nearly all rows together."""
+    sums = np.cumsum(-np.sort(-counts))
+    return int(np.searchsorted(sums, _NEARLY_ALL * sums[-1])) + 1
 
 
 def _after_gaps(counts: Real[np.ndarray, "cells"], least: float) -> Bool[np.ndarray, "cells"]:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.table.columns import Column
+from kme_jax.table.columns import Column, Numeric
 from kme_jax.table.report.data import MeasuredCells
-from kme_jax.table.report.words import label_of, number, percent, range_of, shortened, text_width, with_error
+from kme_jax.table.report.words import label_of, number_of, percent, range_of, shortened, text_width, with_error
 
 _HISTOGRAM_BINS = 40
 _ATOM = 0.03  # share of rows from which on a value is drawn by itself
@@ -239,9 +239,11 @@ def _axis(column: Column, first: int, last: int) -> list[tuple[float, str]]:
         codes = sorted({first, (first + last) // 2, last})
         return [(code, label_of(column, code)) for code in codes]
     ends = column.decode(np.array([first, last]))
-    if column.kind == "numeric":
+    if isinstance(column, Numeric):
         low, high = ends.to_pylist()
-        return [(first + (v - low) / (high - low) * (last - first), number(v)) for v in round_ticks(low, high, 5)]
+        return [
+            (first + (v - low) / (high - low) * (last - first), number_of(column, v)) for v in round_ticks(low, high, 5)
+        ]
     low, high = ends.to_numpy(zero_copy_only=False).astype("datetime64[s]")
     ticks = round_dates(low, high)
     codes = first + (ticks - low) / (high - low) * (last - first)

@@ -24,7 +24,10 @@ def section(data: ReportData) -> Section | None:
     shown = strength * (1 - np.eye(len(names)))
     texts = [[_strength(v) for v in row] for row in shown]
     pairs = [pair for pair in itertools.combinations(range(len(names)), 2) if strength[pair] >= WEAK]
-    pairs = sorted((pair for pair in pairs if data.target not in pair), key=lambda pair: -strength[pair])[:_MAX_PAIRS]
+    # The week and the time of a date follow from it.
+    told = [{name, f"{name} {part}"} for name in names for part in ("time", "week")]
+    pairs = [pair for pair in pairs if data.target not in pair and {names[k] for k in pair} not in told]
+    pairs = sorted(pairs, key=lambda pair: -strength[pair])[:_MAX_PAIRS]
     values = {
         "associations": HeatMap.create("Associations", names, names, shown, texts, _MAX_NAME),
         "pairs": [_pair(names, data.bins, i, j) | {"strength": strength[i, j]} for i, j in pairs],

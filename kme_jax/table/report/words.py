@@ -72,7 +72,13 @@ def label_of(column: Column, code: int) -> str:
     value = column.decode(np.array([code]))[0].as_py()
     if column.step is None and not column.integer:
         value = round(value, max(3 - math.floor(math.log10(column.upper - column.lower)), 0))
-    return number(value)
+    return number_of(column, value)
+
+
+def number_of(column: Numeric, value: float) -> str:
+    """A number of a column for people. Whole numbers from 1000 to 2999 may be years, and have no comma."""
+    is_year = column.integer and column.lower >= 1000 and column.upper < 3000 and value == round(value)
+    return f"{value:.0f}" if is_year else number(value)
 
 
 def range_of(column: Column, first: int, last: int) -> str:
@@ -101,7 +107,7 @@ def noise_range(deviations: Sequence[float] | None) -> str:
     """The smallest and the largest of two standard deviations; a dash for None."""
     if deviations is None:
         return "–"
-    low, high = (f"{v:.2g}" if v < 100 else f"{v:,.0f}" for v in deviations)
+    low, high = (f"{v:.2g}" if v < 99.5 else f"{v:,.0f}" for v in deviations)
     return low if low == high else f"{low} to {high}"
 
 
