@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pkgutil
+import types
 
 import jax
 import jsonschema
@@ -18,6 +19,7 @@ from kme_jax.generators.measure import measure_generator
 from kme_jax.privacy import PrivacyBudget, secure, statement, zcdp_delta, zcdp_epsilon, zcdp_rho
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import LedgerError
+from kme_jax.privacy.mechanisms import noise_of, proved_sensitivity
 from kme_jax.privacy.totals import Entry, check_total, composed_epsilon, total
 from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
@@ -562,3 +564,10 @@ def test_a_run_that_goes_on_does_not_pass_a_cap_twice(tmp_path):
     ledger.check("rows", planned, run="first")
     with pytest.raises(LedgerError, match="more than the cap"):
         ledger.check("rows", planned, run="second", allow_repeat=True)
+
+
+@pytest.mark.parametrize("diameter", [-1.0, math.nan, math.inf])
+def test_a_map_that_states_an_impossible_diameter_is_refused(diameter):
+    measured = types.SimpleNamespace(l1_diameter=math.inf)
+    with pytest.raises(ValueError, match="the diameter of a map must be positive and finite"):
+        proved_sensitivity(noise_of("gaussian"), measured, diameter, 10, integers=True)

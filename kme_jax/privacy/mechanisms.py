@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 import re
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -380,7 +381,12 @@ def proved_sensitivity(
       num_features: F.
       integers: whether the vectors are of integers.
       max_rows: k, the largest number of rows of one person.
+
+    Raises:
+      ValueError: if the distance is negative or not finite, such as that of a map which states a wrong diameter.
     """
+    if not 0 <= distance < math.inf:
+        raise ValueError(f"the diameter of a map must be positive and finite, got {distance:.3g}")
     sensitivity = kind.sensitivity(distance, num_features, integers=integers)
     return max_rows * (min(sensitivity, measured.l1_diameter) if kind.norm == "L1" else sensitivity)
 

@@ -40,7 +40,9 @@ def check_scale(scale: float) -> float:
     Raises:
       ValueError: if the scale is not positive and finite, or the noise would not fit an int64.
     """
-    if not (math.isfinite(scale) and 0 < scale <= _MAX_SCALE):
+    if not scale > 0:
+        raise ValueError(f"the scale of noise must be positive, got {scale:.3g}: is the diameter of the map right?")
+    if scale > _MAX_SCALE:
         raise ValueError(f"noise of scale {scale:.3g} does not fit 64-bit integers: use a larger epsilon")
     return float(scale)
 
