@@ -157,3 +157,28 @@ def test_words_of_truth_are_boolean_only_without_others():
     assert not Ordinal("a", ("false", "true")).is_boolean
     with pytest.raises(ValueError, match="lacks the schema's"):
         SCHEMA.to_pandas(pa.table({"age": [1]}))
+
+
+def test_columns_of_points_are_matched_by_their_names():
+    """Columns at the place of another one would give means of the wrong columns, without a word."""
+    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    rows = pandas.DataFrame(rng.normal([0.2, 0.5, 0.8], 0.05, (3000, 3)), columns=names)
+    points = pandas.DataFrame(rng.uniform(size=(40, 3)), columns=names)
+    bounds, turned = kme_jax.Bounds.create([0] * 3, [1] * 3, names), ["c", "a", "b"]
+    kernel, budget = kme_jax.Gaussian(5.0), PrivacyBudget(5.0, 1e-5)
+    for of_rows, of_points, within in (
+        (rows[turned], points, bounds),
+        (rows, points[turned], bounds),
+        (rows[turned], points, None),
+        (pa.table({name: rows[name] for name in turned}), points.to_numpy(), bounds),
+    ):
+        measured = kme_jax.measure(of_rows, kernel, of_points, bounds=within, budget=budget)
+        sample = measured.synthesise().sample
+        means = np.asarray(sample.weights @ sample.points) / sample.weights.sum()
+        order = [0, 1, 2] if within is not None or list(of_points.columns) == names else [2, 0, 1]
+        np.testing.assert_allclose(means[order], [0.2, 0.5, 0.8], atol=0.1)
+    for wrong in (rows.rename(columns={"c": "d"}), rows[["a", "b"]]):
+        with pytest.raises(ValueError, match=r"rows: the columns are a, b.*, but the bounds have a, b, c"):
+            kme_jax.measure(wrong, kernel, points, bounds=bounds, budget=budget)
+    unnamed = kme_jax.Bounds.create([0] * 3, [1] * 3)  # x1, x2, x3
+    kme_jax.measure(rows, kernel, None, bounds=unnamed, budget=budget, num_features=10)

@@ -23,6 +23,7 @@ from kme_jax.embedding import (
 )
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
+from kme_jax.points.names import in_order
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.calibration import gaussian_noise_multiplier
@@ -96,7 +97,9 @@ def measure(
     is written and flushed before noise is drawn. No error depends on the values of a row. With bounds, every entry is
     clamped to the bounds of its column, and NaN becomes the middle. Without bounds, a row that the map does not cover
     (``FeatureMap.covers``: an entry is NaN, infinite, or beyond the reach of the proposal) counts as the zero vector,
-    and in N. A row has the same integers in an array and in a source of any kind, with batches of any size.
+    and in N. Columns that have names on both sides, such as those of a DataFrame and of the bounds, are matched by
+    their names; others by their places. A row has the same integers in an array and in a source of any kind, with
+    batches of any size.
 
     Args:
       rows: the private database x, [N, d]: an array, or a source of rows that are read in batches (``open_rows``).
@@ -144,6 +147,7 @@ def measure(
       >>> measured.synthesise().sample.weights.shape  # spends nothing; as often as you like
       (20,)
     """
+    rows, public = in_order(rows, public, bounds)
     if not isinstance(rows, BatchedRows):
         rows = private_array(rows)
     own_points = kernel.public_points if isinstance(kernel, FeatureMap) else None
