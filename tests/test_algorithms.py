@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Bounds, Gaussian, NormalProposal, algorithm1, algorithm2, improved
+from kme_jax import Bounds, FourierMap, Gaussian, NormalProposal, algorithm1, algorithm2, improved
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from kme_jax.privacy.budget import PrivacyBudget
@@ -152,3 +152,20 @@ def test_distances_of_several_weights_are_those_of_each(rng):
     together = truth.distances(points, weights)
     np.testing.assert_allclose(together, [truth.distance(points, w) for w in weights], rtol=1e-12)
     assert together[2] == np.sqrt(truth.squared_norm)
+
+
+def test_a_number_is_no_key_and_a_map_is_no_kernel(rng):
+    rows, points, budget = rng.normal(size=(10, 2)), rng.normal(size=(5, 2)), PrivacyBudget(1.0, 1e-3)
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(1.0), 8, 2)
+    calls = [
+        lambda key, kernel: algorithm1(key, rows, kernel, points, budget=budget),
+        lambda key, kernel: algorithm2(key, rows, kernel, points, num_points=3, budget=budget),
+        lambda key, kernel: improved(key, rows, kernel, points, budget=budget),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"key: expected a key, such as jax.random.key\(0\), got 0"):
+            call(0, Gaussian(1.0))
+        with pytest.raises(ValueError, match="release and measure take one in the place of a kernel"):
+            call(jax.random.key(0), fourier)
+        with pytest.raises(ValueError, match="kernel: expected a kernel, such as"):
+            call(jax.random.PRNGKey(0), 0.5)

@@ -30,7 +30,7 @@ from kme_jax.algorithms import three_steps as algorithms_module
 from kme_jax.privacy import gaussian_delta, secure_mechanism, statement, zcdp_epsilon
 from kme_jax.privacy.calibration import gaussian_epsilon
 from kme_jax.privacy.ledger import LedgerError, Spending
-from kme_jax.storage.folders import ReleaseError
+from kme_jax.storage.folders import ReleaseError, UnknownClassError, damaged
 from tests import artifacts
 from tests.arguments import arguments
 
@@ -492,3 +492,9 @@ def test_epsilon_follows_from_the_statement_by_the_script_in_the_documentation(m
     monkeypatch.setattr("json.load", lambda _: other)
     with pytest.raises(AssertionError):
         exec(script, {})
+
+
+def test_an_unknown_class_is_no_damage(tmp_path):
+    with pytest.raises(ReleaseError) as caught, damaged(tmp_path / "release.npz"):
+        raise UnknownClassError("no class 'Mine' is known here; if it is your own, import the module that defines it")
+    assert str(caught.value).startswith(f"{tmp_path / 'release.npz'}: no class 'Mine' is known here")

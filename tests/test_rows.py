@@ -242,7 +242,10 @@ def test_only_structure_is_refused(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     csv = functools.partial(_written, tmp_path / "rows.csv")
     cases = [
-        (lambda: open_rows(csv("a,b\n1,2\n")), f"{NEED_NAMES}, or say that it has no header line"),
+        (
+            lambda: open_rows(csv("a,b\n1,2\n")),
+            f"{NEED_NAMES}, such as .*, or say that it has no header",
+        ),
         (lambda: open_rows(csv("a,b\n1,2\n"), columns=["c"]), "there is no column 'c' among its 2 columns"),
         (
             lambda: open_rows(csv("a,b\n1,2\n"), columns=["a"], num_columns=2),

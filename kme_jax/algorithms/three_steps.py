@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -82,6 +82,7 @@ def algorithm1(
         raise ValueError(f'weights must be "closed_form" or "l1_ball", got "{weights}"')
     gaussian_noise_multiplier(budget, calibration)
     check_diameter(diameter)
+    _check_key_and_kernel(key, kernel)
     check_shapes(np.shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
@@ -160,6 +161,7 @@ def improved(
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     gaussian_noise_multiplier(budget)
+    _check_key_and_kernel(key, kernel)
     check_shapes(np.shape(rows), public)
     proposal = public if isinstance(public, NormalProposal) else None
     # With points only the noise is random.
@@ -284,6 +286,7 @@ def algorithm2(
     if reduced_set not in ("joint", "greedy"):
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
     gaussian_noise_multiplier(budget, calibration)
+    _check_key_and_kernel(key, kernel)
     check_shapes(np.shape(rows), candidates)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
@@ -302,12 +305,26 @@ def algorithm2(
     return next(lasso_weights(noisy, points))[0]
 
 
-def check_shapes(row_shape: tuple[int, ...], public: Real[AnyArray, "M d"] | NormalProposal) -> None:
+def _check_key_and_kernel(key: Any, kernel: Any) -> None:
+    """Raises ValueError if the key is a number, or the kernel is none."""
+    is_typed = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_typed and np.shape(key) != (2,):  # two numbers are a key of JAX's earlier kind
+        raise ValueError(f"key: expected a key, such as jax.random.key(0), got {key!r:.50}")
+    if isinstance(kernel, FeatureMap):
+        raise ValueError("kernel: this is a feature map; release and measure take one in the place of a kernel")
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel: expected a kernel, such as Gaussian(gamma=0.5), got a {type(kernel).__name__}")
+
+
+def check_shapes(
+    row_shape: tuple[int, ...], public: Real[AnyArray, "M d"] | NormalProposal, owner: str = "the points have"
+) -> None:
     """Checks that the shapes of private rows and public points match, before anything is computed.
 
     Args:
       row_shape: the shape of the private rows: (N, d) for rows that may be used.
       public: points [M, d], or a proposal.
+      owner: of the columns of the points, for the error.
 
     Raises:
       ValueError: if the shapes mismatch, or there are bounds in the place of a proposal.
@@ -319,5 +336,5 @@ def check_shapes(row_shape: tuple[int, ...], public: Real[AnyArray, "M d"] | Nor
     if len(row_shape) != 2 or not row_shape[0]:
         raise ValueError(f"rows: expected shape [rows, columns] with at least one row, got {list(row_shape)}")
     if len(point_shape) == 2 and row_shape[1] != point_shape[1]:
-        source = "the proposal has" if isinstance(public, NormalProposal) else "the points have"
+        source = "the proposal has" if isinstance(public, NormalProposal) else owner
         raise ValueError(f"rows: expected {point_shape[1]} columns, as {source}, got {row_shape[1]}")

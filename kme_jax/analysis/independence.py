@@ -66,7 +66,8 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
     feature_map, seed = release.noisy.feature_map, check_integer("seed", seed, 0, MAX_SEED)
     if not isinstance(feature_map, LatticeMap):
         raise ValueError(
-            "release: the test needs a LatticeMap: a Gaussian kernel, and few columns for its length and num_features"
+            "release: the test needs a LatticeMap. A release has one for a Gaussian kernel whose length is long enough "
+            "for the number of columns: measure the rows with a longer one, or with more features"
         )
     columns = [_index(release.columns, column) for column in (first, second)]
     if columns[0] == columns[1]:

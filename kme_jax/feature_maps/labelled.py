@@ -31,8 +31,9 @@ class MixedMap(FeatureMap):
     columns ([H] equation 19, with Fourier features). Its kernel is the sum of two kernels: that of φ, and the share of
     categories that two rows have in common.
 
-    So the embedding does not see how numbers depend on categories, nor how categories depend on each other. More features
-    or a longer training do not help. Within a :class:`LabelledMap`, it sees how each column depends on the label.
+    So the embedding does not see how numbers depend on categories, nor how categories depend on each other. More
+    features or a longer training do not help. Within a :class:`LabelledMap`, it sees how each column depends on the
+    label.
 
     A row has numbers x [d] and then category codes c [m]. Category codes instead of one-hot vectors would have no
     bounded norm: because of them, the ε = 1 of the published code on Adult is in fact 6.7 or more.

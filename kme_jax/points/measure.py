@@ -175,7 +175,7 @@ def measure(
     check_num_rows(num_rows, budget)
     if isinstance(kernel, FeatureMap):
         feature_map = kernel
-        check_shapes(shape, np.zeros((1, feature_map.dim)))
+        check_shapes(shape, np.zeros((1, feature_map.dim)), "the feature map has")
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
     else:

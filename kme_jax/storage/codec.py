@@ -23,6 +23,7 @@ from jaxtyping import AbstractArray, jaxtyped
 from kme_jax import domain, feature_maps, kernels  # noqa: F401  # importing them registers their classes
 from kme_jax._numerics.registry import entry_of, is_storable
 from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.storage.folders import UnknownClassError
 
 _MAX_TEXT = 100_000  # characters
 _MAX_INTEGER = 2**62
@@ -164,7 +165,7 @@ def _object(value: Any, arrays: Mapping[str, np.ndarray], expected: Any) -> Any:
         raise ValueError(f"expected a {expected.__name__}")
     entry = entry_of(value["class"])
     if entry is None:
-        raise ValueError(
+        raise UnknownClassError(
             f"no class {value['class']!r:.50} is known here; if it is your own, import the module that defines it"
         )
     if not issubclass(entry.cls, expected):

@@ -39,6 +39,10 @@ class ReleaseError(ValueError):
     """A folder cannot be written, or is not a valid release."""
 
 
+class UnknownClassError(ValueError):
+    """A file has an object of a class that is not registered."""
+
+
 class UnknownKindError(ReleaseError):
     """The kind of a folder is not registered."""
 
@@ -206,6 +210,8 @@ def flush(path: pathlib.Path) -> None:
 def damaged(path: pathlib.Path) -> Iterator[None]:
     """Context manager: turns any error within the block into a ``ReleaseError`` that says that the file is damaged.
 
+    An unknown class is no damage: it may be the reader's own.
+
     Raises:
       ReleaseError: the block raised an error.
     """
@@ -213,6 +219,8 @@ def damaged(path: pathlib.Path) -> Iterator[None]:
         yield
     except ReleaseError:
         raise
+    except UnknownClassError as error:
+        raise ReleaseError(f"{path}: {error}") from error
     except Exception as error:  # damaged bytes may raise any error
         said = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         said = " ".join(said.split())
@@ -380,7 +388,7 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -
     path = folder / MANIFEST
     try:
         if not folder.is_dir():
-            raise ReleaseError(f"{folder}: no such folder")
+            raise ReleaseError(f"{folder}: {'is a file, and no release' if folder.is_file() else 'no such folder'}")
         if not path.exists():
             raise ReleaseError(f"{folder}: has no {MANIFEST}; it is no release, or an earlier version wrote it")
     except (OSError, RuntimeError) as error:  # a loop of links

@@ -213,8 +213,8 @@ def open_rows(
     names = reader.fields.names
     if header or not reader.is_text:
         if columns is None:
-            names_or_not = ", or say that it has no header line" if reader.is_text else ""
-            raise FileError(f"{reader.label}: give the names of columns{names_or_not}")
+            names_or_not = ", or say that it has no header line (--no_header)" if reader.is_text else ""
+            raise FileError(f"{reader.label}: give the names of columns, such as --columns=a,b{names_or_not}")
         for name in columns:
             if name not in names:
                 raise FileError(f"{reader.label}: there is no column {name!r} among its {len(names)} columns")
