@@ -185,7 +185,7 @@ def test_noise_is_added_to_integers_only(values, add):
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**56])
 @pytest.mark.parametrize("add", [secure.add_gaussian, secure.add_laplace])
 def test_a_scale_that_cannot_be_is_refused(scale, add):
-    with pytest.raises(ValueError, match="64-bit"):
+    with pytest.raises(ValueError, match=r"64-bit|scale of noise must be positive"):
         add(np.array([1]), scale)
 
 

@@ -20,6 +20,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float64, Int32
 
+from kme_jax._numerics.short_repr import short_repr
+
 Array = jax.Array
 
 _TO_BOUNDARY = 0.99  # share of the way to the boundary
@@ -31,6 +33,7 @@ _PATIENCE = 8  # steps without a smaller gap
 _EXACT = 1e-4  # share of the allowed gap to reach: the weights that are zero are then clear
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class LassoProblem:
     """½wᵀGw − cᵀw + λ‖w‖₁ for n weights, in arrays of NumPy or of JAX, and steps of the interior-point method.
