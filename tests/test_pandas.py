@@ -3,6 +3,7 @@
 import functools
 import pathlib
 
+import jax
 import numpy as np
 import pandas
 import pyarrow as pa
@@ -180,5 +181,10 @@ def test_columns_of_points_are_matched_by_their_names():
     for wrong in (rows.rename(columns={"c": "d"}), rows[["a", "b"]]):
         with pytest.raises(ValueError, match=r"rows: the columns are a, b.*, but the bounds have a, b, c"):
             kme_jax.measure(wrong, kernel, points, bounds=bounds, budget=budget)
+    key, rest = jax.random.key(0), {"budget": budget}
+    expected = kme_jax.algorithm1(key, rows, kernel, points, **rest).weights
+    np.testing.assert_allclose(kme_jax.algorithm1(key, rows[turned], kernel, points, **rest).weights, expected)
+    sample = kme_jax.improved(key, rows[turned], kernel, points, **rest)
+    np.testing.assert_allclose(sample.expectation(lambda z: z), [0.2, 0.5, 0.8], atol=0.1)
     unnamed = kme_jax.Bounds.create([0] * 3, [1] * 3)  # x1, x2, x3
     kme_jax.measure(rows, kernel, None, bounds=unnamed, budget=budget, num_features=10)

@@ -11,7 +11,7 @@ from jaxtyping import Float, PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics.precision import Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
-from kme_jax.domain import Bounds, NormalProposal
+from kme_jax.domain import Bounds, NormalProposal, in_order
 from kme_jax.embedding import mean_embedding
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
@@ -83,6 +83,7 @@ def algorithm1(
     gaussian_noise_multiplier(budget, calibration)
     check_diameter(diameter)
     _check_key_and_kernel(key, kernel)
+    rows, points = in_order(rows, points, None)
     check_shapes(np.shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
@@ -162,6 +163,7 @@ def improved(
         raise ValueError(f"num_points must be at least 1, got {num_points}")
     gaussian_noise_multiplier(budget)
     _check_key_and_kernel(key, kernel)
+    rows, public = in_order(rows, public, None)
     check_shapes(np.shape(rows), public)
     proposal = public if isinstance(public, NormalProposal) else None
     # With points only the noise is random.
@@ -287,6 +289,7 @@ def algorithm2(
         raise ValueError(f'reduced_set must be "joint" or "greedy", got "{reduced_set}"')
     gaussian_noise_multiplier(budget, calibration)
     _check_key_and_kernel(key, kernel)
+    rows, candidates = in_order(rows, candidates, None)
     check_shapes(np.shape(rows), candidates)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Real, Shaped
 from kme_jax._numerics.precision import MAX_SEED, Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.algorithms.three_steps import check_shapes, public_feature_map
-from kme_jax.domain import Bounds, NormalProposal, unit_box
+from kme_jax.domain import Bounds, NormalProposal, in_order, unit_box
 from kme_jax.embedding import (
     integer_embedding_of_batches,
     integer_embedding_of_processes,
@@ -23,7 +23,6 @@ from kme_jax.embedding import (
 )
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.kernels import Kernel
-from kme_jax.points.names import in_order
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
 from kme_jax.privacy.calibration import gaussian_noise_multiplier
