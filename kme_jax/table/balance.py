@@ -28,7 +28,9 @@ _BATCHES, _LEAST_BATCH = 64, 128  # of exchanges that are decided at the same ti
 _LEAST_STEP = 4  # of a parity, in one exchange
 
 
-def sample(rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int) -> Int64[np.ndarray, "n d"]:
+def sample(
+    rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int, *, keeps_rare: bool = True
+) -> Int64[np.ndarray, "n d"]:
     """Category codes of rows, int64 [num_rows, d], in random order, see ``RelaxedRows.sample``.
 
     Rows without conditions on coupled columns are balanced: values are exchanged within relaxed rows. Columns that are
@@ -39,6 +41,8 @@ def sample(rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int) -> Int
       rows: the distribution.
       num_rows: number of rows.
       seed: of the sampling.
+      keeps_rare: whether the numbers of rows of rare categories are those of the relaxed rows. If rows meet conditions,
+        they follow from the models of rare categories.
     """
     if isinstance(rows, ConditionalRows):
         return rows.sample(num_rows, seed)
@@ -46,7 +50,7 @@ def sample(rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int) -> Int
     sweeps = int(min(_MOST_SWEEPS, _MOST_WORK // max(1, num_rows * len(rows.leaves) ** 2)))
     if len(rows.leaves) > 1 and sweeps:
         Exchange.create(rows, codes, source).sweep(sweeps, np.random.default_rng([seed, 1]))
-    return codes
+    return rows.with_rare(codes, seed, keeps_counts=keeps_rare)
 
 
 @short_repr

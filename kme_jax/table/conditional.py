@@ -78,7 +78,7 @@ class ConditionalRows:
         Raises:
           ValueError: no rows were found.
         """
-        return self._sample(num_rows, seed, 1.0)[0]
+        return self.rows.with_rare(self._sample(num_rows, seed, 1.0)[0], seed, keeps_counts=False)
 
     def weighted_sample(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
         """Category codes of rows, int64 [num_rows, d], and weights of the rows, [num_rows], with Σ = 1, as
@@ -88,7 +88,7 @@ class ConditionalRows:
           ValueError: no rows were found.
         """
         codes, weights = self._sample(num_rows, seed, 0.5)
-        return codes, weights / weights.sum()
+        return self.rows.with_rare(codes, seed, keeps_counts=False), weights / weights.sum()
 
     def _sample(
         self, num_rows: int, seed: int, power: float

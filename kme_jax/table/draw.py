@@ -105,6 +105,17 @@ def drawn(
         num_codes = schema.measured.columns[place].num_codes
         others = Codes(tuple(measured.get(place, [(0, num_codes)]))).others(num_codes)
         measured[place] = list(Codes.union([others, codes.others(num_codes)]).others(num_codes).ranges)
+    for (
+        rare
+    ) in rows.rare:  # some rare categories are allowed: rows are drawn with all of them, and looked at afterwards
+        place = rows.others[rare.place]
+        allowed = np.zeros(len(rare.codes), bool)
+        for low, high in measured.get(place, ()):
+            allowed |= (rare.codes >= low) & (rare.codes < high)
+        if allowed.any() and not allowed.all():
+            every = Codes(tuple((code, code + 1) for code in rare.codes.tolist()))
+            measured[place] = list(Codes.union([Codes(tuple(measured[place])), every]).ranges)
+            is_met = False
     distribution = conditioned(rows, measured) if measured else rows
     parts: list[Int64[np.ndarray, "n d"]] = []
     of_parts: list[Float[np.ndarray, "n"]] = []
@@ -114,7 +125,8 @@ def drawn(
         if weighted:
             codes, weights = distribution.weighted_sample(size, int(of_part))
         else:
-            codes, weights = balance.sample(distribution, size, int(of_part)), np.ones(size)
+            codes = balance.sample(distribution, size, int(of_part), keeps_rare=not measured)
+            weights = np.ones(size)
         codes = released_codes(rows, schema, codes, int(of_part))
         met = np.ones(len(codes), bool) if is_met else met_by(schema, terms, codes)
         parts.append(codes[met])

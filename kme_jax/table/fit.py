@@ -36,12 +36,14 @@ from kme_jax.table.plan import (
     Singles,
     block_counts,
     class_sizes,
+    is_of_rare,
     map_of,
     narrow_moments,
     parts_of,
     sigma,
     triple_counts,
 )
+from kme_jax.table.rare_fit import rare_categories
 from kme_jax.table.reach import cells_alone
 from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
@@ -54,7 +56,7 @@ _FREQUENT = 3.0  # the count of a frequent bin, in units of the mean count of th
 
 
 def _pairs(
-    layout: Layout, size: int, measured: Sequence[tuple[NoisyEmbedding | None, Sequence[slice]]]
+    layout: Layout, plan: Plan, size: int, measured: Sequence[tuple[NoisyEmbedding | None, Sequence[slice]]]
 ) -> tuple[Float[np.ndarray, "classes parts parts"], Float[np.ndarray, "parts parts"]]:
     """Noisy counts of pairs of parts, [T, F, F], and 1/σ of each, [F, F]; both are 0 where nothing was measured.
 
@@ -62,6 +64,7 @@ def _pairs(
 
     Args:
       layout: of the columns.
+      plan: the bins.
       size: F, the number of parts.
       measured: measurements, each with the parts of every column.
     """
@@ -69,7 +72,7 @@ def _pairs(
     for noisy, places in measured:
         for block, marginal, noise in block_counts(noisy):
             columns = [j for j in block.columns if j != layout.split]
-            if len(columns) == 2:
+            if len(columns) == 2 and not is_of_rare(layout, plan, block):
                 first, second = (places[a] for a in map(layout.columns.index, columns))
                 sums[:, first, second] += marginal.reshape(layout.num_classes, *marginal.shape[-2:]) / noise**2
                 precision[first, second] += 1 / noise**2
@@ -126,7 +129,7 @@ def observe(
         totals,
         totals_precision,
         unions,
-        *_pairs(layout, sum(unions.shape), [(coarse, of_unions), (pairs, of_bins)]),
+        *_pairs(layout, plan, sum(unions.shape), [(coarse, of_unions), (pairs, of_bins)]),
         _classes(layout, singles, coarse, pairs, num_rows),
         *_products(layout, plan, singles, offsets, pairs),
         *_parities(layout, plan, pairs),
@@ -529,7 +532,10 @@ def synthesise(
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
     rows = RelaxedRows(weights, single, observed.offsets, tuple(leaves), layout.split, parities=parities)
     rows = rows.raked(shares_of_bins) if layout.numbers else rows
-    return rows if pairs is None else dependent(rows, layout, plan, observed, pairs, seed)
+    if pairs is None:
+        return rows
+    rows = dependent(rows, layout, plan, observed, pairs, seed)
+    return dataclasses.replace(rows, rare=rare_categories(rows, layout, plan, pairs, seed))
 
 
 def _with_moments(

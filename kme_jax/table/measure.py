@@ -46,6 +46,7 @@ from kme_jax.storage.folders import (
 from kme_jax.table import plan as plans
 from kme_jax.table.engines import engine_source
 from kme_jax.table.parts import PART_ROWS, PartedSource
+from kme_jax.table.rare_fit import SURELY, choose_rare
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import (
     COUNT,
@@ -455,6 +456,7 @@ def _measure_table(
     chosen: list[int] = []
     products: list[tuple[int, int]] = []
     triples: list[tuple[int, ...]] = []
+    rare: tuple[list[tuple[int, int]], float] = [], plans.RARE_SHARES[0]
     coarse = plans.coarse_map(layout, plan, plans.triples_pay(layout, num_rows, shares[1] * rho))
     if coarse is not None:
         measured[NAMES[1]] = session.measure(1, coarse, shares_of_all[1], num_rows)
@@ -462,7 +464,9 @@ def _measure_table(
         chosen = plans.choose_pairs(layout, plan, associated, num_rows, shares[2] * rho)
         products = plans.strong_pairs(layout, plan, singles, measured[NAMES[1]], chosen)
         triples = plans.choose_triples(layout, measured[NAMES[1]])
-    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products, triples)
+        surely = plans.association(layout, plan, singles, measured[NAMES[1]], doubt=SURELY)
+        rare = choose_rare(layout, plan, singles, surely, chosen, num_rows, shares[2] * rho)
+    last = plans.pairs_map(layout, plan, chosen, plans.zoom_blocks(layout, singles), products, triples, *rare)
     if last is not None:
         measured[NAMES[2]] = session.measure(2, last, shares_of_all[2], num_rows)
     statement = table_statement(schema, target, measured, budget, total)

@@ -10,7 +10,8 @@ There are three measurements. Each one is planned from the noisy counts of those
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
    bins, as long as this lowers the error. The mean product of two ordered columns is measured too. For columns of many
    values, the marginals of the bins are measured again, and cells that stand out are cut into parts. Triples that
-   depend on each other in a way that pairs do not show are measured again, too.
+   depend on each other in a way that pairs do not show are measured again, too. So are rare categories, which share a
+   bin in pairs: each by itself, together with the columns that depend most on it (``kme_jax.table.rare_fit``).
 
 Bins, pairs and cells are chosen from noisy counts and public quantities alone. So the three measurements compose.
 
@@ -60,6 +61,8 @@ _UNORDERED_BINS = 3  # factor for columns without order, and for columns with fe
 _FEW_CELLS, _NEARLY_ALL = 64, 0.98
 _GAIN = 0.6  # approximate share of the noise of a pair that remains after the fit
 _MEAN_SIZE = 0.8  # E|g| for a standard normal g
+# The total variation of a pair that noise causes, approximately, as a part of the sum of σ over its cells by N.
+ERROR_OF_NOISE = _GAIN * _MEAN_SIZE / 2
 # Largest and smallest weight of a block of one cell. It is the number of units of integer noise in one row. So noise is
 # fine, and scores are rounded to this part of their range.
 _WEIGHT_UNIT, _LEAST_UNIT = 1 << 20, 1 << 12
@@ -100,6 +103,8 @@ _TRIPLES_SHARE, _MOST_TRIPLES, _PARITY_NOISE = 0.1, 4096, 0.12
 # A triple is measured again if its third cumulant exceeds both its noise, in standard deviations, and a level.
 _STANDS_OUT_OF_ALL, _LEAST_CUMULANT, _MOST_PARITIES = 5.0, 0.1, 8
 _PARITY_COST = 0.5  # of a triple in the third measurement, beside that of an average block
+# Of rare categories: largest shares of the third measurement beside its other blocks; the most parents of a column.
+RARE_SHARES, MOST_PARENTS = (0.08, 0.2, 0.4), 3
 EVENLY = 1e-3  # share of all rows that is spread evenly over classes and cells
 _LEAST_CLASS = 0.1  # the smallest count of a class, in units of its noise
 NUM_RAKES = 5  # of a histogram, to its sums over classes and to the counts of the classes
@@ -819,10 +824,19 @@ def choose_triples(layout: Layout, noisy: NoisyEmbedding) -> list[tuple[int, ...
     return sorted(triples[i] for i in order[stands_out[order]][:_MOST_PARITIES])
 
 
-def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding) -> Float[np.ndarray, "pairs"]:
+def association(
+    layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedding, *, doubt: float = 0.0
+) -> Float[np.ndarray, "pairs"]:
     """How far each pair is from independence within the classes: an approximate total variation, [pairs].
 
     It is computed from the second measurement. The expected contribution of its noise is subtracted.
+
+    Args:
+      layout: of the columns.
+      plan: the unions.
+      singles: the first measurement.
+      noisy: the second measurement.
+      doubt: how many standard deviations of this contribution are subtracted, too.
     """
     num_rows, feature_map, distances = noisy.mechanism.num_rows, map_of(noisy), []
     merged = [
@@ -833,7 +847,8 @@ def association(layout: Layout, plan: Plan, singles: Singles, noisy: NoisyEmbedd
     for (a, b), block, marginal in zip(layout.pairs(), feature_map.blocks, marginals, strict=False):  # then triples
         first, second = merged[a], merged[b]
         independent = first[:, :, None] * second[:, None, :] / np.maximum(first.sum(1), 1)[:, None, None]
-        excess = np.mean(np.square(marginal.reshape(independent.shape) - independent)) - sigma(noisy, block) ** 2
+        of_noise = sigma(noisy, block) ** 2 * (1 + doubt * math.sqrt(2 / marginal.size))
+        excess = np.mean(np.square(marginal.reshape(independent.shape) - independent)) - of_noise
         distances.append(_MEAN_SIZE * marginal.size * math.sqrt(max(excess, 0)) / (2 * num_rows))
     return np.asarray(distances)
 
@@ -862,7 +877,7 @@ def choose_pairs(
     # σ of a marginal is √(Σ ω² / ρ) / ω, with Σ over all measured marginals. Its error is half the sum of the errors
     # of its cells.
     noise = np.sqrt(np.cumsum(np.square(weights)) / rho) * np.cumsum(sizes[order] / weights)
-    errors = _GAIN * _MEAN_SIZE * noise / (2 * num_rows) - np.cumsum(association[order])
+    errors = ERROR_OF_NOISE * noise / num_rows - np.cumsum(association[order])
     least = max(1, int(has_target.sum()))
     return sorted(order[: least + int(np.argmin(errors[least - 1 :]))].tolist())
 
@@ -896,6 +911,69 @@ def wide_columns(layout: Layout, plan: Plan) -> list[int]:
         (layout.binnings[j].num_cells, int(bins.max()) + 1) for j, bins in zip(layout.columns, plan.bins, strict=True)
     ]
     return [a for a, (cells, bins) in enumerate(sizes) if cells >= _WIDE * bins > _WIDE]
+
+
+def rare_cells(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "_"]:
+    """The cells of the column at place a that share a bin, because each has few rows. None if it has an order.
+
+    Args:
+      layout: of the columns.
+      plan: the bins.
+      a: place of the column in ``layout.columns``.
+    """
+    shared = np.bincount(plan.bins[a]) > 1
+    if layout.binnings[layout.columns[a]].ordered or shared.sum() != 1:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(shared[plan.bins[a]])
+
+
+def _bins_of_rare(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "cells"]:
+    """A bin for each rare cell of a column, and one for all others."""
+    cells = rare_cells(layout, plan, a)
+    bins = np.full(len(plan.bins[a]), len(cells))
+    bins[cells] = np.arange(len(cells))
+    return bins
+
+
+def rare_size(layout: Layout, plan: Plan, a: int, b: int) -> int:
+    """The number of cells of the marginal of the rare categories of the column at place a and the bins of another."""
+    return (int(_bins_of_rare(layout, plan, a).max()) + 1) * (int(plan.bins[b].max()) + 1)
+
+
+def is_of_rare(layout: Layout, plan: Plan, block: Block) -> bool:
+    """Whether a block of the third measurement is of the rare categories of its first column and a parent."""
+    if len(block.columns) != 2 or layout.split in block.columns:
+        return False
+    a = layout.columns.index(block.columns[0])
+    return len(rare_cells(layout, plan, a)) > 0 and np.array_equal(block.bins[0], _bins_of_rare(layout, plan, a))
+
+
+def _rare_blocks(
+    layout: Layout, plan: Plan, rare: Sequence[tuple[int, int]], share: float, blocks: Sequence[Block]
+) -> list[Block]:
+    """Blocks of rare categories and a parent, not split by the classes.
+
+    Weights are those of other marginals of this size, or smaller, so that the sum of their squares is at most
+    share / (1 − share) of that of the other blocks. None is less than 1.
+
+    Args:
+      layout: of the columns.
+      plan: the bins.
+      rare: places of both columns in ``layout.columns``.
+      share: one of ``RARE_SHARES``.
+      blocks: the other blocks.
+    """
+    weights = [layout.weight(rare_size(layout, plan, a, b)) for a, b in rare]
+    most = share / (1 - share) * sum(block.weight**2 for block in blocks)
+    factor = min(1.0, math.sqrt(most / max(1, sum(weight**2 for weight in weights))))
+    return [
+        Block(
+            (layout.columns[a], layout.columns[b]),
+            (_bins_of_rare(layout, plan, a), plan.bins[b]),
+            weight=max(1, math.floor(factor * weight)),
+        )
+        for (a, b), weight in zip(rare, weights, strict=True)
+    ]
 
 
 def zoom_blocks(layout: Layout, singles: Singles) -> list[Block]:
@@ -975,11 +1053,14 @@ def pairs_map(
     zooms: Sequence[Block],
     products: Sequence[tuple[int, int]],
     triples: Sequence[tuple[int, ...]],
+    rare: Sequence[tuple[int, int]] = (),
+    rare_share: float = RARE_SHARES[0],
     *,
     product_cost: float | None = None,
     margin: float = _MARGIN,
 ) -> TableMap | None:
-    """The third measurement: wide columns, the chosen pairs and triples, products of scores, moments, parts of cells.
+    """The third measurement: wide columns, the chosen pairs and triples, products of scores, moments, parts of cells,
+    and rare categories.
 
     The scores of the moments of a single column have a margin beyond the range of its scores in products.
 
@@ -990,6 +1071,8 @@ def pairs_map(
       zooms: blocks that cut cells into parts.
       products: indices of the columns of each product, see :func:`strong_pairs`.
       triples: positions of the columns of each triple, see :func:`choose_triples`.
+      rare: places of a column with rare categories and of a parent, see ``rare_fit.choose_rare``.
+      rare_share: the largest share of rare categories, one of ``RARE_SHARES``.
       product_cost: of each product, beside that of an average block. If None, it follows from the number of products,
         see ``_PRODUCT_COST``.
       margin: see ``_MARGIN``.
@@ -1023,7 +1106,7 @@ def pairs_map(
     for pair in products:
         low, high = zip(*(ranges[j] for j in pair), strict=True)
         moments.append(Moment(pair, low, high, _moment_weight(product_cost, blocks)))
-    return TableMap(layout.binnings, blocks, tuple(moments))
+    return TableMap(layout.binnings, (*blocks, *_rare_blocks(layout, plan, rare, rare_share, blocks)), tuple(moments))
 
 
 def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> None:
@@ -1049,10 +1132,17 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     triples = [tuple(places[j] for j in block.columns) for block in maps[2].blocks if _is_triple(layout, block)]
     require(not triples or has_triples, "a triple is measured again that was not measured")
     require(len(set(triples)) == len(triples) <= _MOST_PARITIES, "a triple is measured twice, or there are too many")
+    of_rare = [is_of_rare(layout, plan, block) for block in maps[2].blocks]
+    rare_pairs = [block.columns for block, is_rare in zip(maps[2].blocks, of_rare, strict=True) if is_rare]
+    rare = [(places[j], places[k]) for j, k in rare_pairs]
+    first = [a for a, _ in rare]
+    most = max(map(first.count, first), default=0)
+    require(len(set(rare)) == len(rare) and most <= MOST_PARENTS, "rare categories are measured too often")
+    require(all(len(rare_cells(layout, plan, a)) for a in first), "a column has no rare categories")
     columns = [
         tuple(places.get(j, -1) for j in block.columns[len(own) :])
-        for block in maps[2].blocks
-        if not (block.zoom or _is_triple(layout, block))
+        for block, is_rare in zip(maps[2].blocks, of_rare, strict=True)
+        if not (block.zoom or is_rare or _is_triple(layout, block))
     ]
     pairs: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(layout.pairs())}
     chosen = [pairs[positions] for positions in columns if positions in pairs]
@@ -1070,8 +1160,10 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     valid = all(pair in of_chosen and scored.issuperset(pair) for pair in products)
     require(valid, "a product is measured of columns that are no chosen pair with scores")
     of_plan = (
-        pairs_map(layout, plan, chosen, zooms, products, triples, product_cost=cost, margin=margin)
-        for cost, margin in itertools.product((None, _LEAST_PRODUCT_COST), (_MARGIN, _EARLIER_MARGIN))
+        pairs_map(layout, plan, chosen, zooms, products, triples, rare, share, product_cost=cost, margin=margin)
+        for cost, margin, share in itertools.product(
+            (None, _LEAST_PRODUCT_COST), (_MARGIN, _EARLIER_MARGIN), RARE_SHARES if rare else RARE_SHARES[:1]
+        )
     )
     require(any(_same(maps[2], of_cost) for of_cost in of_plan), "the third measurement is not of pairs of the plan")
 
@@ -1130,7 +1222,8 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each column with many values in the first
     measurement, and at most one for each pair of scored columns in the third. Their weights are at most the largest
     weight of a block of the map (``_moment_weight``). The moments of single columns in the third measurement have at
-    most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks.
+    most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks. Rare categories add at most
+    2/3 of the sum of its other blocks (``_rare_blocks``), and 1 for each pair of columns in either order.
     """
 
     def weight(size: int) -> int:
@@ -1148,6 +1241,10 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     num_numbers, num_scored = len(layout.numbers), len(layout.scored)
     weights[0] += [max(singles)] * 2 * num_numbers
     weights[2] += [max(weights[2]) + 1] * min(_MOST_PARITIES, num_triples)
+    if pairs:
+        of_others = sum(weight**2 for weight in weights[2])
+        of_rare = max(RARE_SHARES) / (1 - max(RARE_SHARES)) * (1 + 1e-9) * of_others
+        weights[2] += [math.isqrt(math.ceil(of_rare)) + 1, *[1] * 2 * len(pairs)]
     of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1
     weights[2] += [max(weights[2])] * 2 * math.comb(num_scored, 2) + [of_blocks] * (num_numbers > 0)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)

@@ -13,6 +13,7 @@ from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
+from kme_jax.table.rare_categories import RareCategories
 
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 
@@ -96,7 +97,7 @@ class Parities:
         require(of_signs, "a sign or a mean is invalid")
 
 
-@storable(added_fields=("dependence", "parities"))
+@storable(added_fields=("dependence", "parities", "rare"))
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelaxedRows:
@@ -113,6 +114,7 @@ class RelaxedRows:
       dependence: correlations of the normal variables whose ranks decide the values of the columns except ``split``
         within each relaxed row, [C, C]; None if columns are independent there.
       parities: what balanced samples have beside the pairs of the distribution; None if there is nothing.
+      rare: models of the rare categories of some columns, which samples follow.
     """
 
     weights: Float[np.ndarray, "classes K"]
@@ -122,6 +124,7 @@ class RelaxedRows:
     split: int = dataclasses.field(metadata={"static": True})
     dependence: Float[np.ndarray, "columns columns"] | None = None
     parities: Parities | None = None
+    rare: tuple[RareCategories, ...] = ()
 
     def validate(self) -> None:
         """Refuses invalid fields of relaxed rows that were read from a file.
@@ -148,6 +151,12 @@ class RelaxedRows:
             require(symmetric and bool((np.linalg.eigvalsh(self.dependence) > -1e-6).all()), "dependence is invalid")
         if self.parities is not None:
             self.parities.check(ends, len(self.leaves))
+        for rare in self.rare:
+            rare.check(len(self.weights), sizes)
+            leaves = self.leaves[rare.place]
+            places = np.minimum(np.searchsorted(leaves.first, rare.codes), len(leaves.first) - 1)
+            require(np.array_equal(leaves.first[places], rare.codes), "codes: the column has no such categories")
+            require(len(np.unique(leaves.bins[places])) == 1, "codes: rare categories are in several bins")
 
     def check_codes(self, num_codes: Sequence[int]) -> None:
         """Refuses relaxed rows that do not fit columns with these numbers of codes.
@@ -203,10 +212,11 @@ class RelaxedRows:
         each cell is in proportion to its share. Numbers are rounded at random. The values of different columns are
         combined at random, or by ranks of correlated normal variables.
         """
-        return self.sample_with_source(num_rows, seed)[0]
+        return self.with_rare(self.sample_with_source(num_rows, seed)[0], seed)
 
     def sample_with_source(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Int64[np.ndarray, "n"]]:
-        """:meth:`sample`, and the index of the relaxed row of each row among all classes, [num_rows]."""
+        """:meth:`sample` before :meth:`with_rare`, and the index of the relaxed row of each row among all classes,
+        [num_rows]."""
         return self._sample(num_rows, self.weights.reshape(-1), seed)
 
     def weighted_sample(self, num_rows: int, seed: int) -> tuple[Int64[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
@@ -218,7 +228,27 @@ class RelaxedRows:
         weights = self.weights.reshape(-1)
         codes, source = self._sample(num_rows, np.sqrt(weights), seed)
         row_weights = np.sqrt(weights)[source]
-        return codes, row_weights / row_weights.sum()
+        return self.with_rare(codes, seed, keeps_counts=False), row_weights / row_weights.sum()
+
+    def with_rare(
+        self, codes: Int64[np.ndarray, "n d"], seed: int, *, keeps_counts: bool = True
+    ) -> Int64[np.ndarray, "n d"]:
+        """Codes of rows whose rare categories follow their models, see ``RareCategories.drawn``.
+
+        Args:
+          codes: of rows, [n, d].
+          seed: of the rare categories.
+          keeps_counts: whether every category keeps its number of rows in each class.
+        """
+        if not self.rare:
+            return codes
+        random, bins, codes = np.random.default_rng([seed, 2]), self.bins_of(codes), np.array(codes)
+        classes = codes[:, self.split] if self.split >= 0 else np.zeros(len(codes), np.int64)
+        for rare in self.rare:
+            groups = np.stack([classes, *(bins[:, self.others[parent]] for parent in rare.parents)], axis=1)
+            column = self.others[rare.place]
+            codes[:, column] = rare.drawn(codes[:, column], groups, random, keeps_counts=keeps_counts)
+        return codes
 
     def _sample(
         self, num_rows: int, often: Float[np.ndarray, "rows"], seed: int
