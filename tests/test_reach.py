@@ -10,7 +10,7 @@ from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.table.measure import NAMES
 from kme_jax.table.plan import Singles
-from kme_jax.table.reach import cells_alone, cells_with_rows
+from kme_jax.table.reach import Known, cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores
 
 NUM_ROWS, SIZE, NOISE = 20_000, 1000, 20.0
@@ -24,7 +24,7 @@ def _noisy(counts, rng, noise=NOISE, sigma=400.0, missing=False):
     sums = cell_scores(moment, 0, binning, first[:-1], first[1:]) @ counts
     num_rows = round(counts.sum())
     moments = Moments(moment, binning, sums + sigma * rng.normal(size=2), sigma, num_rows)
-    return binning, counts + noise * rng.normal(size=len(counts)), noise, num_rows, moments
+    return binning, counts + noise * rng.normal(size=len(counts)), noise, num_rows, Known.of_moments([moments])
 
 
 def _histogram(codes, missing=0):
@@ -99,6 +99,19 @@ def test_bounds_that_many_rows_share():
     assert inside[1] < 0.1
 
 
+def test_counts_of_bins_show_rows_that_cells_do_not():
+    rng = np.random.default_rng(6)
+    codes = np.append(np.rint(rng.normal(200, 30, 19_400)).astype(int), rng.integers(700, 900, 600))
+    counts, bins, rows = _histogram(codes), np.digitize(np.arange(SIZE), [180, 200, 220, 650]), []
+    for _ in range(20):
+        *arguments, moments = _noisy(counts, rng, sigma=4000.0)
+        known = moments.with_bins(bins, np.bincount(bins, counts) + 60 * rng.normal(size=5), 60.0)
+        rows.append([counts[650:][cells_with_rows(*arguments, sums)[650:]].sum() for sums in (moments, known)])
+    without, with_bins = np.mean(rows, axis=0)
+    assert without < 300
+    assert with_bins > 350
+
+
 def test_everything_may_have_rows_if_nothing_stands_out():
     rng = np.random.default_rng(5)
     counts = np.full(SIZE, 1.0)
@@ -119,7 +132,10 @@ def test_no_noise_is_too_large_or_too_small():
         counts *= num_rows / counts.sum()
         sigma = noise * 10 ** rng.uniform(-1, 3)
         *arguments, moments = _noisy(counts, rng, noise=noise, sigma=sigma, missing=missing)
-        for measured in (moments, None):
+        bins = np.sort(rng.integers(0, 6, len(counts)))
+        bins = np.unique(bins, return_inverse=True)[1]
+        of_bins = np.bincount(bins, counts) + sigma * rng.normal(size=int(bins.max()) + 1)
+        for measured in (moments, moments.with_bins(bins, of_bins, sigma), None):
             inside = cells_with_rows(*arguments, measured)
             assert inside.any()
             assert inside[size:].all()
@@ -174,6 +190,6 @@ def test_rows_of_one_class_at_a_bound_are_found():
         shares = np.array([2 * singles.sigmas[0] ** 2, singles.totals_sigmas[0] ** 2]) ** -1.0
         sums = np.average([counts.sum(0), totals], axis=0, weights=shares)
         noisy = dataclasses.replace(singles, counts=[counts], totals=[totals], sums=[sums])
-        found += [sums[-1] > 2.75 * singles.sums_sigmas[0], noisy._at_bounds(0, SIZE)[1] > 2.75]
-        assert noisy._at_bounds(0, SIZE)[1] >= sums[-1] / singles.sums_sigmas[0]
+        found += [sums[-1] > 2.75 * singles.sums_sigmas[0], noisy.at_bounds(0, SIZE)[1] > 2.75]
+        assert noisy.at_bounds(0, SIZE)[1] >= sums[-1] / singles.sums_sigmas[0]
     assert found[1] > found[0] + 15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -44,7 +45,7 @@ from kme_jax.table.plan import (
     triple_counts,
 )
 from kme_jax.table.rare_fit import rare_categories
-from kme_jax.table.reach import cells_alone
+from kme_jax.table.reach import Known, cells_alone, cells_with_rows
 from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
@@ -520,13 +521,12 @@ def synthesise(
     for a, j in enumerate(layout.columns):
         of_column = masses[:, slice(*observed.offsets[a : a + 2])]
         cells = singles.counts[a], singles.sigmas[a], singles.sums[a], singles.sums_sigmas[a]
-        ranges = _leaves(
-            layout.binnings[j], plan.bins[a], *cells, of_column, singles.inside[a], zooms.get(j), rounds.get(j, ())
-        )
         over_bounds = singles.moments[a]
-        if over_bounds is not None:
-            every = [over_bounds, *narrow_moments(layout, j, pairs)]
-            ranges, of_column = _with_moments(ranges, of_column, every, singles.sums_sigmas[a], singles.inside[a])
+        moments = [] if over_bounds is None else [over_bounds, *narrow_moments(layout, j, pairs)]
+        inside = _inside(layout, plan, singles, a, moments, pairs, num_rows)
+        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, inside, zooms.get(j), rounds.get(j, ()))
+        if moments:
+            ranges, of_column = _with_moments(ranges, of_column, moments, singles.sums_sigmas[a], inside)
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
@@ -536,6 +536,40 @@ def synthesise(
         return rows
     rows = dependent(rows, layout, plan, observed, pairs, seed)
     return dataclasses.replace(rows, rare=rare_categories(rows, layout, plan, pairs, seed))
+
+
+def _inside(
+    layout: Layout,
+    plan: Plan,
+    singles: Singles,
+    a: int,
+    moments: Sequence[Moments],
+    pairs: NoisyEmbedding | None,
+    num_rows: int,
+) -> Bool[np.ndarray, "cells"]:
+    """Which cells of a column may have rows, after the third measurement.
+
+    Its moments have less noise than those of the first one, and so have its counts of the bins of a column of many
+    cells. So they show tails and parts that the counts of single cells do not.
+
+    Args:
+      layout: of the columns.
+      plan: the bins.
+      singles: the first measurement.
+      a: place of the column in ``layout.columns``.
+      moments: of the column, from both measurements.
+      pairs: the third measurement, or None.
+      num_rows: N.
+    """
+    known, binning = Known.of_moments(moments), layout.binnings[layout.columns[a]]
+    if known is None or len(moments) == 1:
+        return singles.inside[a]
+    for block, counts, noise in block_counts(pairs):
+        if [j for j in block.columns if j != layout.split] == [layout.columns[a]] and not block.zoom:
+            of_bins = counts.reshape(layout.num_classes, -1).sum(0)
+            known = known.with_bins(plan.bins[a], of_bins, noise * math.sqrt(layout.num_classes))
+    at_bounds = singles.at_bounds(a, binning.num_values)
+    return cells_with_rows(binning, singles.sums[a], singles.sums_sigmas[a], num_rows, known, at_bounds)
 
 
 def _with_moments(

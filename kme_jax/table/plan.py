@@ -38,7 +38,7 @@ from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
-from kme_jax.table.reach import cells_alone, cells_with_rows
+from kme_jax.table.reach import Known, cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
 SHARES = (0.5, 0.15, 0.35)  # of ρ, for the three measurements
@@ -496,8 +496,9 @@ class Singles:
         binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
         inside = np.ones(len(sums), bool)
         if binning.ordered:
-            at_bounds = self._at_bounds(a, binning.num_values)
-            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, moments, at_bounds)
+            at_bounds = self.at_bounds(a, binning.num_values)
+            known = Known.of_moments([] if moments is None else [moments])
+            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, known, at_bounds)
         alone = cells_alone(inside, binning.num_values)
         smoothed = np.where(alone, self.counts[a], _along_values(binning, self.counts[a], self.sigmas[a]))
         estimate = np.where(inside, smoothed, -math.inf)
@@ -521,7 +522,7 @@ class Singles:
             estimate = tilted(estimate, first[:-1], first[1:], [moments], self.sums_sigmas[a], alone)
         return estimate, inside
 
-    def _at_bounds(self, a: int, num_values: int) -> Float[np.ndarray, "2"]:
+    def at_bounds(self, a: int, num_values: int) -> Float[np.ndarray, "2"]:
         """How far the first and the last value of a column stand out from noise, in σ, [2].
 
         Often all rows at a bound are of one class. Then the other classes only add noise. So the count of each class

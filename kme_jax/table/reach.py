@@ -9,9 +9,9 @@ positive, it looks like rows. So estimates are 0 in all cells except those that 
   column, or decline slowly. A tail ends where the mean over all fits has less than one σ left, or less than noise would
   add.
 * *Parts.* All cells together have N rows. So rows that are not in the cells above are elsewhere, although no cell
-  shows it. Their number in any range of cells is estimated from three sums: the noisy counts of the range, N minus
-  those of the cells above, and the moments of the column, if they are measured. A range with significantly many rows
-  is added.
+  shows it. Their number in any range of cells is estimated from the noisy counts of the range, from N minus those of
+  the cells above, and from other noisy sums, if they are measured: the moments of the column, and counts of its bins. A
+  range with significantly many rows is added.
 
 This is post-processing: it spends nothing.
 """
@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 
+from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.histogram import intervals_standing_out, project_to_simplex, standing_out
 from kme_jax.table.tilt import Moments, cell_scores
@@ -49,12 +52,46 @@ _FLANK = 3.0  # the sum of the cells that lead to those that stand out, in σ of
 _GROWTH = 1.5  # of the distances between places where parts begin and end
 
 
+@short_repr
+class Known(NamedTuple):
+    """Noisy sums over all rows of features of one column: of scores, or of bins that the rows are in.
+
+    Attributes:
+      features: mean features of the codes of every cell, [sums, cells].
+      sums: noisy sums.
+      sigmas: standard deviations of their noise, which is independent.
+    """
+
+    features: Float[np.ndarray, "sums cells"]
+    sums: Float[np.ndarray, "sums"]
+    sigmas: Float[np.ndarray, "sums"]
+
+    @classmethod
+    def of_moments(cls, measured: Sequence[Moments]) -> Known | None:
+        """The sums of the moments of a column; None if there are none."""
+        if not measured:
+            return None
+        first = measured[0].binning.first_codes()
+        features = [cell_scores(m.moment, 0, m.binning, first[:-1], first[1:]) for m in measured]
+        sums = np.concatenate([m.sums for m in measured])
+        return cls(np.concatenate(features), sums, np.repeat([m.sigma for m in measured], 2))
+
+    def with_bins(self, bins: Int[np.ndarray, "cells"], counts: Float[np.ndarray, "bins"], noise: float) -> Known:
+        """These sums and noisy counts of bins with this σ."""
+        features = np.eye(len(counts))[bins].T
+        return Known(
+            np.concatenate([self.features, features]),
+            np.concatenate([self.sums, counts]),
+            np.concatenate([self.sigmas, np.full(len(counts), noise)]),
+        )
+
+
 def cells_with_rows(
     binning: Binning,
     counts: Float[np.ndarray, "cells"],
     noise: float,
     num_rows: int,
-    moments: Moments | None,
+    known: Known | None,
     at_bounds: Float[np.ndarray, "2"] | None = None,
 ) -> Bool[np.ndarray, "cells"]:
     """Which cells of an ordered column may have rows, [cells]. All cells may if nothing stands out.
@@ -66,7 +103,7 @@ def cells_with_rows(
       counts: noisy counts, [cells].
       noise: σ of ``counts``.
       num_rows: N.
-      moments: noisy moments over all of the bounds, or None.
+      known: other noisy sums, or None.
       at_bounds: how far the first and the last value stand out, in σ, [2]. None if their counts say all about it.
     """
     size = binning.num_values
@@ -83,7 +120,7 @@ def cells_with_rows(
     for gap in _gaps(values, noise):
         inside[slice(*gap)] = False
     for _ in range(_MOST_PARTS):
-        part = _missing_part(binning, counts, noise, num_rows, moments, inside, (low, high), (start, stop))
+        part = _missing_part(binning, counts, noise, num_rows, known, inside, (low, high), (start, stop))
         if part is None:
             break
         inside[slice(*part)] = True
@@ -229,7 +266,7 @@ def _missing_part(
     counts: Float[np.ndarray, "cells"],
     noise: float,
     num_rows: int,
-    moments: Moments | None,
+    known: Known | None,
     inside: Bool[np.ndarray, "cells"],
     found: tuple[int, int],
     near: tuple[int, int],
@@ -240,7 +277,7 @@ def _missing_part(
 
     * the sum of the counts of the range, with the variance σ² n for n cells;
     * N minus the sum of the counts inside, with the variance σ² n' for n' cells;
-    * the moments, if they are measured: those of the rows inside are known up to noise, and each row that is moved to
+    * other sums, if they are measured: those of the rows inside are known up to noise, and each row that is moved to
       the range changes them by the difference g. With the covariance C of all of this noise, m is gᵀC⁻¹r / gᵀC⁻¹g for a
       difference r.
 
@@ -250,7 +287,7 @@ def _missing_part(
     the nearest is taken.
 
     Args:
-      binning, counts, noise, num_rows, moments: as in ``cells_with_rows``.
+      binning, counts, noise, num_rows, known: as in ``cells_with_rows``.
       inside: the cells that are known to have rows.
       found: the range of cells that stand out, and of their tails.
       near: the range of the margin.
@@ -270,14 +307,13 @@ def _missing_part(
     precision = (1 / size + 1 / inside.sum()) / noise**2
     rows = (sums_of(counts) / size + (num_rows - counts[inside].sum()) / inside.sum()) / noise**2
     first = binning.first_codes()
-    if moments is not None:
-        scores = cell_scores(moments.moment, 0, binning, first[:-1], first[1:])
-        mean = scores @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
-        centred = (scores - mean[:, None])[:, inside]
-        covariance = noise**2 * centred @ centred.T + moments.sigma**2 * np.eye(len(mean))
-        moved = sums_of(scores) / size - mean[:, None]
+    if known is not None:
+        mean = known.features @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
+        centred = (known.features - mean[:, None])[:, inside]
+        covariance = noise**2 * centred @ centred.T + np.diag(np.square(known.sigmas))
+        moved = sums_of(known.features) / size - mean[:, None]
         weighted = np.linalg.solve(covariance, moved)
-        rows += (moments.sums - num_rows * mean) @ weighted
+        rows += (known.sums - num_rows * mean) @ weighted
         precision += np.sum(moved * weighted, axis=0)
     heights = np.where(rows > 0, np.square(rows) / precision - 2 * np.log(number), -math.inf)
     pool, least = np.ones(len(heights), bool), _FAR**2
