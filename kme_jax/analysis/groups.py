@@ -19,7 +19,7 @@ from kme_jax.analysis.grammar import check_known
 from kme_jax.table.columns import MISSING, SECONDS, Datetime
 from kme_jax.table.schema import Schema
 
-MOST_GROUPS = 64
+MOST_GROUPS = 256
 
 
 @short_repr

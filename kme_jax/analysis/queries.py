@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, parts_of
-from kme_jax.analysis.groups import MOST_GROUPS, Group, groups_of
+from kme_jax.analysis.groups import Group, groups_of
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
@@ -23,6 +23,7 @@ EXAMPLES = (
     "correlation(age, pay), slope(pay, age), regression(pay ~ age + sex)"
 )
 INTERCEPT = "(intercept)"
+_MOST_TERMS = 64  # of a column without numbers, in a regression
 
 _STATISTICS: dict[str, Callable[[Float64[np.ndarray, "n"]], float]] = {
     "mean": lambda values: float(values.mean()),
@@ -111,7 +112,7 @@ class Query:
             if schema.columns[schema.index(name)].kind != "numeric":
                 column = schema.columns[schema.index(name)]
                 comparison = ">=" if column.ordered else "="
-                as_term = self.column is None and column.num_codes <= MOST_GROUPS
+                as_term = self.column is None and column.num_codes <= _MOST_TERMS
                 remedy = f"regression(... ~ {name})" if as_term else f"share({name}{comparison}...)"
                 raise ValueError(f"query {self.text!r}: {name} is not numeric; ask for {remedy}")
         if len(set(self.terms)) < len(self.terms):
@@ -227,9 +228,9 @@ def _terms(text: str, inside: str, schema: Schema) -> tuple[str, ...]:
         name = word.strip()
         if name in schema.names and schema.columns[schema.index(name)].kind != "numeric":
             column = schema.columns[schema.index(name)]
-            if column.num_codes > MOST_GROUPS:
+            if column.num_codes > _MOST_TERMS:
                 raise ValueError(
-                    f"query {text!r}: {name} has {column.num_codes} values, and at most {MOST_GROUPS} can be terms; "
+                    f"query {text!r}: {name} has {column.num_codes} values, and at most {_MOST_TERMS} can be terms; "
                     f"use a condition such as {name}{'>=' if column.ordered else '='}..."
                 )
             values = column.decode(np.arange(column.num_codes)).to_pylist()
