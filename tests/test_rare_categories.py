@@ -10,7 +10,7 @@ from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, load,
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table.rare_categories import RareCategories
-from kme_jax.table.rare_fit import SURELY, choose_rare
+from kme_jax.table.rare_fit import SURELY, _model, choose_rare
 from kme_jax.table.release import NAMES
 
 NUM_ROWS, NUM_TRADES, NUM_SECTORS = 30_000, 200, 8
@@ -91,6 +91,22 @@ def test_samples_with_conditions_and_weights_follow_the_model(release):
     assert sum(weighted["weight"].to_pylist()) == pytest.approx(1)
 
 
+def test_many_rows_of_one_rare_category(release):
+    """Rows are weighted, not drawn until enough of them have the category."""
+    (rare,) = release.rows.rare
+    shares = rare.probabilities(
+        np.stack(np.meshgrid([0], *(range(len(o)) for o in rare.of_parents)), -1).reshape(-1, 3)
+    )
+    last = int(rare.codes[np.argsort(shares.mean(0))[len(rare.codes) // 4]])
+    rows = release.sample(20_000, where=[f"trade=t{last}"])
+    assert rows.num_rows == 20_000
+    assert set(rows["trade"].to_pylist()) == {f"t{last}"}
+    two = release.sample(500, where=[f"trade in (t{last}, t0)"])
+    assert {"t0"} <= set(two["trade"].to_pylist()) <= {"t0", f"t{last}"}
+    weighted = release.sample(500, where=[f"trade=t{last}"], weighted=True)
+    assert set(weighted["trade"].to_pylist()) == {f"t{last}"}
+
+
 def test_estimates_use_the_counts_of_rare_categories(release):
     (rare,) = release.rows.rare
     trade = int(rare.codes[1])
@@ -157,6 +173,7 @@ def test_a_release_with_rare_categories_can_be_loaded(release, tmp_path):
         {"of_classes": np.zeros((2, 3))},
         {"of_parents": (np.zeros((8, 3)),)},
         {"of_parents": (np.zeros((8, 3)), np.full((5, 3), np.nan))},
+        {"of_parents": (np.zeros((8, 3)), np.full((5, 3), 1e308))},
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(changes):
@@ -175,6 +192,33 @@ def test_a_measurement_with_other_weights_is_refused(release, tmp_path):
     folder = dataclasses.replace(release, measurement=changed).save(tmp_path / "changed")
     with pytest.raises(ReleaseError):
         load(folder)
+
+
+def test_two_models_of_a_column_are_refused(release):
+    twice = dataclasses.replace(release.rows, rare=release.rows.rare * 2)
+    with pytest.raises(ValueError, match="two models"):
+        twice.validate()
+
+
+def test_a_bin_without_rows_keeps_what_its_counts_say():
+    counts = np.full((4, 3), 1.0)
+    counts[:, 0], counts[0, 1:] = 100, 100
+    groups = np.zeros((400, 2), np.int64)
+    groups[200:, 1] = 1  # no row is in the last bin
+    model = _model(0, np.arange(4), (1,), counts.sum(1)[None], [counts], groups)
+    shares = model.probabilities(np.asarray([[0, 1], [0, 2]]))
+    assert shares[:, 0].min() > 0.8
+
+
+def test_counts_that_contradict_each_other_make_no_endless_factors():
+    random = np.random.default_rng(0)
+    groups = np.stack([np.zeros(3000, np.int64), np.repeat(np.arange(6), 500), np.repeat(np.arange(6), 500)], axis=1)
+    one, other = np.diag(np.full(6, 500.0)), np.roll(np.diag(np.full(6, 500.0)), 1, axis=0)
+    model = _model(
+        0, np.arange(6), (1, 2), np.full((1, 6), 500.0), [one + 1, other + 1 + random.random((6, 6))], groups
+    )
+    model.check(1, [6, 6, 6])
+    assert np.isfinite(model.probabilities(np.unique(groups, axis=0))).all()
 
 
 def test_categories_are_drawn_in_proportion():

@@ -543,6 +543,29 @@ def test_plans_do_not_see_rows():
     ]
 
 
+@pytest.mark.parametrize("upper", [0, 1, 2])
+def test_ordered_columns_of_few_values_beside_many_classes(upper):
+    """Their moments are measured, since there are many cells of all classes together. Nothing fails after the noise."""
+    random, size = np.random.default_rng(0), 20_000
+    table = pa.table(
+        {
+            "class": [f"k{i}" for i in random.integers(0, 14, size)],
+            "flag": [f"f{i}" for i in random.integers(0, upper + 1, size)],
+            "zone": [f"z{i}" for i in random.integers(0, 3, size)],
+        }
+    )
+    schema = Schema(
+        (
+            Categorical("class", tuple(f"k{i}" for i in range(14))),
+            Ordinal("flag", tuple(f"f{i}" for i in range(upper + 1))),
+            Categorical("zone", ("z0", "z1", "z2")),
+        )
+    )
+    measured = measure_table(table, schema, budget=PrivacyBudget(2.0, 1e-6), target="class", secure=False)
+    assert len(measured.plan.bins) == 2
+    assert measured.synthesise(500).table.num_rows == 500
+
+
 def test_pairs_that_depend_on_each_other_come_first():
     measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), secure=False)
     private = list(measured.measured.values())

@@ -41,8 +41,7 @@ def sample(
       rows: the distribution.
       num_rows: number of rows.
       seed: of the sampling.
-      keeps_rare: whether the numbers of rows of rare categories are those of the relaxed rows. If rows meet conditions,
-        they follow from the models of rare categories.
+      keeps_rare: see ``keeps_counts`` of ``RelaxedRows.with_rare``. Rows that meet conditions do not keep them.
     """
     if isinstance(rows, ConditionalRows):
         return rows.sample(num_rows, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,15 +10,17 @@ from jaxtyping import Bool, Float, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table import balance
-from kme_jax.table.conditional import NO_ROWS, conditioned
+from kme_jax.table.conditional import NO_ROWS, ConditionalRows, conditioned
 from kme_jax.table.conditions import Term
 from kme_jax.table.constraints import Codes
-from kme_jax.table.relaxed import RelaxedRows
+from kme_jax.table.rare_categories import RareCategories
+from kme_jax.table.relaxed import RelaxedRows, systematic
 from kme_jax.table.schema import Schema
 
 _LEAST_DRAWN, _MOST_DRAWN = 1 << 12, 1 << 20  # rows at once
 _MOST_WORK = 1 << 23  # rows that are drawn in all, and at least 64 for each row that is asked for
 _EACH = 64
+_POOL = 16  # rows that are drawn for each that is kept, if some rare categories are allowed
 _MOST_IN_VAIN = 1 << 20  # rows that are drawn as long as none meets the conditions
 _WEAK = 2.0  # rows that meet conditions, in σ of a count, below which there are hardly more than noise
 
@@ -105,24 +107,22 @@ def drawn(
         num_codes = schema.measured.columns[place].num_codes
         others = Codes(tuple(measured.get(place, [(0, num_codes)]))).others(num_codes)
         measured[place] = list(Codes.union([others, codes.others(num_codes)]).others(num_codes).ranges)
-    for (
-        rare
-    ) in rows.rare:  # some rare categories are allowed: rows are drawn with all of them, and looked at afterwards
-        place = rows.others[rare.place]
-        allowed = np.zeros(len(rare.codes), bool)
-        for low, high in measured.get(place, ()):
-            allowed |= (rare.codes >= low) & (rare.codes < high)
-        if allowed.any() and not allowed.all():
-            every = Codes(tuple((code, code + 1) for code in rare.codes.tolist()))
-            measured[place] = list(Codes.union([Codes(tuple(measured[place])), every]).ranges)
-            is_met = False
     distribution = conditioned(rows, measured) if measured else rows
+    allowed = _allowed(rows, measured)
+    if allowed:  # rows are drawn with any rare category, and weighted by the probability of those that are allowed
+        for rare, _ in allowed:
+            every = Codes(tuple((code, code + 1) for code in rare.codes.tolist()))
+            place = rows.others[rare.place]
+            measured[place] = list(Codes.union([Codes(tuple(measured[place])), every]).ranges)
+        distribution = conditioned(rows, measured)
     parts: list[Int64[np.ndarray, "n d"]] = []
     of_parts: list[Float[np.ndarray, "n"]] = []
     found, work, size = 0, 0, num_rows
     while found < num_rows:
         of_part = np.random.SeedSequence([seed, len(parts)]).generate_state(1)[0] if parts else seed
-        if weighted:
+        if allowed:
+            codes, weights = _with_allowed(rows, distribution, allowed, size, int(of_part)), np.ones(size)
+        elif weighted:
             codes, weights = distribution.weighted_sample(size, int(of_part))
         else:
             codes = balance.sample(distribution, size, int(of_part), keeps_rare=not measured)
@@ -138,6 +138,64 @@ def drawn(
         size = int(min(max(1.2 * missing, _LEAST_DRAWN), _MOST_DRAWN))
     codes, weights = np.concatenate(parts)[:num_rows], np.concatenate(of_parts)[:num_rows]
     return codes, weights / weights.sum() if weighted else None
+
+
+def _allowed(
+    rows: RelaxedRows, ranges: Mapping[int, Sequence[tuple[int, int]]]
+) -> list[tuple[RareCategories, Bool[np.ndarray, "K"]]]:
+    """The models of columns of which conditions allow some rare categories but not all, and which are allowed.
+
+    Args:
+      rows: the distribution.
+      ranges: by index of a column, the ranges of codes that are allowed.
+    """
+    found = []
+    for rare in rows.rare:
+        of_column = ranges.get(rows.others[rare.place])
+        if of_column is not None:
+            inside = Codes(tuple(of_column)).have(rare.codes)
+            if inside.any() and not inside.all():
+                found.append((rare, inside))
+    return found
+
+
+def _with_allowed(
+    rows: RelaxedRows,
+    distribution: RelaxedRows | ConditionalRows,
+    allowed: Sequence[tuple[RareCategories, Bool[np.ndarray, "K"]]],
+    num_rows: int,
+    seed: int,
+) -> Int64[np.ndarray, "n d"]:
+    """Codes of rows with rare categories that are allowed, [num_rows, d].
+
+    A row with any rare category is drawn. Its weight is the probability of those that are allowed, given its class and
+    its bins in the parents. Rows of a larger pool are kept in proportion to their weights.
+
+    Args:
+      rows: the distribution of all rows.
+      distribution: that of rows that meet all other conditions.
+      allowed: models, and which of their categories are allowed.
+      num_rows: number of rows.
+      seed: of the sampling.
+
+    Raises:
+      ValueError: the release has no such rows.
+    """
+    random = np.random.default_rng([seed, 3])
+    pool = max(num_rows, min(_POOL * num_rows, _MOST_DRAWN))
+    codes = np.array(balance.sample(distribution, pool, seed, keeps_rare=False))
+    weights, groups = np.ones(pool), [rows.groups_of(rare, codes) for rare, _ in allowed]
+    for (rare, inside), of_rows in zip(allowed, groups, strict=True):
+        is_rare = rare.are_rare(codes[:, rows.others[rare.place]])
+        weights[is_rare] *= rare.probability(of_rows[is_rare], inside)
+    if not weights.sum() > 0:
+        raise ValueError(NO_ROWS)
+    kept = random.permutation(np.repeat(np.arange(pool), systematic(random, weights, num_rows)))
+    codes = codes[kept]
+    for (rare, inside), of_rows in zip(allowed, groups, strict=True):
+        column = rows.others[rare.place]
+        codes[:, column] = rare.drawn(codes[:, column], of_rows[kept], random, keeps_counts=False, allowed=inside)
+    return codes
 
 
 def met_by(schema: Schema, terms: Sequence[Term], codes: Int64[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:

@@ -240,16 +240,17 @@ class Layout:
         if self.unit == _PLAIN_UNIT:
             return []
         binnings = [self.binnings[j] for j in self.columns]
-        return [a for a, b in enumerate(binnings) if b.ordered and self.num_classes * b.num_values > _MANY]
+        many = [self.num_classes * b.num_values > _MANY and b.num_values > 1 for b in binnings]
+        return [a for a, b in enumerate(binnings) if b.ordered and many[a]]
 
     @property
     def scored(self) -> list[int]:
         """Positions in :attr:`columns` of the columns that have scores for products: ordered, with three values or
-        more."""
+        more, and all of :attr:`numbers`."""
         if self.unit == _PLAIN_UNIT or not self.scores_few:
             return self.numbers
-        binnings = [self.binnings[j] for j in self.columns]
-        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST]
+        binnings, numbers = [self.binnings[j] for j in self.columns], self.numbers
+        return [a for a, b in enumerate(binnings) if b.ordered and (b.num_values >= _FEWEST or a in numbers)]
 
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
@@ -915,7 +916,8 @@ def wide_columns(layout: Layout, plan: Plan) -> list[int]:
 
 
 def rare_cells(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "_"]:
-    """The cells of the column at place a that share a bin, because each has few rows. None if it has an order.
+    """The cells of the column at place a that share a bin, because each has few rows. A column with an order has
+    no such cells.
 
     Args:
       layout: of the columns.
@@ -1139,7 +1141,7 @@ def check_maps(layout: Layout, plan: Plan, maps: Sequence[TableMap | None]) -> N
     first = [a for a, _ in rare]
     most = max(map(first.count, first), default=0)
     require(len(set(rare)) == len(rare) and most <= MOST_PARENTS, "rare categories are measured too often")
-    require(all(len(rare_cells(layout, plan, a)) for a in first), "a column has no rare categories")
+    require(all(a != b for a, b in rare), "rare categories are measured together with themselves")
     columns = [
         tuple(places.get(j, -1) for j in block.columns[len(own) :])
         for block, is_rare in zip(maps[2].blocks, of_rare, strict=True)
@@ -1222,7 +1224,8 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the squares of these bounds, as no term is
     negative. A moment adds (2 ω + 1)² / 2 ≤ 2 (ω + 1)². There is one for each column with many values in the first
     measurement, and at most one for each pair of scored columns in the third. Their weights are at most the largest
-    weight of a block of the map (``_moment_weight``). The moments of single columns in the third measurement have at
+    weight of a block of the map, or √(3/2) times that of a block that is not of rare categories (``_moment_weight``,
+    ``_PRODUCT_COST``). The moments of single columns in the third measurement have at
     most 3/7 of what its blocks have (``_MOST_MOMENTS``), so they add less than its blocks. Rare categories add at most
     2/3 of the sum of its other blocks (``_rare_blocks``), and 1 for each pair of columns in either order.
     """
@@ -1242,11 +1245,13 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     num_numbers, num_scored = len(layout.numbers), len(layout.scored)
     weights[0] += [max(singles)] * 2 * num_numbers
     weights[2] += [max(weights[2]) + 1] * min(_MOST_PARITIES, num_triples)
+    largest = max(weights[2], default=1)
     if pairs:
         of_others = sum(weight**2 for weight in weights[2])
         of_rare = max(RARE_SHARES) / (1 - max(RARE_SHARES)) * (1 + 1e-9) * of_others
         weights[2] += [math.isqrt(math.ceil(of_rare)) + 1, *[1] * 2 * len(pairs)]
     of_blocks = math.isqrt(sum(weight**2 for weight in weights[2])) + 1
-    weights[2] += [max(weights[2])] * 2 * math.comb(num_scored, 2) + [of_blocks] * (num_numbers > 0)
+    product = math.ceil(math.sqrt(_PRODUCT_COST / 2) * largest) + 1
+    weights[2] += [product] * 2 * math.comb(num_scored, 2) + [of_blocks] * (num_numbers > 0)
     first, second, third = (Largest(sum(w**2 for w in of_map), max(of_map, default=1)) for of_map in weights)
     return first, second, third

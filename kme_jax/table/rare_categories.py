@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -20,6 +20,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 
 _MOST_ODDS = 1 << 22  # that are computed at once
+LARGEST_ODDS = 30.0  # logarithm of the largest factor of a model
 _LARGEST_RATIO = 10.0  # by which a probability is raised to keep the number of rows of a category
 
 
@@ -58,7 +59,10 @@ class RareCategories:
           ValueError: shapes or values are invalid.
         """
         check_array(self.codes, "codes", "i", (None,))
-        require(len(self.codes) > 0 and bool((np.diff(self.codes, prepend=-1) > 0).all()), "codes: they do not grow")
+        require(
+            len(self.codes) > 0 and bool((np.diff(self.codes, prepend=-1) > 0).all()),
+            "codes: expected increasing codes",
+        )
         places = (self.place, *self.parents)
         require(len(set(places)) == len(places) > 1, "a column is its own parent, or a parent twice, or has none")
         require(all(0 <= place < len(sizes) for place in places), "parents: there are no such columns")
@@ -66,6 +70,8 @@ class RareCategories:
         check_array(self.of_classes, "of_classes", "f", (num_classes, len(self.codes)))
         for parent, odds in zip(self.parents, self.of_parents, strict=True):
             check_array(odds, "of_parents", "f", (sizes[parent], len(self.codes)))
+        largest = max(float(np.abs(odds).max()) for odds in (self.of_classes, *self.of_parents))
+        require(largest <= LARGEST_ODDS + 1, "log odds are too large")
 
     def are_rare(self, codes: Int64[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
         """Which codes of the column are among the rare categories."""
@@ -84,6 +90,24 @@ class RareCategories:
         odds = np.exp(odds - odds.max(axis=1, keepdims=True))
         return odds / odds.sum(axis=1, keepdims=True)
 
+    def probability(
+        self, groups: Int64[np.ndarray, "n parents"], allowed: Bool[np.ndarray, "K"]
+    ) -> Float64[np.ndarray, "n"]:
+        """The probability of the categories that are allowed, for rows with a rare category.
+
+        Args:
+          groups: the class of each row, and its bins in the parents.
+          allowed: which categories are allowed.
+        """
+        of_groups, group = np.unique(groups, axis=0, return_inverse=True)
+        parts = [self.probabilities(of_groups[part])[:, allowed].sum(1) for part in _parts(self, len(of_groups))]
+        return np.concatenate([np.zeros(0), *parts])[group.reshape(-1)]
+
+    def restricted(self, allowed: Bool[np.ndarray, "K"]) -> RareCategories:
+        """The distribution of the categories that are allowed, given that a row has one of them."""
+        of_parents = tuple(odds[:, allowed] for odds in self.of_parents)
+        return RareCategories(self.place, self.codes[allowed], self.parents, self.of_classes[:, allowed], of_parents)
+
     def drawn(
         self,
         codes: Int64[np.ndarray, "n"],
@@ -91,6 +115,7 @@ class RareCategories:
         random: np.random.Generator,
         *,
         keeps_counts: bool,
+        allowed: Bool[np.ndarray, "K"] | None = None,
     ) -> Int64[np.ndarray, "n"]:
         """Codes of the column, of which those of rare categories are drawn from the distribution.
 
@@ -100,25 +125,32 @@ class RareCategories:
           random: the source of randomness.
           keeps_counts: whether every category keeps its number of rows in each class. Otherwise the rows of each group
             are drawn by themselves.
+          allowed: which rare categories are drawn; None for all of them. Counts are not kept then.
         """
         rare = np.flatnonzero(self.are_rare(codes))
         if not len(rare):
             return codes
-        codes = np.array(codes)
+        codes, model = np.array(codes), self if allowed is None else self.restricted(allowed)
         of_groups, group, sizes = np.unique(groups[rare], axis=0, return_inverse=True, return_counts=True)
         order = rare[np.argsort(group.reshape(-1), kind="stable")]
         starts = np.cumsum(sizes) - sizes
         for t in np.unique(of_groups[:, 0]):
             of_class = random.permutation(np.flatnonzero(of_groups[:, 0] == t))
             left = None
-            if keeps_counts:
+            if keeps_counts and allowed is None:
                 within = rare[groups[rare, 0] == t]
                 left = np.bincount(np.searchsorted(self.codes, codes[within]), minlength=len(self.codes))
-            numbers = _numbers(self, of_groups[of_class], sizes[of_class], left, random)
+            numbers = _numbers(model, of_groups[of_class], sizes[of_class], left, random)
             for g, number in zip(of_class, numbers, strict=True):
-                chosen = random.permutation(np.repeat(self.codes, number))
+                chosen = random.permutation(np.repeat(model.codes, number))
                 codes[order[starts[g] : starts[g] + sizes[g]]] = chosen
         return codes
+
+
+def _parts(rare: RareCategories, num_groups: int) -> list[slice]:
+    """Parts of groups whose probabilities are computed at once."""
+    step = max(1, _MOST_ODDS // len(rare.codes))
+    return [slice(start, start + step) for start in range(0, num_groups, step)]
 
 
 def _numbers(
@@ -137,8 +169,7 @@ def _numbers(
       left: how many rows each category is to have in all groups together; None if that does not matter.
       random: the source of randomness.
     """
-    step = max(1, _MOST_ODDS // len(rare.codes))
-    parts = [slice(start, start + step) for start in range(0, len(groups), step)]
+    parts = _parts(rare, len(groups))
     expected = sum(sizes[part] @ rare.probabilities(groups[part]) for part in parts)
     numbers = np.zeros((len(groups), len(rare.codes)), np.int64)
     for part in parts:
@@ -148,7 +179,7 @@ def _numbers(
                 weights = weights * np.minimum(left / np.maximum(expected, 1e-9), _LARGEST_RATIO)
                 expected = np.maximum(expected - size * of_group, 0)
                 weights = weights if weights.sum() > 0 else left
-            edges = np.cumsum(weights) * (size / weights.sum())
+            edges = np.minimum(np.cumsum(weights / weights.sum()) * size, size)
             edges[-1] = size
             number = np.diff(np.floor(edges + random.random()), prepend=0).astype(np.int64)
             number[np.argmax(number)] += size - number.sum()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 from jaxtyping import Float, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
@@ -31,16 +32,16 @@ from kme_jax.table.plan import (
     rare_cells,
     rare_size,
 )
-from kme_jax.table.rare_categories import RareCategories
+from kme_jax.table.rare_categories import LARGEST_ODDS, RareCategories
 from kme_jax.table.relaxed import RelaxedRows
 
 SURELY = 3.0  # standard deviations by which an association is to exceed what noise alone looks like
 _MOST_GROUPS = 1 << 15  # of classes and bins of all parents of a column together
-_NUM_ROWS, _MOST_ODDS = 1 << 16, 1 << 23  # rows by which a model is fitted, and groups of rows times categories
+_NUM_ROWS, _MOST_ODDS = 1 << 16, 1 << 22  # rows by which a model is fitted, and groups of rows times categories
 _WIDTHS = (1.0, 2.0, 4.0)  # of profiles along an ordered parent, in bins
 _ANYTHING = 0.02  # share of the common profile in every other one
-_NUM_ROUNDS, _NUM_SCALINGS, _SCALED = 100, 60, 1e-3
-_LARGEST_ODDS = 30.0  # logarithm of the largest factor of the model
+_NUM_ROUNDS, _NUM_SCALINGS, _SCALED, _HARDLY_LESS = 100, 60, 1e-3, 0.98
+_LEAST = 1e-6  # of a count, in rows
 
 
 @short_repr
@@ -48,7 +49,8 @@ class _Candidate(NamedTuple):
     """A column with rare categories and a parent.
 
     Attributes:
-      signal: how far the counts of an average rare category differ from those of one that says nothing, times ω.
+      signal: how far the counts of an average rare category differ from those of one that says nothing, times the
+        weight ω of the block.
       most: the total variation that is lost without this block.
       weight: ω of the block.
       places: of both columns.
@@ -84,8 +86,8 @@ def choose_rare(
       layout: of the columns.
       plan: the bins.
       singles: the first measurement.
-      association: of every pair, [pairs], see ``plan.association``. It should hardly exceed the true one: noise that
-        looks like dependence would cost a part of the budget.
+      association: of every pair, [pairs], see ``plan.association``. It should hardly exceed the true one: otherwise
+        noise that looks like dependence would take a part of the measurement from other pairs.
       chosen: positions of the pairs that are measured again, in ``layout.pairs()``.
       num_rows: N.
       rho: ρ of the third measurement.
@@ -174,7 +176,7 @@ def rare_categories(
             binning = layout.binnings[layout.columns[b]]
             profiles = _profiles(joint, crowd, number - binning.missing if binning.ordered else 0)
             tables.append(_denoised(counts, noise, of_classes.sum(0), profiles))
-        inside = np.flatnonzero(ours == crowd)[: max(1, _MOST_ODDS // len(cells))]
+        inside = np.flatnonzero(ours == crowd)
         groups = np.stack([classes[inside], *(bins[inside, layout.columns[b]] for b in of_parents)], axis=1)
         first = layout.binnings[layout.columns[a]].first_codes()[cells]
         if len(groups):
@@ -246,26 +248,45 @@ def _model(
       groups: the class of each row, and its bins in the parents, of rows that stand for all.
     """
     of_groups, sizes = np.unique(groups, axis=0, return_counts=True)
-    number = len(groups)
-    targets = [of_classes, *(table.T for table in tables)]  # [T or B, K]
-    members = [np.eye(len(target))[of_groups[:, i]].T for i, target in enumerate(targets)]  # [T or B, G]
-    for i, (target, member) in enumerate(zip(targets, members, strict=True)):
-        table, of_bins = np.maximum(target, 1e-12), np.maximum(member @ sizes, 1e-12)
-        of_cells = np.maximum(of_classes.sum(0), 1e-12) * (number / max(of_classes.sum(), 1e-12))
+    most_frequent = np.sort(np.argsort(-sizes, kind="stable")[: max(1, _MOST_ODDS // len(codes))])
+    of_groups, sizes = of_groups[most_frequent], sizes[most_frequent].astype(np.float64)
+    total = sizes.sum()
+    of_cells = np.maximum(of_classes.sum(0), _LEAST)
+    of_cells *= total / of_cells.sum()
+    odds, targets, members = [], [], []
+    for i, table in enumerate([of_classes, *(counts.T for counts in tables)]):  # [T or B, K]
+        table = np.maximum(table, _LEAST)
+        member = scipy.sparse.csr_array(
+            (np.ones(len(sizes)), (of_groups[:, i], np.arange(len(sizes)))), (len(table), len(sizes))
+        )
+        of_bins = member @ sizes
+        # Bins without a group keep what their own counts say.
+        own = np.log(table / table.sum(1, keepdims=True)) - np.log(of_cells / total)
+        odds.append(np.where(of_bins[:, None] > 0, 0.0, own))
         for _ in range(_NUM_SCALINGS):
-            table = table * (of_bins / table.sum(1))[:, None]
+            table = table * (np.maximum(of_bins, _LEAST) / table.sum(1))[:, None]
             table = table * (of_cells / table.sum(0))
-        targets[i] = table
-    odds = [np.zeros_like(target) for target in targets]
-    odds[0] += np.log(np.maximum(of_classes, 1e-12) / max(of_classes.sum(), 1e-12))
+        targets.append(table)
+        members.append(member)
+    odds[0] = odds[0] + np.log(of_cells / total)
+    expected = sizes[:, None] * (of_cells / total)  # [G, K]
+    before = math.inf
     for _ in range(_NUM_SCALINGS):
         furthest = 0.0
         for i, (target, member) in enumerate(zip(targets, members, strict=True)):
-            model = RareCategories(place, codes, parents, odds[0], tuple(odds[1:]))
-            found = member @ (sizes[:, None] * model.probabilities(of_groups))
-            furthest = max(furthest, float(np.abs(found - target).sum()) / (2 * number))
-            odds[i] = odds[i] + np.log(np.maximum(target, 1e-12) / np.maximum(found, 1e-12))
-            odds[i] = np.clip(odds[i] - odds[i].mean(1, keepdims=True), -_LARGEST_ODDS, _LARGEST_ODDS)
-        if furthest < _SCALED:
+            found = member @ expected
+            furthest = max(furthest, float(np.abs(found - target).sum()) / (2 * total))
+            factors = np.where(found > 0, target / np.maximum(found, np.finfo(float).tiny), 1.0)
+            odds[i] += np.log(factors)
+            expected *= factors[of_groups[:, i]]
+            expected *= (sizes / expected.sum(1))[:, None]
+        # Noisy tables may contradict each other. Then factors would grow for ever, and change nothing.
+        if furthest < _SCALED or furthest > _HARDLY_LESS * before:
             break
+        before = furthest
+    for i in range(1, len(odds)):  # factors of a category alone are those of the classes
+        shift = (members[i] @ sizes) @ odds[i] / total
+        odds[i] = np.clip(odds[i] - shift, -LARGEST_ODDS, LARGEST_ODDS)
+        odds[0] = odds[0] + shift
+    odds[0] = np.maximum(odds[0] - odds[0].max(1, keepdims=True), -LARGEST_ODDS)
     return RareCategories(place, codes, parents, odds[0], tuple(odds[1:]))

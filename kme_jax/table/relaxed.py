@@ -151,6 +151,8 @@ class RelaxedRows:
             require(symmetric and bool((np.linalg.eigvalsh(self.dependence) > -1e-6).all()), "dependence is invalid")
         if self.parities is not None:
             self.parities.check(ends, len(self.leaves))
+        places = [rare.place for rare in self.rare]
+        require(len(set(places)) == len(places), "a column has two models of rare categories")
         for rare in self.rare:
             rare.check(len(self.weights), sizes)
             leaves = self.leaves[rare.place]
@@ -242,13 +244,18 @@ class RelaxedRows:
         """
         if not self.rare:
             return codes
-        random, bins, codes = np.random.default_rng([seed, 2]), self.bins_of(codes), np.array(codes)
-        classes = codes[:, self.split] if self.split >= 0 else np.zeros(len(codes), np.int64)
-        for rare in self.rare:
-            groups = np.stack([classes, *(bins[:, self.others[parent]] for parent in rare.parents)], axis=1)
+        random, codes = np.random.default_rng([seed, 2]), np.array(codes)
+        groups = [self.groups_of(rare, codes) for rare in self.rare]
+        for rare, of_rows in zip(self.rare, groups, strict=True):
             column = self.others[rare.place]
-            codes[:, column] = rare.drawn(codes[:, column], groups, random, keeps_counts=keeps_counts)
+            codes[:, column] = rare.drawn(codes[:, column], of_rows, random, keeps_counts=keeps_counts)
         return codes
+
+    def groups_of(self, rare: RareCategories, codes: Int64[np.ndarray, "n d"]) -> Int64[np.ndarray, "n parents"]:
+        """The class of each row, and its bins in the parents of a column with rare categories."""
+        bins = self.bins_of(codes)
+        classes = codes[:, self.split] if self.split >= 0 else np.zeros(len(codes), np.int64)
+        return np.stack([classes, *(bins[:, self.others[parent]] for parent in rare.parents)], axis=1)
 
     def _sample(
         self, num_rows: int, often: Float[np.ndarray, "rows"], seed: int
