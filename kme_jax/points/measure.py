@@ -163,7 +163,7 @@ def measure(
     elif public is not None:
         source = public
     else:
-        raise ValueError("give bounds, public points or a proposal")
+        raise ValueError("give bounds, public points or a proposal (bounds=... or public=...)")
     shape = own_shape = np.shape(rows)
     if processes is not None and len(shape) == 2:  # this process may have no rows
         shape = (processes.total(own_shape[0]), shape[1])
