@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -51,12 +52,54 @@ class MeanEmbedding:
 _BATCH_ROWS = 1 << 20  # the number of rows that are scaled at once
 
 
+_READERS = "for measure, release and measure_generator"
+
+
+def rows_shape(rows: Any) -> tuple[int, ...]:
+    """The shape of private rows, before they are read.
+
+    Raises:
+      ValueError: as :func:`private_array`.
+    """
+    check_are_rows(rows)
+    return np.shape(private_array(rows) if isinstance(rows, list | tuple) else rows)
+
+
+def check_are_rows(rows: Any) -> None:
+    """Refuses what is no array of rows, but something from which rows can be read, and says how.
+
+    It looks at types and shapes, and never at a value.
+
+    Raises:
+      ValueError: rows are a path, a function, an iterator, a source of ``open_rows``, or a list of arrays [n, d].
+    """
+    if hasattr(rows, "__array__"):
+        return
+    kind, arguments = type(rows).__name__, "num_rows=..., num_columns=..."
+    if isinstance(rows, str | os.PathLike):
+        raise ValueError(f"rows: expected an array, got a path: open_rows(path) reads it {_READERS}")
+    if hasattr(rows, "batches"):
+        raise ValueError(f"rows: expected an array, got a {kind}, which is {_READERS}")
+    if isinstance(rows, Iterator) or callable(rows):
+        raise ValueError(
+            f"rows: expected an array, got a {kind}: open_rows(function, {arguments}) takes a function that gives "
+            f"batches, {_READERS}"
+        )
+    if isinstance(rows, list | tuple) and any(len(getattr(row, "shape", ())) > 1 for row in rows):
+        raise ValueError(
+            "rows: expected an array, got a list of batches: np.concatenate(batches) makes an array of them, and "
+            f"open_rows(lambda: batches, {arguments}) takes them {_READERS}"
+        )
+
+
 def private_array(rows: Any) -> Shaped[np.ndarray, "..."]:
     """The rows as an array. Lists become an array of objects: NumPy would choose the type by the values of the cells.
 
     Raises:
-      ValueError: if rows are lists of different lengths, or an element of a list of rows is not a row.
+      ValueError: if rows are lists of different lengths, or an element of a list of rows is not a row, or as
+        :func:`check_are_rows`.
     """
+    check_are_rows(rows)
     if isinstance(rows, np.ma.MaskedArray):  # masked cells are missing, and np.asarray would drop the mask
         return points_of(rows)
     if hasattr(rows, "__array__"):

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Bounds, FourierMap, Gaussian, NormalProposal, algorithm1, algorithm2, improved
+from kme_jax import Bounds, FourierMap, Gaussian, NormalProposal, Polynomial, algorithm1, algorithm2, improved
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from kme_jax.privacy.budget import PrivacyBudget
@@ -95,6 +95,7 @@ def test_bad_arguments_of_algorithm_2(rng):
         ("num_features must be even", {"num_features": 0}),
         ('reduced_set must be "joint" or "greedy"', {"reduced_set": "best"}),
         ("rows: expected 2 columns", {"rows": np.ones((4, 3))}),
+        (r"points to algorithm1 \(points=.*\), or to improved, .* \(public=", {"kernel": Polynomial(2, radius=9.0)}),
         ("candidates: row 0 is NaN", {"candidates": np.full((2, 2), np.nan)}),
         ("epsilon must be positive", {"epsilon": -1}),
     ]:

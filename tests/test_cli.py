@@ -418,7 +418,10 @@ SAVE = np.save
 BAD = {
     "no command": ([], "COMMAND"),
     "unknown command": (["publish"], "invalid choice"),
-    "unknown flag": (_command(speed=1), "unrecognized arguments"),
+    "unknown flag": (_command(fancy=1), "^error: unknown flag --fancy; see kme-jax release --help$"),
+    "misspelt flag": (_command(epsilom=1), "^error: unknown flag --epsilom: did you mean --epsilon[?]; see"),
+    "misspelt required flag": (_command(epsilon=None, epsilom=1), "^error: unknown flag --epsilom: did you mean"),
+    "flag cut short": (_command(epsilon=None, eps=1, delta=None), "^error: the following .* required: --delta; see"),
     "no bounds": (_command(lower=None, upper=None), "--lower"),
     "no upper bounds": (_command(upper=None), "--upper"),
     "no epsilon": (_command(epsilon=None), "--epsilon"),

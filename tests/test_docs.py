@@ -54,6 +54,18 @@ def test_other_systems_are_named_with_what_was_measured():
         importlib.import_module("experiments.tables.peers").markdown([{"config": {"dataset": "adult"}}])
 
 
+def test_each_word_of_the_glossary_has_one_entry():
+    lines = [line.split(" | ") for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| ")]
+    entries = [(line[0].removeprefix("| "), line[2]) for line in lines if line[0] != "| word"]
+    words = [word for entry, _ in entries for word in entry.split(", ")]
+    assert len(words) > 100
+    assert len(words) == len(set(words))
+    # Words and symbols that mean two things have no entry without the thing.
+    assert not set(words) & {"scale", "cell", "weight", "weights", "share", "shares", "grid", "kind", "μ", "Δ"}
+    assert {"noise scale", "scale of a column", "cell of a table", "cell of a binning", "μ of a mechanism"} < set(words)
+    assert [entry for entry, symbol in entries if "Δ" in symbol] == ["sensitivity", "RKHS distance"]
+
+
 def test_tests_that_pages_name_exist():
     named = set(re.findall(r"`(tests/\w+\.py)::(\w+)`", _text()))
     assert len(named) > 60

@@ -348,7 +348,7 @@ def test_errors_are_one_line_and_exit_status_2(words, message):
 def test_an_unknown_flag_is_an_error():
     run = _command("experiments.figure1", "--epsilon=1")
     assert run.returncode != 0
-    assert "Unknown command line flag 'epsilon'" in run.stderr
+    assert "Unknown command line flag 'epsilon'. Did you mean: epsilons ?" in run.stderr
 
 
 @pytest.mark.long

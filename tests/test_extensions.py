@@ -4,6 +4,7 @@ privacy statement, each as one entry of the list that CONTRIBUTING names."""
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -22,6 +23,7 @@ from experiments.figures.catalogue import FIGURES
 from experiments.figures.config import MixtureConfig
 from kme_jax import (
     Bounds,
+    FourierMap,
     Gaussian,
     LabelledMap,
     Ledger,
@@ -32,10 +34,16 @@ from kme_jax import (
     Spending,
     SubspaceMap,
     WeightedSample,
+    adaptive_weights,
     cli,
+    closed_form_weights,
+    exponential_mechanism,
+    l1_ball_weights,
+    mean_embedding,
     measure,
+    perturb,
 )
-from kme_jax.feature_maps import FeatureMap, IntegerMap
+from kme_jax.feature_maps import FeatureMap, IntegerMap, facts
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import Calibrated, Noise, register_noise
 from kme_jax.privacy import statement as statements
@@ -257,6 +265,82 @@ def test_noise_without_rho_is_for_delta_0():
         measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, noise="doubled laplace")
     with pytest.raises(ValueError, match='noise must be "gaussian" or "laplace" or'):
         measure(_rows(), Moments(2), points, budget=BUDGET, bounds=BOUNDS, noise="white")
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Wrong(Moments):
+    """Moments that state a wrong bound."""
+
+    stated: float = dataclasses.field(default=1.0)
+    norm: float = dataclasses.field(default=1.0)
+    stated_integers: float = dataclasses.field(default=1.0)
+
+    @property
+    def diameter(self):
+        return self.stated
+
+    @property
+    def norm_bound(self):
+        return self.norm
+
+    def integers(self, num_rows):
+        wrong = self.stated_integers
+
+        class Integers(IntegerMoments):
+            diameter = property(lambda self: wrong * self.units)
+
+        return Integers(self, float(2**20))
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        # The rows (1, 1) and the zero vector are 1 apart. Corners of the square are √0.8 apart.
+        (_Wrong(2, stated=0.98), r"^_Wrong: features of public rows are 1 apart, but its diameter is 0.98$"),
+        (_Wrong(2, norm=0.9), r"^_Wrong: features of a public row have norm 1, but its norm_bound is 0.9$"),
+        (_Wrong(2, stated_integers=0.9), r"^Integers: integers of public rows are .* apart, but its diameter is .*$"),
+    ],
+    ids=["diameter", "norm", "integers"],
+)
+def test_a_map_whose_features_of_public_rows_contradict_its_bounds_is_refused(features, message, tmp_path):
+    """Before anything is spent. The corners of the bounds are enough, and so are public points without bounds."""
+    ledger = Ledger(tmp_path / "ledger")
+    spending = Spending(ledger, "rows")
+    corner = np.ones((1, 2))
+    for options in ({"public": np.full((3, 2), 0.5), "bounds": BOUNDS}, {"public": corner}):
+        with pytest.raises(ValueError, match=message):
+            measure(_rows(), features, budget=BUDGET, spending=spending, **options)
+    assert not (tmp_path / "ledger").exists()
+    with pytest.raises(ValueError, match=message):
+        exponential_mechanism(_rows(), features, corner, 1, budget=BUDGET)
+
+
+def test_true_bounds_are_not_refused():
+    assert measure(_rows(), Moments(2), POINTS, budget=BUDGET).noisy.feature_map == Moments(2)
+    fourier = FourierMap.from_kernel(jax.random.key(0), Gaussian(5.0), 64, 2)
+    for features in (SUBSPACE, fourier, LabelledMap(fourier, 2)):
+        rows = np.column_stack([POINTS, np.arange(60) % 2])[:, : features.dim]
+        facts.check_diameter_at(features, rows)
+        facts.check_integers_at(features.integers(100), rows)
+
+
+def test_points_without_features_are_refused():
+    """The weights of such points would be those of features that say nothing about them."""
+    outside = np.array([[0.5, 0.5], [0.5, 1.5]])
+    with pytest.raises(ValueError, match=r"^points: some have no features in this map; use points within its bounds$"):
+        measure(_rows(), Moments(2), outside, budget=BUDGET)
+    noisy = perturb(jax.random.key(0), mean_embedding(Moments(2), _rows()), BUDGET)
+    for weights in (adaptive_weights, closed_form_weights, l1_ball_weights):
+        with pytest.raises(ValueError, match=r"^points: some have no features"):
+            weights(noisy, outside)
+
+
+def test_many_columns_have_some_of_their_corners():
+    few, many = facts.corners_of_box(np.zeros(3), np.ones(3)), facts.corners_of_box(np.zeros(9), np.full(9, 2.0))
+    assert sorted(map(tuple, few)) == sorted(itertools.product([0.0, 1.0], repeat=3))
+    assert many.shape == (32, 9)
+    assert {0.0, 2.0} == set(many.ravel())
 
 
 def test_a_map_without_integers_is_refused():

@@ -697,8 +697,10 @@ class TestPrivacy:
         (spent,) = ledger.spent("rows")
         assert spent.failure_probability == features.failure_probability == 1e-10
 
-    def test_simulated_noise_says_so(self):
-        statement = _measured(_rows(500)).statement
+    def test_simulated_noise_says_so(self, tmp_path):
+        measured = _measured(_rows(500))
+        statement = measured.statement
+        assert GeneratorMeasurement.load(measured.save(tmp_path / "measured")).statement == statement
         assert not statement["private"]
         assert statement["rho"] is None
         assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]
@@ -714,8 +716,9 @@ def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
         if "dp_merf(" in block
         or "GeneratorRelease" in block
         or ("synthesise(" in block and "measure_generator" in block)
+        or 'load("measured")' in block
     ]
-    assert len(chosen) == 2
+    assert len(chosen) == 3
     monkeypatch.chdir(tmp_path)
     variables = {}
     exec(chosen[0], variables)
@@ -728,3 +731,7 @@ def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
     variables["training"] = dataclasses.replace(variables["training"], num_steps=50, num_cycles=1)
     exec(chosen[1], variables)
     assert variables["synthetic"].shape == (1000, 3)
+    exec(chosen[2].replace("num_steps=1000, num_cycles=8", "num_steps=60, num_cycles=1"), variables)
+    assert variables["longer"] == Training(num_steps=60, num_cycles=1)
+    assert variables["again"].generator.measured == variables["released"].generator.measured
+    assert variables["again"].sample(10).shape == (10, 3)

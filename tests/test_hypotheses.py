@@ -66,6 +66,26 @@ def _released(measured, points):
 # -- distances
 
 
+def test_cells_that_are_no_numbers_count_as_they_did_in_private_rows(template):
+    """With bounds they are moved, as those of the private rows were. Without bounds, and in a whole column, they are
+    refused."""
+    rng = np.random.default_rng(7)
+    rows, moved = _rows(rng, 100), _rows(np.random.default_rng(7), 100)
+    rows[:9, 0], moved[:9, 0] = np.nan, 0.0  # the middle of the bounds
+    rows[9, 1], moved[9, 1] = np.inf, 4.0
+    assert mmd(template, rows) == mmd(template, moved)
+    release = _released(template, _rows(rng, 50))
+    assert two_sample_test(release, rows) == two_sample_test(release, moved)
+    without = measure(moved, KERNEL, moved[:30], budget=PrivacyBudget(1.0, 1e-3))
+    for bad, call in [(np.nan, mmd), (np.inf, mmd), (np.nan, two_sample_test), (np.inf, two_sample_test)]:
+        with pytest.raises(ValueError, match=r"^rows: row 3 is NaN or infinite; remove or impute such rows first$"):
+            call(without.synthesise(), np.concatenate([moved[:3], np.full((1, 2), bad), moved]))
+    rows[:, 1] = np.nan
+    for call, of in ((mmd, template), (two_sample_test, release)):
+        with pytest.raises(ValueError, match=r"^rows: column y has no number$"):
+            call(of, rows)
+
+
 def _plain_mmd(template, rows, others):
     ours, theirs = (
         np.asarray(compiled.features(template.noisy.feature_map, BOUNDS.to_unit(x).astype(np.float32)), np.float64)

@@ -43,10 +43,10 @@ INSTALLATIONS = [
     'pip install -e ".[test]" && python -m pytest',
     'pip install -e ".[docs]" && python -m sphinx -W -j auto docs docs/_build/html',
 ]
-FILLED_IN = {  # what a person fills in after "kme-jax schema"
-    "age": {"kind": "numeric", "lower": 0, "upper": 110, "integer": True},
+FILLED_IN = {  # what a person fills in after "kme-jax schema", as the README says
+    "age": {"kind": "numeric", "lower": 0, "upper": 110, "nullable": False, "integer": True},
     "job": {"kind": "categorical", "categories": ["baker", "clerk", "nurse"], "nullable": True},
-    "rich": {"kind": "categorical", "categories": ["no", "yes"]},
+    "rich": {"kind": "categorical", "categories": ["no", "yes"], "nullable": False},
 }
 
 
@@ -146,14 +146,13 @@ def _people(num_rows=500):
 @pytest.mark.slow
 def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    _people().to_csv("people.csv", index=False)
     variables = {}
     for code in _examples("README.md"):
         exec(compile(code, "README.md", "exec"), variables)
     text = capsys.readouterr().out
     assert all(job in text for job in ("baker", "clerk", "nurse"))
     np.testing.assert_allclose(variables["sample"].expectation(lambda z: z), [1, -2], atol=0.1)
-    assert len(variables["released"].table) == 500
+    assert len(variables["released"].table) == 5000
     assert (tmp_path / "published" / "report.html").exists()
 
 
@@ -168,8 +167,13 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys):
         assert cli.main(words) == 0, capsys.readouterr().err
         if words[0] == "schema":
             path = pathlib.Path("schema.json")
-            columns = [{"name": c["name"]} | FILLED_IN[c["name"]] for c in json.loads(path.read_text())["columns"]]
-            path.write_text(json.dumps({"schema_version": 1, "columns": columns}))
+            draft = json.loads(path.read_text())
+            for column in draft["columns"]:
+                filled_in = FILLED_IN[column["name"]]
+                assert all(column.get(field) is None for field in filled_in)  # the null that the README says to replace
+                column |= filled_in
+            path.write_text(json.dumps(draft))
+            assert json.dumps(draft["columns"][0]) in " ".join(README.read_text().split())
     printed = capsys.readouterr().out
     assert "mean(age) by rich = yes: " in printed
     assert "share(rich=yes): " in printed

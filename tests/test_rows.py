@@ -12,7 +12,19 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from kme_jax import BatchedRows, Bounds, FourierMap, Gaussian, PrivacyBudget, measure, open_rows, release
+from kme_jax import (
+    BatchedRows,
+    Bounds,
+    FourierMap,
+    Gaussian,
+    PrivacyBudget,
+    algorithm1,
+    mean_embedding,
+    measure,
+    noisy_function,
+    open_rows,
+    release,
+)
 from kme_jax._numerics.arrow import numbers_of
 from kme_jax._numerics.cells import point_of
 from kme_jax.embedding import integer_embedding, integer_embedding_of_batches, private_points
@@ -282,6 +294,46 @@ def test_functions_give_what_they_say():
     for call, text in cases:
         with pytest.raises(ValueError, match=text):
             call()
+
+
+def _batches():
+    yield from (np.zeros((3, 2)), np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (_batches, r"got a function: open_rows\(function, num_rows=\.\.\., num_columns=\.\.\.\) takes"),
+        (_batches(), r"got a generator: open_rows\(function"),
+        ([np.zeros((3, 2)), np.zeros((4, 2))], r"got a list of batches: .* open_rows\(lambda: batches"),
+        ([np.zeros((3, 2)), np.zeros((3, 2))], "got a list of batches"),
+        ("rows.csv", r"got a path: open_rows\(path\) reads it for measure, release and measure_generator$"),
+        (open_rows(_batches, num_rows=7, num_columns=2), "got a BatchedRows, which is for measure, release and"),
+    ],
+    ids=["function", "generator", "list", "equal", "path", "source"],
+)
+def test_rows_that_are_no_array_are_pointed_to_open_rows(rows, message):
+    kernel, points, budget = Gaussian(0.5), np.eye(2), PrivacyBudget(1.0, 1e-3)
+    calls = [
+        lambda: mean_embedding(_map(), rows),
+        lambda: integer_embedding(_map(), rows),
+        lambda: algorithm1(jax.random.key(0), rows, kernel, points, budget=budget),
+        lambda: noisy_function(rows, kernel, points, budget=budget),
+    ]
+    if not isinstance(rows, BatchedRows):
+        calls.append(lambda: measure(rows, kernel, points, budget=budget))
+    for call in calls:
+        with pytest.raises(ValueError, match=f"^rows: expected an array, {message}") as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_what_the_errors_say_is_right():
+    """The arrays of a list of batches may be given as they say."""
+    batches = [np.zeros((3, 2)), np.ones((4, 2))]
+    source = open_rows(lambda: batches, num_rows=7, num_columns=2)
+    whole = integer_embedding(_map(), np.concatenate(batches), bounds=BOUNDS)
+    np.testing.assert_array_equal(_total(source), whole.total)
 
 
 def test_a_source_shows_no_row(tmp_path):

@@ -269,6 +269,15 @@ def test_files_that_are_not_there(tmp_path):
         open_table(TABLE.drop_columns(["day"]), SCHEMA)
 
 
+def test_what_is_no_table_is_named_in_one_line():
+    for data in ([TABLE], (TABLE for _ in range(2)), TABLE.to_pydict()):
+        kind = type(data).__name__
+        with pytest.raises(
+            FileError, match=f"^the table: expected a path, .*, got a {kind}; write batches into a folder"
+        ):
+            open_table(data, SCHEMA)
+
+
 def test_a_long_row_is_refused_wherever_it_is(tmp_path):
     """Whether a row fits the blocks depends on where they begin, and so on other rows; the limit does not."""
     limits = CsvLimits((2**11, 2**13, 2**15), 2**13)

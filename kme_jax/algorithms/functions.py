@@ -13,7 +13,7 @@ from kme_jax._numerics.precision import Progress, check_columns, check_points, f
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.algorithms.three_steps import check_shapes
-from kme_jax.embedding import integer_embedding, mean_embedding
+from kme_jax.embedding import integer_embedding, mean_embedding, rows_shape
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import PrivacyBudget, perturb, perturb_securely
@@ -148,7 +148,7 @@ def noisy_function(
       >>> function.values.shape, function.mechanism.secure
       ((7,), True)
     """
-    check_shapes(np.shape(rows), points)
+    check_shapes(rows_shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance, progress=progress is True)
     if key is None:
         return NoisyFunction(perturb_securely(integer_embedding(subspace, rows, progress=progress), budget))

@@ -16,12 +16,13 @@ import jax
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64, PRNGKeyArray, Real, Shaped
 
-from kme_jax._numerics.precision import Progress, check_columns, check_points, float64
+from kme_jax._numerics.precision import Progress, check_points, float64
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.embedding import integer_embedding
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.facts import check_diameter_at, check_integers_at, public_features
 from kme_jax.privacy import secure
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_replace_one
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, proved_diameter
@@ -171,15 +172,13 @@ def compare_databases(
     """
     check_replace_one(budget)
     domain = check_points(domain, "domain")
-    check_columns(domain, feature_map.dim, "domain")
-    if not bool(np.all(feature_map.covers(domain))):
-        raise ValueError("domain: some of its points have no features in this map; use points within its bounds")
     num_points = check_integer("num_points", num_points, 1, _MOST_ROWS)
     databases = _enumerated(len(domain), num_points, check_integer("most_databases", most_databases, 1, 2**31))
-    with float64():
-        features = np.asarray(feature_map(domain), np.float64)
+    domain, features = public_features(feature_map, domain, "domain")
+    check_diameter_at(feature_map, domain)
     embedding = integer_embedding(feature_map, rows)
     integers, num_rows = embedding.integer_map, embedding.num_rows
+    check_integers_at(integers, domain)
     units = integers.units * num_rows
     of_points = features * (units / num_points)
     largest = num_rows * integers.certain_diameter + num_points * float(np.linalg.norm(of_points, axis=1).max())

@@ -12,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray, Real, Shaped
 from kme_jax._numerics.precision import Progress, check_points
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.domain import Bounds, NormalProposal, in_order
-from kme_jax.embedding import mean_embedding
+from kme_jax.embedding import mean_embedding, rows_shape
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.choice import spectral_map
 from kme_jax.feature_maps.fourier import FourierMap
@@ -84,7 +84,7 @@ def algorithm1(
     check_diameter(diameter)
     _check_key_and_kernel(key, kernel)
     rows, points = in_order(rows, points, None)
-    check_shapes(np.shape(rows), points)
+    check_shapes(rows_shape(rows), points)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance)  # lines 3 and 4
     alpha = mean_embedding(subspace, rows)  # lines 5 and 6
     beta = perturb(key, alpha, budget, calibration=calibration, diameter=diameter)  # line 7
@@ -164,7 +164,7 @@ def improved(
     gaussian_noise_multiplier(budget)
     _check_key_and_kernel(key, kernel)
     rows, public = in_order(rows, public, None)
-    check_shapes(np.shape(rows), public)
+    check_shapes(rows_shape(rows), public)
     proposal = public if isinstance(public, NormalProposal) else None
     # With points only the noise is random.
     feature_key, noise_key, solver_key = (key, key, key) if proposal is None else jax.random.split(key, 3)
@@ -290,7 +290,7 @@ def algorithm2(
     gaussian_noise_multiplier(budget, calibration)
     _check_key_and_kernel(key, kernel)
     rows, candidates = in_order(rows, candidates, None)
-    check_shapes(np.shape(rows), candidates)
+    check_shapes(rows_shape(rows), candidates)
     candidates = check_points(candidates, "candidates")
     if not 1 <= num_points <= len(candidates):
         raise ValueError(

@@ -100,7 +100,8 @@ def features_rows(measurement: Measurement, rows: Real[AnyArray, "n d"]) -> Floa
     With bounds they are scaled, and what is beyond a bound or missing is moved, as for the private rows.
 
     Raises:
-      ValueError: they do not have the shape [n, d], there are less than two, or without bounds one is not finite.
+      ValueError: they do not have the shape [n, d], there are less than two, or without bounds one is not finite, or
+        with bounds a column has no number.
     """
     if measurement.bounds is None:
         points = np.asarray(check_points(rows, "rows"), np.float64)
@@ -109,7 +110,12 @@ def features_rows(measurement: Measurement, rows: Real[AnyArray, "n d"]) -> Floa
     check_columns(points, measurement.noisy.feature_map.dim, "rows")
     if len(points) < 2:
         raise ValueError(f"rows: expected at least 2 rows, got {len(points)}")
-    return points if measurement.bounds is None else measurement.bounds.to_unit(points)
+    if measurement.bounds is None:
+        return points
+    for name, is_empty in zip(measurement.bounds.names, np.isnan(points).all(axis=0), strict=True):
+        if is_empty:  # such as texts, which were not meant to be compared
+            raise ValueError(f"rows: column {name} has no number")
+    return measurement.bounds.to_unit(points)
 
 
 def check_gaussian(noisy: NoisyEmbedding) -> None:
@@ -158,8 +164,9 @@ def mmd(
 
     Raises:
       ValueError: it is no release of points; releases have different features, or are the same; rows have another
-        number of columns, or are less than two; or the population is asked for, and the map is none of Fourier
-        features, or there are no points to estimate its covariance from.
+        number of columns, or are less than two, or without bounds one is not finite, or a column has no number; or the
+        population is asked for, and the map is none of Fourier features, or there are no points to estimate its
+        covariance from.
 
     Examples:
       >>> import numpy as np

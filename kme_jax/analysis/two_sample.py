@@ -41,7 +41,7 @@ def two_sample_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     Both sets of rows must be independent: of different people. Otherwise differences are found too rarely. Other rows
     must be public. A test of private rows is not private: this function adds no noise for them. Other rows are moved
     into the bounds, and missing cells and cells that do not fit the schema are read, as it was done with the private
-    rows.
+    rows. So with bounds NaN is no error, and infinity is a bound. Without bounds both are refused.
 
     Args:
       release: of points or of a table.
@@ -54,7 +54,8 @@ def two_sample_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
 
     Raises:
       ValueError: it is no such release, or has other noise than Gaussian; releases have different features or schemas,
-        or are the same; rows have other columns, or are less than 20.
+        or are the same; rows have other columns, or are less than 20, or without bounds one is not finite, or a column
+        of numbers has none.
 
     Examples:
       >>> import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 from collections.abc import Sequence
 
@@ -40,8 +41,25 @@ _DEBUG = "Show where an error was raised. The text may show private values: read
 
 
 class _Parser(argparse_flags.ArgumentParser):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.commands: dict[str, _Parser] = {}
+
     def error(self, message):
         raise InputError(f"{message}; see {self.prog} --help")
+
+    def refuse_unknown_flags(self, words: Sequence[str]) -> None:
+        """Names the first flag that this parser does not have, and one that is spelt nearly the same.
+
+        Raises:
+          InputError: if there is such a flag.
+        """
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for word in words:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known):  # a flag may be cut short
+                near = difflib.get_close_matches(flag, known, n=1)
+                self.error(f"unknown flag {flag}" + "".join(f": did you mean {name}?" for name in near))
 
 
 def numbers(text: str) -> list[float]:
@@ -64,7 +82,7 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> _Parser:
     """The parser of the command line, with a parser for each command."""
     parser = _Parser(prog="kme-jax", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
@@ -82,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
         command_parser.set_defaults(run=command.run)
         command_parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
         command.add_flags(command_parser)
+        parser.commands[name] = command_parser
     return parser
 
 
@@ -99,7 +118,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for word in _before_dashes(arguments):
         if word.startswith("--") and word.endswith("=--"):  # argparse would read it as a flag without a value
             raise InputError(f"{word}: -- is not a value")
-    return make_parser().parse_args(_with_underscores(arguments))
+    parser, words = make_parser(), _with_underscores(arguments)
+    try:
+        return parser.parse_args(words)
+    except InputError:
+        # A flag that is misspelt is often one that is required. Its name says more than that a flag is missing.
+        before = _before_dashes(words)
+        command = next((word for word in before if not word.startswith("-")), None)
+        if command in parser.commands:
+            parser.commands[command].refuse_unknown_flags(before[before.index(command) + 1 :])
+        raise
 
 
 def wants_trace(arguments: Sequence[str]) -> bool:

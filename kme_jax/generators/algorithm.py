@@ -64,6 +64,9 @@ def dp_merf(
         from the last checkpoint.
       progress: True for a bar, or a function that is called with (steps done, total steps).
 
+    Returns:
+      The generator. It cannot be saved, because its noise is simulated: use ``measure_generator`` for one that can.
+
     Raises:
       ValueError: shapes mismatch, or the budget or an option is invalid.
 

@@ -295,7 +295,8 @@ class GeneratorRelease:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> GeneratorRelease:
-        """A release that :meth:`save` has written.
+        """A release that :meth:`save` has written. It draws rows, and cannot be trained further: keep the folder of the
+        measurement, and train on it again.
 
         A statement that does not follow from the mechanisms is refused, see ``kme_jax.privacy.verification``. The
         folder has no feature maps, so the diameters that it states are not recomputed.

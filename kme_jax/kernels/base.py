@@ -93,7 +93,8 @@ def _floating(*points: AnyArray) -> list[Array]:
 def _no_spectral_measure(kernel: Kernel) -> ValueError:
     return ValueError(
         f"{type(kernel).__name__} is not shift-invariant, or does not state it (is_shift_invariant, spectral_sample). "
-        "So it has no spectral measure: use public points, and a SubspaceMap"
+        "So it has no Fourier features: give public points to algorithm1 (points=...), or to improved, measure or "
+        "release (public=...); SubspaceMap.from_points makes a map of them"
     )
 
 

@@ -22,6 +22,7 @@ from kme_jax.embedding import (
     private_array,
 )
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.facts import check_covered, check_diameter_at, check_integers_at, corners_of_box
 from kme_jax.kernels import Kernel
 from kme_jax.points.release import MAX_POINTS, Measurement, Release, check_synthesis, points_statement
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows
@@ -34,6 +35,7 @@ from kme_jax.storage.folders import ROOM, check_folder
 from kme_jax.storage.rows import BatchedRows, every_batch
 
 _MAX_FEATURES = 10**8
+_MOST_DRAWN = 64  # rows from a proposal, at which a map is looked at
 
 
 @overload
@@ -130,9 +132,9 @@ def measure(
     Raises:
       ProcessError: another process failed, or is not heard, or has another budget, noise, map or bounds.
       RunError: the run of ``partials`` cannot go on, such as with other rows, bounds or budget.
-      ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
-        (``LedgerError``), or the folder cannot be written (``ReleaseError``), or a source has changed since it was
-        opened (``FileError``).
+      ValueError: if shapes mismatch, or the budget or an option is invalid, or features of public rows contradict what
+        the map states, or it has none for a public point, or the budget may not be spent (``LedgerError``), or the
+        folder cannot be written (``ReleaseError``), or a source has changed since it was opened (``FileError``).
       ModuleNotFoundError: if OpenDP is not installed.
 
     Examples:
@@ -161,7 +163,7 @@ def measure(
     elif public is not None:
         source = public
     else:
-        raise ValueError("give bounds, public points or a proposal")
+        raise ValueError("give bounds, public points or a proposal (bounds=... or public=...)")
     shape = own_shape = np.shape(rows)
     if processes is not None and len(shape) == 2:  # this process may have no rows
         shape = (processes.total(own_shape[0]), shape[1])
@@ -177,12 +179,14 @@ def measure(
         check_shapes(shape, np.zeros((1, feature_map.dim)), "the feature map has")
         if bounds is not None:
             feature_map.check_box(*unit_box(bounds.dim))
+        _check_map(feature_map, source, num_rows, bounded=bounds is not None)
     else:
         feature_map = plan_map(kernel, source, num_features=num_features, bounded=bounds is not None, seed=seed)
     mechanism = plan_mechanism(num_rows, feature_map, budget, noise=noise)
     proposal = source if isinstance(source, NormalProposal) else None
-    weighted = proposal is None and feature_map.public_points is None
-    points = check_points(source) if weighted else None
+    points = None
+    if not isinstance(source, NormalProposal) and feature_map.public_points is None:
+        points = check_covered(feature_map, source)
 
     def result(noisy: NoisyEmbedding, total: dict[str, Any] | None) -> Measurement:
         return Measurement(noisy, points_statement(noisy, bounds, points, total), proposal, bounds, points)
@@ -240,6 +244,27 @@ def measure(
         if embedding is None:
             return None
     return finish(lambda: perturb_securely(embedding, budget, noise=noise))
+
+
+def _check_map(
+    feature_map: FeatureMap, source: Real[AnyArray, "M d"] | NormalProposal, num_rows: int, *, bounded: bool
+) -> None:
+    """Compares the bounds that a map states with its features of public rows.
+
+    Args:
+      feature_map: ψ.
+      source: public points [M, d], or a proposal, from which rows are drawn.
+      num_rows: N.
+      bounded: whether rows are scaled to [0, 1]^d. The corners are then looked at, too.
+
+    Raises:
+      ValueError: see ``check_diameter_at`` and ``check_integers_at``.
+    """
+    rows = source.sample(_MOST_DRAWN, 0) if isinstance(source, NormalProposal) else check_points(source)
+    integers = feature_map.integers(num_rows)
+    for part in [corners_of_box(*unit_box(feature_map.dim)), rows] if bounded else [rows]:
+        check_diameter_at(feature_map, part)
+        check_integers_at(integers, part)
 
 
 def _within(

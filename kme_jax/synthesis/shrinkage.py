@@ -13,14 +13,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float64, Real
 
-from kme_jax._numerics.precision import check_columns, check_points, float64
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap
+from kme_jax.feature_maps.facts import public_features
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis.sample import WeightedSample
 from kme_jax.synthesis.weights import closed_form_weights
@@ -139,9 +138,4 @@ def _mean_features(feature_map: FeatureMap, points: Real[AnyArray, "M d"]) -> Fl
     Raises:
       ValueError: if the map has no features for a point.
     """
-    points = check_points(points, "target_points")
-    check_columns(points, feature_map.dim, "target_points")
-    if not bool(np.all(feature_map.covers(points))):
-        raise ValueError("target_points: some have no features in this map; use points within its bounds")
-    with float64():
-        return np.asarray(feature_map(jnp.asarray(points, jnp.float64)), np.float64).mean(axis=0)
+    return public_features(feature_map, points, "target_points")[1].mean(axis=0)

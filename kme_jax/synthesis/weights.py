@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Float, Float64, Real
 
 from kme_jax._numerics import html
-from kme_jax._numerics.precision import Progress, check_columns, check_points, float64, in_float64, reproducible_jit
+from kme_jax._numerics.precision import Progress, in_float64, reproducible_jit
 from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.feature_maps.facts import public_features
 from kme_jax.feature_maps.subspace import SubspaceMap
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
@@ -62,7 +63,8 @@ class _Problem:
           points: z, [M, d]; those that the map was made from, if None.
 
         Raises:
-          ValueError: if there are no points, or they have another number of columns than rows of the map.
+          ValueError: if there are no points, or they have another number of columns than rows of the map, or the map
+            has no features for one of them.
         """
         feature_map = embedding.feature_map
         are_points_of_map = points is None
@@ -70,10 +72,7 @@ class _Problem:
             points = feature_map.public_points
         if points is None:
             raise ValueError(f"points: a {type(feature_map).__name__} has no points: give the points to be weighted")
-        points = check_points(points)
-        check_columns(points, feature_map.dim, "points")
-        with float64():
-            features = np.asarray(feature_map(jnp.asarray(points, jnp.float64)), np.float64)
+        points, features = public_features(feature_map, points)
         if are_points_of_map and isinstance(feature_map, SubspaceMap):
             return cls(points, features, embedding.coordinates)  # the basis of the map is orthonormal
         return cls(points, *project_features(features, np.asarray(embedding.coordinates, np.float64)))
@@ -94,7 +93,8 @@ def closed_form_weights(embedding: NoisyEmbedding, points: Real[AnyArray, "M d"]
         ``SubspaceMap``, the result is the weights of least norm whose embedding is closest to μ̃.
 
     Raises:
-      ValueError: if there are no points, or they have another number of columns than rows of the map.
+      ValueError: if there are no points, or they have another number of columns than rows of the map, or the map has no
+        features for one of them (``FeatureMap.covers``).
 
     Examples:
       >>> import jax, numpy as np
@@ -149,7 +149,8 @@ def l1_ball_weights(
       The sample, and the report of the solver.
 
     Raises:
-      ValueError: if C < 1 (the ball would not contain the embeddings of probability measures), or there are no points.
+      ValueError: if C < 1 (the ball would not contain the embeddings of probability measures), or as
+        :func:`closed_form_weights`.
 
     Examples:
       >>> import jax, numpy as np
@@ -297,7 +298,8 @@ def adaptive_weights_batch(
 
     Raises:
       ValueError: if there are no embeddings, or they have different maps, or there are no points, or the points have
-        another number of columns than rows of the map.
+        another number of columns than rows of the map, or the map has no features for one of them
+        (``FeatureMap.covers``).
     """
     if not embeddings:
         raise ValueError("embeddings: expected one or more, got none")

@@ -28,8 +28,8 @@ def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS
       text: how the text of a .csv file is written.
 
     Raises:
-      FileError: an encoding or a separator is given, and the data is no .csv file; or there is no such file, its
-        content does not fit its suffix, or columns have no names or equal names.
+      FileError: the data is none of these; an encoding or a separator is given, and it is no .csv file; or there is no
+        such file, its content does not fit its suffix, or columns have no names or equal names.
     """
     pandas = sys.modules.get("pandas")
     is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
@@ -39,6 +39,11 @@ def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS
         return MemoryReader(data)
     if is_frame:
         return FrameReader(data, pandas)
+    if not isinstance(data, str | os.PathLike):
+        raise FileError(
+            f"the table: expected a path, a pyarrow table or a pandas DataFrame, got a {type(data).__name__}; write "
+            "batches into a folder as .parquet files, and give the path of the folder"
+        )
     is_address = isinstance(data, str) and "://" in data
     path = pathlib.Path(data)
     if is_address or (path.is_dir() and any(one.is_dir() for one in path.iterdir() if one.name[0] not in "._")):
