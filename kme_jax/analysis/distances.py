@@ -112,9 +112,8 @@ def features_rows(measurement: Measurement, rows: Real[AnyArray, "n d"]) -> Floa
         raise ValueError(f"rows: expected at least 2 rows, got {len(points)}")
     if measurement.bounds is None:
         return points
-    for name, is_empty in zip(measurement.bounds.names, np.isnan(points).all(axis=0), strict=True):
-        if is_empty:  # such as texts, which were not meant to be compared
-            raise ValueError(f"rows: column {name} has no number")
+    for j in np.flatnonzero(np.isnan(points).all(axis=0)):  # such as texts, which were not meant to be compared
+        raise ValueError(f"rows: column {measurement.bounds.names[j]} has no number")
     return measurement.bounds.to_unit(points)
 
 
