@@ -10,7 +10,7 @@ from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, load,
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table.rare_categories import RareCategories
-from kme_jax.table.rare_fit import SURELY, _model, choose_rare
+from kme_jax.table.rare_fit import SURELY, log_linear_model, choose_rare
 from kme_jax.table.release import NAMES
 
 NUM_ROWS, NUM_TRADES, NUM_SECTORS = 30_000, 200, 8
@@ -205,7 +205,7 @@ def test_a_bin_without_rows_keeps_what_its_counts_say():
     counts[:, 0], counts[0, 1:] = 100, 100
     groups = np.zeros((400, 2), np.int64)
     groups[200:, 1] = 1  # no row is in the last bin
-    model = _model(0, np.arange(4), (1,), counts.sum(1)[None], [counts], groups)
+    model = log_linear_model(0, np.arange(4), (1,), counts.sum(1)[None], [counts], groups)
     shares = model.probabilities(np.asarray([[0, 1], [0, 2]]))
     assert shares[:, 0].min() > 0.8
 
@@ -214,7 +214,7 @@ def test_counts_that_contradict_each_other_make_no_endless_factors():
     random = np.random.default_rng(0)
     groups = np.stack([np.zeros(3000, np.int64), np.repeat(np.arange(6), 500), np.repeat(np.arange(6), 500)], axis=1)
     one, other = np.diag(np.full(6, 500.0)), np.roll(np.diag(np.full(6, 500.0)), 1, axis=0)
-    model = _model(
+    model = log_linear_model(
         0, np.arange(6), (1, 2), np.full((1, 6), 500.0), [one + 1, other + 1 + random.random((6, 6))], groups
     )
     model.check(1, [6, 6, 6])

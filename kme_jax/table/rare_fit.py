@@ -180,7 +180,7 @@ def rare_categories(
         groups = np.stack([classes[inside], *(bins[inside, layout.columns[b]] for b in of_parents)], axis=1)
         first = layout.binnings[layout.columns[a]].first_codes()[cells]
         if len(groups):
-            models.append(_model(a, first, tuple(of_parents), of_classes, tables, groups))
+            models.append(log_linear_model(a, first, tuple(of_parents), of_classes, tables, groups))
     return tuple(models)
 
 
@@ -231,7 +231,7 @@ def _denoised(
     return sizes[:, None] * (posterior @ profiles)
 
 
-def _model(
+def log_linear_model(
     place: int,
     codes: Int64[np.ndarray, "K"],
     parents: tuple[int, ...],
