@@ -10,7 +10,7 @@ from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, load,
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import plan as plans
 from kme_jax.table.rare_categories import RareCategories
-from kme_jax.table.rare_fit import SURELY, log_linear_model, choose_rare
+from kme_jax.table.rare_fit import SURELY, choose_rare, log_linear_model
 from kme_jax.table.release import NAMES
 
 NUM_ROWS, NUM_TRADES, NUM_SECTORS = 30_000, 200, 8
