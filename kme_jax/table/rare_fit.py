@@ -36,6 +36,7 @@ from kme_jax.table.rare_categories import LARGEST_ODDS, RareCategories
 from kme_jax.table.relaxed import RelaxedRows
 
 SURELY = 3.0  # standard deviations by which an association is to exceed what noise alone looks like
+_MOST_RARE = 0.8  # largest share of rows with rare categories: the frequent ones of the others say what these are like
 _MOST_GROUPS = 1 << 15  # of classes and bins of all parents of a column together
 _NUM_ROWS, _MOST_ODDS = 1 << 16, 1 << 22  # rows by which a model is fitted, and groups of rows times categories
 _WIDTHS = (1.0, 2.0, 4.0)  # of profiles along an ordered parent, in bins
@@ -76,7 +77,8 @@ def choose_rare(
 
     Let the categories of a column that are not rare have the association t with another column, as a share of their
     rows. If rare ones are alike, the counts of a rare category with c rows differ by about t c from those of a category
-    that says nothing. This is the signal, for the category of an average rare row. Of the other columns, the
+    that says nothing. This is the signal, for the category of an average rare row. If nearly all rows have rare
+    categories, the others say too little, and nothing is measured. Of the other columns, the
     ``MOST_PARENTS`` with the largest t are candidates. If the signal is s times the noise of a count, the total
     variation of the pair falls by about t (1 − 1 / s) times the share of rare rows. All other pairs have more noise,
     because they have less of the budget. Candidates are taken in the order of s. Their number, and the largest share,
@@ -102,7 +104,7 @@ def choose_rare(
         cells = rare_cells(layout, plan, a)
         counts = singles.smoothed[a].sum(0)[cells]
         share = float(counts.sum()) / num_rows
-        if not 0 < share < 1:
+        if not 0 < share <= _MOST_RARE:
             continue
         typical = float(np.square(counts).sum() / counts.sum())
         strength = {
