@@ -66,17 +66,25 @@ def _attacks(num_runs):
     return {name: (broken, attack) for name, _, _, broken, attack in run.attacks(config)}
 
 
+def _outcome(attack, *, broken):
+    """The outcome of an attack, or of the first of three that finds a broken mechanism out.
+
+    Secure noise has no seed, and about one attack in thirty misses a mechanism that is broken.
+    """
+    for _ in range(3):
+        outcome = attack()
+        if not broken or outcome["lower_bound"] > outcome["claim"]:
+            break
+    return outcome
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_runs"), [("exponential mechanism", 4000), ("Gaussian process", 20_000)])
 def test_the_other_mechanisms_of_the_paper(name, num_runs):
-    """At ε = 1, the claim holds, and a weaker mechanism is found out, at the latest by the third attack: noise has no
-    seed, and one attack in about thirty is unlucky."""
+    """At ε = 1, the claim holds, and a weaker mechanism is found out."""
     for title, (broken, call) in _attacks(num_runs).items():
         if title.startswith(name):
-            outcome = call(lambda *_: None)
-            for _ in range(2 * broken):
-                if outcome["lower_bound"] <= outcome["claim"]:
-                    outcome = call(lambda *_: None)
+            outcome = _outcome(lambda call=call: call(lambda *_: None), broken=broken)
             assert outcome["share_of_diameter"] > 0.98
             assert (outcome["lower_bound"] > outcome["claim"]) == broken
 
@@ -87,7 +95,10 @@ def test_maps_of_rows_in_a_ball(name):
     """At ε = 1, the claim holds, it is nearly attained, and less noise is found out."""
     pair, budget = mechanisms.pairs(0)[name], PrivacyBudget(1.0, 1e-6)
     for factor in (1.0, math.sqrt(0.5)):
-        outcome = mechanisms.secure_gaussian(pair, budget, 20_000, lambda *_: None, factor=factor)
+        outcome = _outcome(
+            lambda factor=factor: mechanisms.secure_gaussian(pair, budget, 20_000, lambda *_: None, factor=factor),
+            broken=factor < 1,
+        )
         assert 0.98 < outcome["share_of_diameter"] <= 1
         assert (outcome["lower_bound"] > outcome["claim"]) == (factor < 1)
 
