@@ -17,6 +17,7 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import mixture
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.dependence import dependent
 from kme_jax.table.histogram import (
     best_penalty,
@@ -100,11 +101,12 @@ def observe(
     """
     of_bins, of_unions, unions = parts_of(plan)
     offsets = [0, *(place.stop for place in of_bins)]
-    counts: list[Float[np.ndarray, "classes _"]] = [
-        np.stack([np.bincount(bins, row) for row in of_classes])
-        for bins, of_classes in zip(plan.bins, singles.counts, strict=True)
-    ]
-    spread = [s * np.sqrt(np.bincount(bins)) for bins, s in zip(plan.bins, singles.sigmas, strict=True)]
+    counts: list[Float[np.ndarray, "classes _"]] = []
+    spread: list[Float[np.ndarray, "_"]] = []
+    for a, bins in enumerate(plan.bins):
+        of_classes, of_cells = singles.of_classes(a)
+        counts.append(np.stack([np.bincount(bins, row) for row in of_classes]))
+        spread.append(of_cells.of_groups(bins))
     for block, marginal, noise in block_counts(pairs):
         columns = [j for j in block.columns if j != layout.split]
         if len(columns) == 1 and not block.zoom:  # a wide column was measured twice: the best weighted mean
@@ -383,6 +385,7 @@ def _leaves(
     inside: Bool[np.ndarray, "cells"],
     zoom: tuple | None,
     cycles: Sequence[int],
+    agree,
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
 
@@ -402,6 +405,8 @@ def _leaves(
     alone = cells_alone(inside, binning.num_values) & binning.ordered
     for cell in np.flatnonzero(alone):
         estimate[:, cell] = project_to_simplex(counts[:, cell], max(float(sums[cell]), 1e-9))
+    total = np.maximum(estimate, 0).sum(0)
+    estimate = np.where(total > 0, np.maximum(estimate, 0) * agree(total) / np.maximum(total, 1e-300), estimate)
     shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
@@ -520,13 +525,16 @@ def synthesise(
     leaves, shares_of_bins, rounds = [], [], cycles or {}
     for a, j in enumerate(layout.columns):
         of_column = masses[:, slice(*observed.offsets[a : a + 2])]
-        cells = singles.counts[a], singles.sigmas[a], singles.sums[a], singles.sums_sigmas[a]
         over_bounds = singles.moments[a]
         moments = [] if over_bounds is None else [over_bounds, *narrow_moments(layout, j, pairs)]
         inside = _inside(layout, plan, singles, a, moments, pairs, num_rows)
-        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, inside, zooms.get(j), rounds.get(j, ()))
+        counts, sums, of_parts = singles.within(a, inside)
+        cells = counts, singles.sigmas[a], sums, singles.sums_sigmas[a]
+        agree = functools.partial(singles.with_parts, a, inside=inside, of_parts=of_parts and of_parts[1])
+        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, inside, zooms.get(j), rounds.get(j, ()), agree)
         if moments:
-            ranges, of_column = _with_moments(ranges, of_column, moments, singles.sums_sigmas[a], inside)
+            errors = _errors_of_bins(observed, a)
+            ranges, of_column = _with_moments(ranges, of_column, moments, singles.of_all(a)[1], inside, errors)
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
@@ -569,21 +577,51 @@ def _inside(
             of_bins = counts.reshape(layout.num_classes, -1).sum(0)
             known = known.with_bins(plan.bins[a], of_bins, noise * math.sqrt(layout.num_classes))
     at_bounds = singles.at_bounds(a, binning.num_values)
-    return cells_with_rows(binning, singles.sums[a], singles.sums_sigmas[a], num_rows, known, at_bounds)
+    return cells_with_rows(binning, *singles.of_all(a), num_rows, known, at_bounds)
+
+
+def _errors_of_bins(observed: Observed, a: int) -> Float[np.ndarray, "bins"]:
+    """Standard errors of the counts of the bins of a column in the fit, all classes together, [B].
+
+    They are those of the best weighted mean of all noisy sums that tell these counts: of single columns, and of pairs.
+
+    Args:
+      observed: the noisy counts.
+      a: place of the column.
+    """
+    places, number = observed.places(), len(observed.singles)
+    bins, unions = places[a]
+    precisions = 1 / (number * np.square(observed.singles_sigma[bins])) + np.square(observed.totals_precision[bins])
+    member = observed.unions[bins, unions.start - len(observed.unions) : unions.stop - len(observed.unions)]
+    for b, (of_bins, of_unions) in enumerate(places):
+        if b == a:
+            continue
+        for others in {(of_bins.start, of_bins.stop), (of_unions.start, of_unions.stop)}:
+            other = slice(*others)
+            for own in {(bins.start, bins.stop), (unions.start, unions.stop)}:
+                both = np.square(observed.pairs_precision[slice(*own), other]) + np.square(observed.pairs_precision[other, slice(*own)].T)
+                if not both.all():
+                    continue
+                of_own = 1 / (number * (1 / both).sum(1))
+                if own != (bins.start, bins.stop):
+                    of_own = member @ (of_own / member.sum(0))
+                precisions = precisions + of_own
+    return 1 / np.sqrt(precisions)
 
 
 def _with_moments(
     leaves: Leaves,
     masses: Float[np.ndarray, "classes bins"],
     measured: list[Moments],
-    noise: float,
+    noise: CellNoise,
     inside: Bool[np.ndarray, "cells"],
+    errors: Float[np.ndarray, "bins"],
 ) -> tuple[Leaves, Float[np.ndarray, "classes bins"]]:
     """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``."""
     binning = measured[0].binning
     alone = cells_alone(inside, binning.num_values)[binning.cells(leaves.first)]
     counts = masses[:, leaves.bins] * leaves.shares
-    counts = tilted(counts, leaves.first, leaves.last, measured, noise, alone)
+    counts = tilted(counts, leaves.first, leaves.last, measured, noise, alone, (leaves.bins, errors))
     masses = dataclasses.replace(leaves, shares=counts).masses(masses.shape[1])
     shares = counts / np.maximum(masses, 1e-300)[:, leaves.bins]
     return dataclasses.replace(leaves, shares=shares), masses

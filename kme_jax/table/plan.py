@@ -37,6 +37,7 @@ from kme_jax.feature_maps.table import COUNT_WEIGHT, MAX_CELLS, Binning, Block, 
 from kme_jax.privacy.budget import REPLACE_ONE, Relation
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.table.cells import CellNoise, refined
 from kme_jax.table.histogram import project_to_simplex, smooth_counts, standing_out
 from kme_jax.table.reach import Known, cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores, tilted
@@ -76,6 +77,10 @@ _COUNTED_CELLS = 64
 # The numbers of cells of ordered columns. With fewer rows there are fewer cells: the sum of the cells that make up a
 # part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
 _CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
+# Parts of an ordered column that are counted, too, if it has so many values; and their share of the budget of the column
+# in the first measurement.
+_COARSE_PARTS, _FEWEST_OF_PARTS, _PARTS_SHARE = 16, 48, 0.3
+_LITTLE = 1e-6  # rows of a cell, so that a part without rows can have some
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 _FEWEST = 3  # values of an ordered column, from which on its products with others may be measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
@@ -126,6 +131,8 @@ class Layout:
       counted_cells: the number of cells of an ordered column, of each class, that count for the weight of its marginal;
         None for all cells: of measurements by earlier versions.
       scores_few: whether ordered columns of few values have products, too. Earlier versions did not measure them.
+      has_parts: whether ordered columns of many values are also counted in a few parts, see :attr:`parted`. Earlier
+        versions did not.
     """
 
     binnings: tuple[Binning, ...]
@@ -136,6 +143,7 @@ class Layout:
     has_classes: bool = False
     counted_cells: int | None = _COUNTED_CELLS
     scores_few: bool = True
+    has_parts: bool = False
 
     @classmethod
     def create(
@@ -161,7 +169,8 @@ class Layout:
         noise = _fine_noise(math.comb(len(binnings) - 1, 2), rho)
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
         is_split = 1 < num_codes <= most
-        layout = cls(tuple(binnings), target if is_split else -1, target, _WEIGHT_UNIT, is_split, is_split)
+        split = target if is_split else -1
+        layout = cls(tuple(binnings), split, target, _WEIGHT_UNIT, is_split, is_split, has_parts=True)
         return layout._with_room(_most_rows(num_rows, relation), rho)
 
     @classmethod
@@ -192,14 +201,14 @@ class Layout:
         binnings = map_of(singles).binnings
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
-        has_totals, has_classes = num_blocks > num_columns, num_blocks > 2 * num_columns
-        layout = cls(tuple(binnings), split, target, 1, has_totals, has_classes)
         weights = [block.weight for block in map_of(singles).blocks[:num_columns]]
-        for unit, counted_cells in itertools.product(_UNITS, (_COUNTED_CELLS, None)):
-            candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells)
-            if [block.weight for block in candidate.single_blocks()] == weights:
-                few = len(plan.ranges) == len(candidate.scored)
-                return dataclasses.replace(candidate, scores_few=few)
+        for unit, counted_cells, has_parts in itertools.product(_UNITS, (_COUNTED_CELLS, None), (True, False)):
+            candidate = cls(tuple(binnings), split, target, unit, counted_cells=counted_cells, has_parts=has_parts)
+            others = num_blocks - len(candidate.parted)
+            if [block.weight for block in candidate.single_blocks()] == weights and others >= num_columns:
+                few, totals, classes = len(plan.ranges), others > num_columns, others > 2 * num_columns
+                candidate = dataclasses.replace(candidate, has_totals=totals, has_classes=classes)
+                return dataclasses.replace(candidate, scores_few=few == len(candidate.scored))
         raise ValueError("the weights of the first measurement are unknown")
 
     def _with_room(self, num_rows: int, rho: float) -> Layout:
@@ -252,6 +261,20 @@ class Layout:
         binnings, numbers = [self.binnings[j] for j in self.columns], self.numbers
         return [a for a, b in enumerate(binnings) if b.ordered and (b.num_values >= _FEWEST or a in numbers)]
 
+    @property
+    def parted(self) -> list[int]:
+        """Positions in :attr:`columns` of the columns that are counted in parts, too: ordered, with many values."""
+        if not self.has_parts:
+            return []
+        binnings = [self.binnings[j] for j in self.columns]
+        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST_OF_PARTS]
+
+    def parts(self, a: int) -> Int64[np.ndarray, "cells"]:
+        """The part of every cell of the column at place a, int64 [cells]. Missing cells are a part by themselves."""
+        binning = self.binnings[self.columns[a]]
+        parts = np.arange(binning.num_values) * _COARSE_PARTS // binning.num_values
+        return np.append(parts, _COARSE_PARTS) if binning.missing else parts
+
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
         return list(itertools.combinations(range(len(self.columns)), 2))
@@ -261,15 +284,25 @@ class Layout:
         return list(itertools.combinations(range(len(self.columns)), 3))
 
     def single_blocks(self) -> list[Block]:
-        """Blocks for the marginal of each column, split by the classes."""
+        """Blocks for the marginal of each column, split by the classes.
+
+        A column that is counted in parts, too, has smaller weights, so that all of its counts cost as much as before.
+        """
         blocks = self.blocks([[(j, np.arange(self.binnings[j].num_cells))] for j in self.columns])
-        if self.counted_cells is None:
-            return blocks
-        most = [self.num_classes * self.counted_cells if self.binnings[j].ordered else None for j in self.columns]
-        return [
-            block if size is None else dataclasses.replace(block, weight=self.weight(min(size, block.size)))
-            for block, size in zip(blocks, most, strict=True)
-        ]
+        if self.counted_cells is not None:
+            most = [self.num_classes * self.counted_cells if self.binnings[j].ordered else None for j in self.columns]
+            blocks = [
+                block if size is None else dataclasses.replace(block, weight=self.weight(min(size, block.size)))
+                for block, size in zip(blocks, most, strict=True)
+            ]
+        for a in self.parted:
+            weight = round(math.sqrt(1 - _PARTS_SHARE) * blocks[a].weight)
+            blocks[a] = dataclasses.replace(blocks[a], weight=weight)
+        return blocks
+
+    def part_blocks(self) -> list[Block]:
+        """Blocks for the parts of each column of :attr:`parted`, split by the classes."""
+        return self.blocks([[(self.columns[a], self.parts(a))] for a in self.parted])
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -389,31 +422,62 @@ def narrow_moments(layout: Layout, j: int, noisy: NoisyEmbedding | None) -> list
     ]
 
 
-def _moment_weight(cost: float, blocks: Sequence[Block]) -> int:
+def _moment_weight(cost: float, mean_square: float) -> int:
     """ω of a moment whose share of the budget is ``cost`` times that of an average block.
 
     A block adds 2 ω² to the squared diameter, and a moment 4 ω².
+
+    Args:
+      cost: see above.
+      mean_square: the mean of the squares of the weights of blocks.
     """
-    weight = round(math.sqrt(cost / 2 * np.mean([float(block.weight) ** 2 for block in blocks])))
-    return min(max(1, weight), _MOST_MOMENT_WEIGHT)
+    return min(max(1, round(math.sqrt(cost / 2 * mean_square))), _MOST_MOMENT_WEIGHT)
 
 
 def singles_map(layout: Layout) -> TableMap:
-    """The first measurement: the marginal of every column with classes and without, that of the classes themselves, and
-    the moments of columns of many values over their public bounds."""
-    blocks = layout.single_blocks()
+    """The first measurement: the marginal of every column with classes and without, that of the classes themselves,
+    those of the parts of columns of many values, and the moments of these columns over their public bounds."""
+    blocks, of_totals = layout.single_blocks(), 0.0
+    weights = [block.weight for block in blocks]
     if layout.has_totals:
-        factor = 1.0 if layout.num_classes > _FEW_CLASSES else _TOTALS_OF_FEW
-        blocks += [Block(b.columns[1:], b.bins[1:], weight=round(factor * b.weight)) for b in blocks]
+        of_totals = 1.0 if layout.num_classes > _FEW_CLASSES else _TOTALS_OF_FEW
+        blocks += [Block(b.columns[1:], b.bins[1:], weight=round(of_totals * b.weight)) for b in blocks]
+    of_parts = math.sqrt(_PARTS_SHARE / (1 - _PARTS_SHARE) * (1 + of_totals**2))
+    parts = [
+        dataclasses.replace(block, weight=round(of_parts * weights[a]))
+        for a, block in zip(layout.parted, layout.part_blocks(), strict=True)
+    ]
+    size = len(blocks)
     if layout.has_classes:
-        mean_square = np.mean([float(block.weight) ** 2 for block in blocks])
-        weight = max(1, round(math.sqrt(_CLASSES_COST * mean_square)))
+        weight = max(1, round(math.sqrt(_CLASSES_COST * _mean_square([*blocks, *parts], size))))
         blocks.append(Block((layout.split,), (np.arange(layout.num_classes),), weight=weight))
-    weight, moments = _moment_weight(_MOMENT_COST if layout.pairs() else _ONLY_MOMENT_COST, blocks), []
+    cost = _MOMENT_COST if layout.pairs() else _ONLY_MOMENT_COST
+    weight, moments = _moment_weight(cost, _mean_square([*blocks, *parts], len(blocks))), []
     for j in (layout.columns[a] for a in layout.numbers):
         binning = layout.binnings[j]
         moments.append(Moment((j,), (0,), (binning.num_codes - binning.missing - 1,), weight))
-    return TableMap(layout.binnings, tuple(blocks), tuple(moments))
+    return TableMap(layout.binnings, (*blocks, *parts), tuple(moments))
+
+
+def _mean_square(blocks: Sequence[Block], number: int) -> float:
+    """The sum of the squares of the weights of blocks over a number."""
+    return sum(float(block.weight) ** 2 for block in blocks) / number
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """Noisy counts of the parts of a column.
+
+    Attributes:
+      bins: the part of every cell, [cells].
+      counts: of every class and part, [T, parts].
+      sigma: standard deviation of the noise of ``counts``.
+    """
+
+    bins: Int[np.ndarray, "cells"]
+    counts: Float[np.ndarray, "classes parts"]
+    sigma: float
 
 
 @short_repr
@@ -430,6 +494,7 @@ class Singles:
       classes_sigma: standard deviation of the noise of ``classes``; infinite if they were not measured.
       sums: the best noisy estimates of the counts of every cell, all classes together, [cells].
       sums_sigmas: standard deviations of the noise of ``sums``.
+      parts: the parts of columns that were counted in parts, too; None for other columns.
       smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N. They agree with the moments.
       moments: the measured moments; None for columns without.
       inside: whether each cell may have rows, [cells], see ``kme_jax.table.reach``. Estimates are 0 elsewhere, where
@@ -444,6 +509,7 @@ class Singles:
     classes_sigma: float
     sums: list[Float[np.ndarray, "_"]]
     sums_sigmas: list[float]
+    parts: list[Parts | None]
     smoothed: list[Float[np.ndarray, "classes _"]]
     moments: list[Moments | None]
     inside: list[Bool[np.ndarray, "_"]]
@@ -465,8 +531,12 @@ class Singles:
         if layout.has_totals:
             totals, totals_sigmas = list(marginals[size : 2 * size]), noises[size : 2 * size]
         classes, classes_sigma = None, math.inf
+        parts: list[Parts | None] = [None] * size
+        first = len(blocks) - len(layout.parted)
+        for a, marginal, noise in zip(layout.parted, marginals[first:], noises[first:], strict=True):
+            parts[a] = Parts(layout.parts(a), marginal.reshape(layout.num_classes, -1), noise)
         if layout.has_classes:
-            classes, classes_sigma = marginals[-1], noises[-1]
+            classes, classes_sigma = marginals[first - 1], noises[first - 1]
         sums = [counts_of_column.sum(0) for counts_of_column in counts]
         sums_sigmas = [noise * math.sqrt(layout.num_classes) for noise in sigmas]
         if totals is not None:
@@ -477,12 +547,64 @@ class Singles:
         sums_of_moments = feature_map.moment_sums(noisy.coordinates, num_rows)
         for a, moment, values in zip(layout.numbers, feature_map.moments, sums_of_moments, strict=True):
             moments[a] = Moments(moment, layout.binnings[layout.columns[a]], values, sigma(noisy, moment), num_rows)
-        singles = cls(counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, [], moments, [])
+        singles = cls(
+            counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, parts, [], moments, []
+        )
         if not denoised:
             return singles
         found = [singles.denoise(layout, a, num_rows) for a in range(size)]
         smoothed, inside = ([pair[i] for pair in found] for i in range(2))
         return dataclasses.replace(singles, smoothed=smoothed, inside=inside)
+
+    def of_classes(self, a: int) -> tuple[Float[np.ndarray, "classes cells"], CellNoise]:
+        """The best noisy counts of every class and cell, [T, cells], and their noise, which is independent for classes.
+
+        Args:
+          a: place of the column among all except ``Layout.split``.
+        """
+        return self._of_cells(a, self.counts[a], self.sigmas[a], 1)
+
+    def of_all(self, a: int) -> tuple[Float[np.ndarray, "cells"], CellNoise]:
+        """The best noisy counts of every cell, all classes together, [cells], and their noise. a as above."""
+        return self._of_cells(a, self.sums[a], self.sums_sigmas[a], len(self.counts[a]))
+
+    def _of_cells(self, a: int, counts: np.ndarray, noise: float, number: int) -> tuple[np.ndarray, CellNoise]:
+        parts = self.parts[a]
+        if parts is None or noise == 0:
+            return counts, CellNoise(noise)
+        of_parts = parts.counts if counts.ndim > 1 else parts.counts.sum(0)
+        return refined(counts, noise, parts.bins, of_parts, parts.sigma * math.sqrt(number))
+
+    def within(
+        self, a: int, inside: Bool[np.ndarray, "cells"]
+    ) -> tuple[
+        Float[np.ndarray, "classes cells"],
+        Float[np.ndarray, "cells"],
+        tuple[Float[np.ndarray, "classes parts"], Float[np.ndarray, "parts"]] | None,
+    ]:
+        """Noisy counts of the column at place a, if only some cells have rows.
+
+        Args:
+          a: place of the column among all except ``Layout.split``.
+          inside: these cells, [cells].
+
+        Returns:
+          Counts of every class and cell [T, cells]; those of all classes together [cells]; and both for the parts, or
+          None if the column is not counted in parts. The sums of the cells inside agree with those of parts.
+        """
+        parts = self.parts[a]
+        if parts is None or self.sigmas[a] == 0:
+            return self.counts[a], self.sums[a], None
+        found, of_parts = [], []
+        for counts, noise, counts_of_parts, spread in (
+            (self.counts[a], self.sigmas[a], parts.counts, parts.sigma),
+            (self.sums[a], self.sums_sigmas[a], parts.counts.sum(0), parts.sigma * math.sqrt(len(parts.counts))),
+        ):
+            counts = np.array(counts)
+            counts[..., inside] = refined(counts[..., inside], noise, parts.bins[inside], counts_of_parts, spread)[0]
+            found.append(counts)
+            of_parts.append(np.where(inside, counts, 0) @ np.eye(counts_of_parts.shape[-1])[parts.bins])
+        return found[0], found[1], (of_parts[0], of_parts[1])
 
     def denoise(
         self, layout: Layout, a: int, num_rows: int
@@ -494,14 +616,16 @@ class Singles:
           a: place of the column among all except ``layout.split``.
           num_rows: N.
         """
-        binning, sums, moments = layout.binnings[layout.columns[a]], self.sums[a], self.moments[a]
+        binning, moments = layout.binnings[layout.columns[a]], self.moments[a]
+        sums, noise = self.of_all(a)
         inside = np.ones(len(sums), bool)
         if binning.ordered:
             at_bounds = self.at_bounds(a, binning.num_values)
             known = Known.of_moments([] if moments is None else [moments])
-            inside = cells_with_rows(binning, sums, self.sums_sigmas[a], num_rows, known, at_bounds)
+            inside = cells_with_rows(binning, sums, noise, num_rows, known, at_bounds)
+        counts, sums, of_parts = self.within(a, inside)
         alone = cells_alone(inside, binning.num_values)
-        smoothed = np.where(alone, self.counts[a], _along_values(binning, self.counts[a], self.sigmas[a]))
+        smoothed = np.where(alone, counts, _along_values(binning, counts, self.sigmas[a]))
         estimate = np.where(inside, smoothed, -math.inf)
         of_classes = None
         if self.classes is None:
@@ -509,10 +633,12 @@ class Singles:
         else:
             of_classes = class_sizes(self.classes, self.classes_sigma, num_rows)
             estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
+        estimate = self.with_parts(a, estimate, inside, of_parts and of_parts[0])
         if self.totals is not None:  # sums over classes agree with the totals, nearly
             target = np.where(alone, sums, _along_values(binning, sums, self.sums_sigmas[a]))
             target = np.where(inside, target, -math.inf)
             target = project_to_simplex(target, num_rows)
+            target = self.with_parts(a, target, inside, of_parts and of_parts[1])
             estimate = estimate + num_rows * EVENLY / estimate.size
             for _ in range(NUM_RAKES):
                 estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
@@ -520,8 +646,36 @@ class Singles:
                     estimate = estimate * (of_classes / np.maximum(estimate.sum(1), 1e-300))[:, None]
         if moments is not None:
             first = binning.first_codes()
-            estimate = tilted(estimate, first[:-1], first[1:], [moments], self.sums_sigmas[a], alone)
+            estimate = tilted(estimate, first[:-1], first[1:], [moments], noise, alone)
         return estimate, inside
+
+    def with_parts(
+        self,
+        a: int,
+        estimate: Float[np.ndarray, "*n cells"],
+        inside: Bool[np.ndarray, "cells"],
+        of_parts: Float[np.ndarray, "*n parts"] | None,
+    ) -> Float[np.ndarray, "*n cells"]:
+        """Non-negative counts whose sums over parts are close to noisy ones, [..., cells]. Their sum stays.
+
+        Smoothing hides differences between cells that noise hides in the counts of cells. Those of parts show more.
+
+        Args:
+          a: place of the column.
+          estimate: non-negative counts.
+          inside: the cells that may have rows.
+          of_parts: noisy counts of parts; None for none.
+        """
+        parts = self.parts[a]
+        if parts is None or of_parts is None:
+            return estimate
+        member = np.eye(of_parts.shape[-1])[parts.bins] * inside[:, None]
+        sums, found = np.where(member.any(0), of_parts, -math.inf), np.zeros(estimate.shape)
+        for place in np.ndindex(estimate.shape[:-1]):
+            row = estimate[place] + _LITTLE * inside
+            target = project_to_simplex(sums[place], max(float(estimate[place].sum()), 1e-9))
+            found[place] = row * (member @ (target / np.maximum(row @ member, 1e-300)))
+        return found
 
     def at_bounds(self, a: int, num_values: int) -> Float[np.ndarray, "2"]:
         """How far the first and the last value of a column stand out from noise, in σ, [2].
@@ -1102,13 +1256,13 @@ def pairs_map(
     rest = max(1 - total, 1 - _MOST_MOMENTS)  # what blocks have
     for j, (low, high, share) in wider.items():
         cost = share * min(1, (1 - rest) / total) / rest * len(blocks)
-        moments.append(Moment((j,), (low,), (high,), _moment_weight(cost, blocks)))
+        moments.append(Moment((j,), (low,), (high,), _moment_weight(cost, _mean_square(blocks, len(blocks)))))
     if product_cost is None:
         most = _PRODUCTS_SHARE / (1 - _PRODUCTS_SHARE) * len(blocks)
         product_cost = max(_LEAST_PRODUCT_COST, min(_PRODUCT_COST, most / max(1, len(products))))
     for pair in products:
         low, high = zip(*(ranges[j] for j in pair), strict=True)
-        moments.append(Moment(pair, low, high, _moment_weight(product_cost, blocks)))
+        moments.append(Moment(pair, low, high, _moment_weight(product_cost, _mean_square(blocks, len(blocks)))))
     return TableMap(layout.binnings, (*blocks, *_rare_blocks(layout, plan, rare, rare_share, blocks)), tuple(moments))
 
 
@@ -1241,7 +1395,7 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     of_pairs = sum(w**2 for w in pairs)
     num_triples = math.comb(len(layout.columns), 3)
     triples = [math.isqrt(of_pairs) + num_triples + 1] if num_triples else []
-    weights = [[*singles, *singles, max(singles)], [*pairs, *triples], [*singles, *pairs, *zooms]]
+    weights = [[*singles, *singles, *singles, max(singles)], [*pairs, *triples], [*singles, *pairs, *zooms]]
     num_numbers, num_scored = len(layout.numbers), len(layout.scored)
     weights[0] += [max(singles)] * 2 * num_numbers
     weights[2] += [max(weights[2]) + 1] * min(_MOST_PARITIES, num_triples)

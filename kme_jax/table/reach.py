@@ -28,6 +28,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.table import Binning
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.histogram import intervals_standing_out, project_to_simplex, standing_out
 from kme_jax.table.tilt import Moments, cell_scores
 
@@ -89,7 +90,7 @@ class Known(NamedTuple):
 def cells_with_rows(
     binning: Binning,
     counts: Float[np.ndarray, "cells"],
-    noise: float,
+    noise: CellNoise,
     num_rows: int,
     known: Known | None,
     at_bounds: Float[np.ndarray, "2"] | None = None,
@@ -101,23 +102,24 @@ def cells_with_rows(
     Args:
       binning: of the column.
       counts: noisy counts, [cells].
-      noise: σ of ``counts``.
+      noise: of ``counts``.
       num_rows: N.
       known: other noisy sums, or None.
       at_bounds: how far the first and the last value stand out, in σ, [2]. None if their counts say all about it.
     """
     size = binning.num_values
     values, inside = counts[:size], np.ones(len(counts), bool)
-    if noise == 0:
+    sigma = noise.sigma
+    if sigma == 0:
         return inside
-    first, last = standing_out(values, noise)
+    first, last = standing_out(values, sigma)
     inside[:size] = False
-    inside[[0, size - 1]] = (values[[0, -1]] / noise if at_bounds is None else at_bounds) > _AT_BOUND
+    inside[[0, size - 1]] = (values[[0, -1]] / sigma if at_bounds is None else at_bounds) > _AT_BOUND
     start, stop = _margin(binning, first, last)
-    low = max(start, size - _end_of_tail(values[::-1], size - first, noise))
-    high = min(stop, _end_of_tail(values, last, noise))
+    low = max(start, size - _end_of_tail(values[::-1], size - first, sigma))
+    high = min(stop, _end_of_tail(values, last, sigma))
     inside[low:high] = True
-    for gap in _gaps(values, noise):
+    for gap in _gaps(values, sigma):
         inside[slice(*gap)] = False
     for _ in range(_MOST_PARTS):
         part = _missing_part(binning, counts, noise, num_rows, known, inside, (low, high), (start, stop))
@@ -264,7 +266,7 @@ def _edges(size: int) -> Int64[np.ndarray, "edges"]:
 def _missing_part(
     binning: Binning,
     counts: Float[np.ndarray, "cells"],
-    noise: float,
+    noise: CellNoise,
     num_rows: int,
     known: Known | None,
     inside: Bool[np.ndarray, "cells"],
@@ -275,8 +277,8 @@ def _missing_part(
 
     If only the cells inside and those of a range have rows, then their number m in the range is known from
 
-    * the sum of the counts of the range, with the variance σ² n for n cells;
-    * N minus the sum of the counts inside, with the variance σ² n' for n' cells;
+    * the sum of the counts of the range, with the variance of its noise: σ² n for n cells with independent noise;
+    * N minus the sum of the counts inside, with the variance of its noise;
     * other sums, if they are measured: those of the rows inside are known up to noise, and each row that is moved to
       the range changes them by the difference g. With the covariance C of all of this noise, m is gᵀC⁻¹r / gᵀC⁻¹g for a
       difference r.
@@ -304,13 +306,15 @@ def _missing_part(
         until = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values * ~inside, axis=-1)], axis=-1)
         return until[..., stop] - until[..., start]
 
-    precision = (1 / size + 1 / inside.sum()) / noise**2
-    rows = (sums_of(counts) / size + (num_rows - counts[inside].sum()) / inside.sum()) / noise**2
+    cells = np.arange(len(inside))
+    of_ranges = (cells >= start[:, None]) & (cells < stop[:, None]) & ~inside
+    in_range, elsewhere = np.square(noise.of(of_ranges * 1.0)), float(noise.of(inside * 1.0)) ** 2
+    precision = 1 / in_range + 1 / elsewhere
+    rows = sums_of(counts) / in_range + (num_rows - counts[inside].sum()) / elsewhere
     first = binning.first_codes()
     if known is not None:
         mean = known.features @ project_to_simplex(np.where(inside, counts, -math.inf), 1.0 * num_rows) / num_rows
-        centred = (known.features - mean[:, None])[:, inside]
-        covariance = noise**2 * centred @ centred.T + np.diag(np.square(known.sigmas))
+        covariance = noise.covariance((known.features - mean[:, None]) * inside) + np.diag(np.square(known.sigmas))
         moved = sums_of(known.features) / size - mean[:, None]
         weighted = np.linalg.solve(covariance, moved)
         rows += (known.sums - num_rows * mean) @ weighted

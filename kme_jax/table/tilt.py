@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.table import Binning, Moment
+from kme_jax.table.cells import CellNoise
 
 # Rows that are spread evenly over all values before a histogram is changed: moments can only change the share of a cell
 # that is not empty.
@@ -79,8 +80,9 @@ def tilted(
     first: Int[np.ndarray, "cells"],
     last: Int[np.ndarray, "cells"],
     measured: Sequence[Moments],
-    noise: float,
+    noise: CellNoise,
     alone: Bool[np.ndarray, "cells"] | None = None,
+    known: tuple[Int[np.ndarray, "cells"], Float[np.ndarray, "bins"]] | None = None,
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell, [T, cells], changed so that the column agrees with its noisy moments.
 
@@ -99,10 +101,13 @@ def tilted(
       first: the first code of each cell.
       last: the code after the last code of each cell.
       measured: noisy moments of this column, at least one.
-      noise: σ of the count of a cell, all classes together.
+      noise: of the counts of cells, all classes together.
       alone: see ``reach.cells_alone``; None if no cell is alone.
+      known: the bin of each cell, and the standard errors of the counts of bins, if these are known better than those
+        of cells. Then Σ q over a bin is one more feature, with the mean that it has.
     """
     total, binning, num_rows = counts.sum(), measured[0].binning, measured[0].num_rows
+    estimates = counts.sum(0) / total
     features = np.concatenate([cell_scores(m.moment, 0, binning, first, last) for m in measured])
     means = np.concatenate([m.sums for m in measured]) / num_rows
     sigmas = np.repeat([m.sigma for m in measured], 2) / num_rows
@@ -118,15 +123,22 @@ def tilted(
     counts = counts * (total / counts.sum())
     shares = counts.sum(0) / total
     centred = features[0] - features[0] @ shares
-    errors = np.full(len(first), _BIASED * noise) if alone is None else noise * np.where(alone, 1.0, _BIASED)
-    spread = np.square(errors / num_rows)
-    by_cells = float(np.sum((spread * np.square(centred))[occupied]))
+    factors = np.full(len(first), _BIASED) if alone is None else np.where(alone, 1.0, _BIASED)
+    spread = np.square(factors * noise.sigma / num_rows)
+    cells = binning.cells(first)[occupied]
+    of_cells = np.bincount(cells, (factors * centred)[occupied], binning.num_cells)
+    of_cells /= np.maximum(np.bincount(cells, minlength=binning.num_cells), 1)
+    by_cells = float(noise.of(of_cells) / num_rows) ** 2
     strength = min(float(np.square(centred) @ shares) / max(by_cells, 1e-300), _STRONGEST)
     part = np.minimum(shares, strength * spread) / np.maximum(shares, 1e-300)
     moved, kept = counts / total * part, counts / total * (1 - part)
     mass = moved.sum()
     if mass == 0:  # all rows have the same score
         return counts
+    if known is not None:
+        of_bins = np.eye(len(known[1]))[known[0]].T
+        features = np.concatenate([features, of_bins])
+        means, sigmas = np.append(means, of_bins @ estimates), np.append(sigmas, known[1] / num_rows)
     penalty = strength * np.square(sigmas) / mass
     closest = _closest_shares(moved / mass, features, (means - features @ kept.sum(0)) / mass, penalty)
     return total * (kept + mass * closest)

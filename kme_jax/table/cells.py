@@ -1,0 +1,107 @@
+"""Noisy counts of the cells of a column, and of its parts, as one estimate. This is post-processing: it spends nothing.
+
+A column of many values is counted in cells, and in a few parts of many cells each. The noise of a count does not depend
+on how many cells it is of. So the count of a part is much less noisy than the sum of the counts of its cells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from kme_jax._numerics.short_repr import short_repr
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True, eq=False)
+class CellNoise:
+    """The noise of the counts of the cells of a column.
+
+    The noise of cells of different parts is independent. Within a part p of n_p cells, it consists of independent noise
+    with standard deviation σ, from which its mean over the cells is taken away, and of noise of the sum over the part
+    with standard deviation s_p, which all cells have an equal share in. So Σ_c v_c y_c has the variance
+    σ² (Σ_c v_c² − Σ_p V_p² / n_p) + Σ_p s_p² V_p² / n_p², where V_p is the sum of v over the cells of part p.
+
+    Attributes:
+      sigma: σ. The noise of a single count is at most as large.
+      parts: the part of every cell, [cells]; None if the noise of all cells is independent.
+      sums: s_p, [parts].
+    """
+
+    sigma: float
+    parts: Int[np.ndarray, "cells"] | None = None
+    sums: Float[np.ndarray, "parts"] | None = None
+
+    def covariance(self, values: Float[np.ndarray, "k cells"]) -> Float[np.ndarray, "k k"]:
+        """The covariances of the noise of k sums Σ_c v_c y_c, [k, k].
+
+        Args:
+          values: v, [k, cells].
+        """
+        if self.parts is None or self.sums is None:
+            return self.sigma**2 * values @ values.T
+        of_parts, sizes = self._of_parts(values)
+        weights = (np.square(self.sums) / sizes - self.sigma**2) / sizes
+        return self.sigma**2 * values @ values.T + (of_parts * weights) @ of_parts.T
+
+    def of(self, values: Float[np.ndarray, "*n cells"]) -> Float[np.ndarray, "*n"]:
+        """The standard deviation of the noise of Σ_c v_c y_c, [...], for v along the last axis."""
+        variances = self.sigma**2 * np.square(values).sum(-1)
+        if self.parts is not None and self.sums is not None:
+            of_parts, sizes = self._of_parts(values)
+            variances = variances + np.square(of_parts) @ ((np.square(self.sums) / sizes - self.sigma**2) / sizes)
+        return np.sqrt(np.maximum(variances, 0))
+
+    def of_groups(self, groups: Int[np.ndarray, "cells"]) -> Float[np.ndarray, "groups"]:
+        """The standard deviations of the noise of sums over groups of cells, [groups].
+
+        Args:
+          groups: the group of every cell, from 0 without gaps.
+        """
+        sizes = np.bincount(groups)
+        variances = self.sigma**2 * sizes
+        if self.parts is not None and self.sums is not None:
+            number, of_parts = len(self.sums), np.bincount(self.parts)
+            weights = (np.square(self.sums) / of_parts - self.sigma**2) / of_parts
+            both, counts = np.unique(groups * number + self.parts, return_counts=True)
+            group, part = np.divmod(both, number)
+            variances = variances + np.bincount(group, np.square(counts) * weights[part])
+        return np.sqrt(np.maximum(variances, 0))
+
+    def times(self, factor: float) -> CellNoise:
+        """The noise of counts that are so many times as large."""
+        return CellNoise(factor * self.sigma, self.parts, None if self.sums is None else factor * self.sums)
+
+    def _of_parts(self, values: Float[np.ndarray, "*n cells"]):
+        assert self.parts is not None and self.sums is not None
+        member = np.eye(len(self.sums))[self.parts]
+        return values @ member, member.sum(0)
+
+
+def refined(
+    counts: Float[np.ndarray, "*n cells"],
+    sigma: float,
+    parts: Int[np.ndarray, "cells"],
+    of_parts: Float[np.ndarray, "*n parts"],
+    sigma_of_parts: float,
+) -> tuple[Float[np.ndarray, "*n cells"], CellNoise]:
+    """Counts of cells that agree with the counts of parts as well as noise allows, and their noise.
+
+    These are the least squares estimates from both. The sum over a part is the mean of the sum of its cells and of its
+    own count, weighted by their inverse variances. Each cell changes by the same number.
+
+    Args:
+      counts: noisy counts of cells, [..., cells].
+      sigma: standard deviation of their noise.
+      parts: the part of every cell.
+      of_parts: noisy counts of parts, [..., parts]. Their noise is independent of that of ``counts``.
+      sigma_of_parts: standard deviation of their noise.
+    """
+    member = np.eye(of_parts.shape[-1])[parts]
+    sizes = np.maximum(member.sum(0), 1)
+    variances = sizes * sigma**2
+    share = variances / np.maximum(variances + sigma_of_parts**2, 1e-300)
+    change = share * (of_parts - counts @ member) / sizes
+    return counts + change[..., parts], CellNoise(sigma, parts, np.sqrt(share) * sigma_of_parts)
