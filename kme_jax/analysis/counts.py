@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float64, Int
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, Sums, cells_inside, root
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.plan import block_counts
 from kme_jax.table.release import NAMES
@@ -22,21 +23,25 @@ from kme_jax.table.release import NAMES
 
 @short_repr
 class Counts(NamedTuple):
-    """Noisy counts of the combinations of bins of some columns, all with independent noise.
+    """Noisy counts of the combinations of bins of some columns.
 
     Attributes:
       columns: indices of the columns.
       bins: for each of them, the bin of every cell of its binning.
       counts: of all combinations.
-      noise: standard deviation of each count.
+      noise: of the counts along the last axis. It is independent along the others.
       is_first: whether they are from the first measurement.
     """
 
     columns: tuple[int, ...]
     bins: tuple[Int[np.ndarray, "_"], ...]
     counts: Float64[np.ndarray, "..."]
-    noise: float
+    noise: CellNoise
     is_first: bool
+
+    def error(self, values: Float64[np.ndarray, "..."]) -> float:
+        """Standard deviation of the noise of the sum of values, each times its count."""
+        return float(np.linalg.norm(self.noise.of(values)))
 
 
 def tables_of(sums: Sums, asked: set[int]) -> list[Counts]:
@@ -49,9 +54,9 @@ def tables_of(sums: Sums, asked: set[int]) -> list[Counts]:
         cells = np.arange(layout.binnings[others[0]].num_cells)
         if layout.split in asked:
             bins = np.arange(layout.num_classes), cells
-            tables.append(Counts((layout.split, others[0]), bins, singles.counts[a], singles.sigmas[a], True))
+            tables.append(Counts((layout.split, others[0]), bins, *singles.of_classes(a), True))
         else:
-            tables.append(Counts((others[0],), (cells,), singles.sums[a], singles.sums_sigmas[a], True))
+            tables.append(Counts((others[0],), (cells,), *singles.of_all(a), True))
     if len(asked) == 1:
         return tables
     for name in NAMES[1:]:
@@ -63,7 +68,7 @@ def tables_of(sums: Sums, asked: set[int]) -> list[Counts]:
                     *(p for p in zip(block.columns, block.bins, strict=True) if p[0] in asked), strict=True
                 )
                 noise *= math.sqrt(math.prod(counts.shape[i] for i in summed))
-                tables.append(Counts(columns, bins, counts.sum(axis=summed), noise, False))
+                tables.append(Counts(columns, bins, counts.sum(axis=summed), CellNoise(noise), False))
     return tables
 
 
@@ -85,7 +90,7 @@ def of_conditions(sums: Sums, query: Query, asked: set[int]) -> Answer | None:
             counted = functools.reduce(np.multiply.outer, masks.counted)
             answer = _of_table(sums, query, table, masks)
             if answer is not None:
-                answers.append((table.noise * math.sqrt(counted.sum()), answer))
+                answers.append((table.error(counted.astype(float)), answer))
     return min(answers, key=lambda pair: pair[0])[1] if answers else None
 
 
@@ -145,12 +150,14 @@ def _of_table(sums: Sums, query: Query, table: Counts, masks: _Masks) -> Answer 
     mask = functools.reduce(np.multiply.outer, counted)
     sizes = _sizes(sums, table, masks, place)
     if sizes is not None and left_out is not None and left_out.any():
-        missing = table.counts[np.ix_(*(left_out if i == place else m for i, m in enumerate(masks.counted)))]
-        sizes = sizes[0] - float(missing.sum()), math.hypot(sizes[1], table.noise * math.sqrt(missing.size))
-    mean = _ratio(table.counts, table.noise, mask, values, sizes)
+        of_columns = [left_out if i == place else m for i, m in enumerate(masks.counted)]
+        missing = functools.reduce(np.multiply.outer, of_columns)
+        error = table.error(missing.astype(float))
+        sizes = sizes[0] - float(table.counts[missing].sum()), math.hypot(sizes[1], error)
+    mean = _ratio(table, mask, values, sizes)
     if query.statistic != "sd" or mean is None:
         return mean
-    square = _ratio(table.counts, table.noise, mask, np.square(values - mean.value), sizes)
+    square = _ratio(table, mask, np.square(values - mean.value), sizes)
     return square and root(square)
 
 
@@ -183,15 +190,15 @@ def _sizes(sums: Sums, table: Counts, masks: _Masks, place: int | None) -> tuple
     if table.is_first:
         return None
     a = layout.columns.index(j)
-    counts, noise = singles.sums[a], singles.sums_sigmas[a]
-    if cells.sum() <= len(cells) / 2:
-        return float(counts[cells].sum()), noise * math.sqrt(cells.sum())
-    return rows[0] - float(counts[~cells].sum()), math.hypot(rows[1], noise * math.sqrt((~cells).sum()))
+    counts, noise = singles.of_all(a)
+    few, many = (float(noise.of(of_cells.astype(float))) for of_cells in (cells, ~cells))
+    if few <= many:
+        return float(counts[cells].sum()), few
+    return rows[0] - float(counts[~cells].sum()), math.hypot(rows[1], many)
 
 
 def _ratio(
-    counts: Float64[np.ndarray, "..."],
-    noise: float,
+    table: Counts,
     counted: Bool[np.ndarray, "..."],
     values: Float64[np.ndarray, "..."],
     sizes: tuple[float, float] | None,
@@ -199,22 +206,21 @@ def _ratio(
     """The mean of values over the rows of the counted cells.
 
     Args:
-      counts: noisy counts.
-      noise: standard deviation of each.
+      table: noisy counts.
       counted: which cells count.
       values: of the cells.
       sizes: the number of rows in the counted cells, and its standard deviation, if it is known from elsewhere.
     """
-    y, v = counts[counted], values[counted]
+    y, v = table.counts[counted], values[counted]
     if not y.size:
         return None
-    rows, noise_of_rows = sizes or (float(y.sum()), noise * math.sqrt(y.size))
+    rows, noise_of_rows = sizes or (float(y.sum()), table.error(counted.astype(float)))
     if rows < 1 or rows < LEAST_SIGNAL * noise_of_rows:
         return None
     if sizes is None:
         value = float(v @ y) / rows
-        return Answer(value, noise * float(np.linalg.norm(v - value)) / rows)
+        return Answer(value, table.error(np.where(counted, values - value, 0)) / rows)
     centre = float(v.mean())
     value = centre + float((v - centre) @ y) / rows
-    variance = noise**2 * np.square(v - centre).sum() + ((value - centre) * noise_of_rows) ** 2
+    variance = table.error(np.where(counted, values - centre, 0)) ** 2 + ((value - centre) * noise_of_rows) ** 2
     return Answer(value, math.sqrt(variance) / rows)

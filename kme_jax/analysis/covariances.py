@@ -37,6 +37,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.counts import Counts, tables_of
 from kme_jax.analysis.queries import INTERCEPT, Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, NumberSums, Sums, root
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.evaluate import numeric_values
 
 # Of the variance of a function, the least share that bins show: along an order, where the function is much the same in
@@ -132,7 +133,7 @@ class _Part:
       second: of the second column; the same for one column.
       values: the centred values of both, [bins, features of the first] and [bins, features of the second].
       factors: by which covariances were multiplied, [features of the first, features of the second].
-      noise: standard deviation of each count over the number of rows.
+      noise: of the counts over the number of rows. For two columns it is independent.
       slopes: derivatives of the covariances by the values of the first, [bins, features of the second], and the other
         way round; None for one column.
       spreads: variances of the noise of the values of both; None for one column.
@@ -142,7 +143,7 @@ class _Part:
     second: list[int]
     values: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]]
     factors: Float64[np.ndarray, "_ _"]
-    noise: float
+    noise: CellNoise
     slopes: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
     spreads: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
 
@@ -164,8 +165,8 @@ class _Part:
         f, g = self.values
         if self.first == self.second:
             weights = (f @ one[self.first]) * (g @ other[self.second])
-            return self.noise**2 * float(np.square(weights - weights.mean()).sum())
-        return self.noise**2 * float(np.square(f @ (self.factors * self._both(one, other)) @ g.T).sum())
+            return float(self.noise.of(weights - weights.mean())) ** 2
+        return self.noise.sigma**2 * float(np.square(f @ (self.factors * self._both(one, other)) @ g.T).sum())
 
 
 @short_repr
@@ -230,18 +231,19 @@ class Covariances:
         for first, second in itertools.combinations(by_column, 2):
             self.is_known = self.is_known and self._add_pair(first, second, by_column[first], by_column[second])
 
-    def counts_of(self, j: int) -> tuple[Float64[np.ndarray, "cells"], float]:
-        """The noisy counts of the cells of a column, and the standard deviation of their noise."""
+    def counts_of(self, j: int) -> tuple[Float64[np.ndarray, "cells"], CellNoise]:
+        """The noisy counts of the cells of a column, and their noise."""
         sums, classes = self._sums, self._classes
         if j == sums.layout.split:
             if sums.singles.classes is None:
                 total = sums.singles.counts[0].sum(1)  # the marginal of any column with classes
-                return total, sums.singles.sigmas[0] * math.sqrt(sums.singles.counts[0].shape[1])
-            return sums.singles.classes, sums.singles.classes_sigma
+                return total, CellNoise(sums.singles.sigmas[0] * math.sqrt(sums.singles.counts[0].shape[1]))
+            return sums.singles.classes, CellNoise(sums.singles.classes_sigma)
         a = sums.layout.columns.index(j)
         if classes is None:
-            return sums.singles.sums[a], sums.singles.sums_sigmas[a]
-        return sums.singles.counts[a][classes].sum(0), sums.singles.sigmas[a] * math.sqrt(classes.sum())
+            return sums.singles.of_all(a)
+        counts, noise = sums.singles.of_classes(a)
+        return counts[classes].sum(0), noise.times(math.sqrt(classes.sum()))
 
     def _add_column(self, j: int, positions: list[int]) -> None:
         """Means, variances and covariances of the features of one column."""
@@ -250,17 +252,17 @@ class Covariances:
         rows, rows_noise = self.rows, self.rows_noise
         if not present.all():
             rows -= float(counts[~present].sum())
-            rows_noise = math.hypot(rows_noise, noise * math.sqrt((~present).sum()))
+            rows_noise = math.hypot(rows_noise, float(noise.of((~present).astype(float))))
         if rows < max(1.0, LEAST_SIGNAL * rows_noise):
             self.is_known = False
             return
-        counts = counts[present]
+        counts, noise = counts[present], noise.on(present)
         for i in positions:
             feature = self.features[i]
             values = feature.values[present]
             centre = values.mean()
             self.means[i] = centre + (values - centre) @ counts / rows
-            variance = np.square(values - centre).sum() * noise**2 + ((self.means[i] - centre) * rows_noise) ** 2
+            variance = float(noise.of(values - centre)) ** 2 + ((self.means[i] - centre) * rows_noise) ** 2
             self.means_errors[i] = math.sqrt(variance) / rows
             if self._classes is None and (feature.is_number or feature.centre is not None):
                 mean = _mean_from_moments(NumberSums(self._sums, j), feature)
@@ -286,7 +288,7 @@ class Covariances:
                 middle = products.mean()
                 self.matrix[i, k] = middle + (products - middle) @ counts / rows
         ones = np.ones((len(positions),) * 2)
-        self._parts.append(_Part(positions, positions, (centred, centred), ones, noise / rows))
+        self._parts.append(_Part(positions, positions, (centred, centred), ones, noise.times(1 / rows)))
 
     def _in_bins(self, i: int, bins: Int[np.ndarray, "cells"]) -> _InBins:
         """A feature in bins. Bin means are those of denoised counts."""
@@ -355,7 +357,7 @@ class Covariances:
         counts = np.moveaxis(table.counts, axis, 0)[self._classes].sum(0)
         columns = tuple(j for i, j in enumerate(table.columns) if i != axis)
         bins = tuple(b for i, b in enumerate(table.bins) if i != axis)
-        return Counts(columns, bins, counts, table.noise * math.sqrt(self._classes.sum()), table.is_first)
+        return Counts(columns, bins, counts, table.noise.times(math.sqrt(self._classes.sum())), table.is_first)
 
     def _of_table(self, table: Counts, first: int, second: int, ours: list[int], theirs: list[int]) -> _OfTable | None:
         """Covariances from the counts of two columns. None if bins hide much or mix missing cells with others, or if
@@ -369,7 +371,7 @@ class Covariances:
         counts = counts[np.ix_(*here)]
         rows, noise = self.rows, self.rows_noise
         if not all(side.all() for side in here):
-            rows, noise = float(counts.sum()), table.noise * math.sqrt(counts.size)
+            rows, noise = float(counts.sum()), table.noise.sigma * math.sqrt(counts.size)
         if rows < max(1.0, LEAST_SIGNAL * noise):
             return None
         f_values, g_values = (
@@ -390,8 +392,8 @@ class Covariances:
         f_spread, g_spread = (
             np.stack([one.spread for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)
         )
-        part = _Part(ours, theirs, (f_values, g_values), factors, table.noise / rows, slopes, (f_spread, g_spread))
-        noises = np.outer(np.linalg.norm(f_values, axis=0), np.linalg.norm(g_values, axis=0)) * factors * part.noise
+        part = _Part(ours, theirs, (f_values, g_values), factors, CellNoise(table.noise.sigma / rows), slopes, (f_spread, g_spread))
+        noises = np.outer(np.linalg.norm(f_values, axis=0), np.linalg.norm(g_values, axis=0)) * factors * part.noise.sigma
         scaled = (np.square(noises) + np.square(guesses)) / np.maximum(variances, 1e-300)
         hidden = 1 - min((one.shown for one in (*f, *g) if one.least_shown > _LEAST_SHOWN), default=1.0)
         return _OfTable(hidden, float(scaled.sum()), part, raw * factors, guesses)

@@ -45,6 +45,7 @@ from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Answer, NumberSums, Sums
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import MISSING
 from kme_jax.table.release import TableMeasurement
 
@@ -175,13 +176,12 @@ def _share(sums: Sums, query: Query) -> Answer | None:
     if j == layout.split:
         if singles.classes is None:
             return None
-        counts, noise = singles.classes, singles.classes_sigma
+        counts, noise = singles.classes, CellNoise(singles.classes_sigma)
     else:
-        a = layout.columns.index(j)
-        counts, noise = singles.sums[a], singles.sums_sigmas[a]
+        counts, noise = singles.of_all(layout.columns.index(j))
     met = sums.met(j, allowed)
     centre = met.shares.mean()
     value = centre + float((met.shares - centre) @ counts) / num_rows
-    variance = np.square(met.shares - centre).sum() * noise**2 + ((value - centre) * noise_of_rows) ** 2
+    variance = float(noise.of(met.shares - centre)) ** 2 + ((value - centre) * noise_of_rows) ** 2
     variance, guess = variance + met.noise**2, met.guess
     return Answer(value, math.sqrt(variance + guess**2) / num_rows, guess=guess / num_rows)

@@ -53,13 +53,15 @@ def quantile(
     number = binning.num_values
     rows, rows_noise = of_rows.rows, of_rows.rows_noise
     if number < len(counts):  # missing cells do not count
-        rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise)
+        rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise.sigma)
     if rows < max(1.0, LEAST_SIGNAL * rows_noise):
         return None
     counts = counts[:number]
     below, cells = np.cumsum(counts), np.arange(1, number + 1)
     shares = (below + cells / number * (rows - below[-1])) / rows
-    variance = noise**2 * cells * (number - cells) / number
+    weights = np.zeros((number, len(noise.parts) if noise.parts is not None else number))
+    weights[:, :number] = np.tri(number) - cells[:, None] / number
+    variance = np.square(noise.of(weights))
     # N is noisy as well: what is seen of it is used for the cells above.
     errors = np.sqrt(variance + np.square((cells / number - shares) * rows_noise)) / rows
     if population:
@@ -69,7 +71,7 @@ def quantile(
     possible[-1] |= not possible.any()
     first, last = np.flatnonzero(possible)[[0, -1]]
     edges = sums.edges(j)
-    denoised = sums.denoised(j)[:number] if classes is None else smooth_counts(counts, noise)
+    denoised = sums.denoised(j)[:number] if classes is None else smooth_counts(counts, noise.sigma)
     estimate = np.cumsum(project_to_simplex(denoised, rows)) / rows
     cell = int(np.argmax(estimate >= min(share, float(estimate[-1]))))
     before = float(estimate[cell - 1]) if cell else 0.0

@@ -256,7 +256,8 @@ class NumberSums:
     def __init__(self, sums: Sums, j: int):
         self.column, self.binning = sums.schema.columns[j], sums.layout.binnings[j]
         a = sums.layout.columns.index(j)
-        self.counts, self.noise = sums.singles.sums[a], sums.singles.sums_sigmas[a]
+        self.counts, self._noise_of_cells = sums.singles.of_all(a)
+        self.noise = self._noise_of_cells.sigma
         wide = sums.singles.moments[a]
         narrow = narrow_moments(sums.layout, j, sums.measurement.measured.get(NAMES[2]))
         self._scaled = [_Scaled.of(self.column, one) for one in ([] if wide is None else [wide]) + narrow]
@@ -278,10 +279,11 @@ class NumberSums:
         if not one.beyond:
             return 0.0
         outside = np.abs(self.values - one.middle) > one.half * (1 + 1e-9)
-        counts, cells = self.counts[: len(outside)], np.asarray([outside.sum(), (~outside).sum()])
+        counts = self.counts[: len(outside)]
         numbers = np.asarray([counts[outside].sum(), self.rows - counts[~outside].sum()])
-        precisions = 1 / np.maximum(cells, 0.5)
-        clearly = float(numbers @ precisions / precisions.sum()) - self.noise / math.sqrt(precisions.sum())
+        errors = np.asarray([self._spread(cells.astype(float)) for cells in (outside, ~outside)])
+        precisions = 1 / np.maximum(np.square(errors), self.noise**2 / 2)
+        clearly = float(numbers @ precisions / precisions.sum()) - 1 / math.sqrt(precisions.sum())
         return _BEYOND + (self.noise + max(clearly, 0.0)) / self.rows
 
     def _corrected(self, answer: Answer, hidden: float, differences: Float64[np.ndarray, "cells"]) -> Answer:
@@ -292,11 +294,17 @@ class NumberSums:
           hidden: how far it may be off.
           differences: by how much each cell is off. The noisy counts of cells tell the sum.
         """
-        noise = self.noise * float(np.linalg.norm(differences)) / self.rows
+        noise = self._spread(differences) / self.rows
         if noise >= hidden:
             return Answer(answer.value, math.hypot(answer.standard_error, hidden))
         value = answer.value + float(differences @ self.counts[: len(differences)]) / self.rows
         return Answer(value, math.hypot(answer.standard_error, noise))
+
+    def _spread(self, values: Float64[np.ndarray, "cells"]) -> float:
+        """Standard deviation of the noise of the sum of values of the cells, each times its count."""
+        padded = np.zeros(len(self.counts))
+        padded[: len(values)] = values
+        return float(self._noise_of_cells.of(padded))
 
     @property
     def _hidden(self) -> bool:
@@ -306,7 +314,7 @@ class NumberSums:
         """The mean of values of the cells."""
         centre = float(values.mean())
         value = centre + float((values - centre) @ self.counts[: len(values)]) / self.rows
-        variance = np.square(values - centre).sum() * self.noise**2 + ((value - centre) * self.noise_of_rows) ** 2
+        variance = self._spread(values - centre) ** 2 + ((value - centre) * self.noise_of_rows) ** 2
         return Answer(value, math.sqrt(variance) / self.rows)
 
     def mean(self) -> Answer | None:
@@ -355,7 +363,7 @@ class NumberSums:
         squares = np.square(self.values - masses @ self.values / total)
         variance = float(masses @ squares) / total
         occupied = np.flatnonzero(masses > _EMPTY)
-        noise = self.noise * float(np.linalg.norm(squares[occupied])) / max(self.rows, 1.0)
+        noise = self._spread(np.where(masses > _EMPTY, squares, 0.0)) / max(self.rows, 1.0)
         occupied = occupied if len(occupied) else np.arange(len(masses))
         ends = self.values[occupied[[0, -1]]]
         middles = (ends + self.values[[0, -1]]) / 2

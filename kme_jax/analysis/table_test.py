@@ -30,6 +30,7 @@ from kme_jax.analysis.chi_squares import check_num_public, compared
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.analysis.sums import rows_noise
 from kme_jax.points.release import Measurement, Release
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.plan import Singles
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import NAMES, TableRelease
@@ -48,7 +49,7 @@ class _Side(NamedTuple):
     Attributes:
       edges: the first code of every cell, and the number of codes, [cells + 1].
       shares: of all rows in each cell, [cells].
-      variance: of the noise of each share.
+      noise: of the shares.
       moments: noisy sums of scores; None if there are none.
       num_rows: number of rows.
       rows_noise: standard deviation of the noise of this number.
@@ -56,7 +57,7 @@ class _Side(NamedTuple):
 
     edges: Int64[np.ndarray, "ends"]
     shares: Float64[np.ndarray, "cells"]
-    variance: float
+    noise: CellNoise
     moments: Moments | None
     num_rows: int
     rows_noise: float
@@ -119,7 +120,7 @@ def _sides(release: TableRelease) -> list[_Side]:
     measurement, num_rows = release.measurement, release.statement["num_rows"]
     layout, noise_of_rows = measurement.layout, rows_noise(measurement)
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
-    counts = dict(zip(layout.columns, singles.sums, strict=True))
+    counts = {j: singles.of_all(a)[0] for a, j in enumerate(layout.columns)}
     moments: list[Moments | None] = [None] * len(layout.binnings)
     if layout.split >= 0:
         smallest = min(singles.counts, key=lambda of_cells: of_cells.shape[1])
@@ -127,7 +128,7 @@ def _sides(release: TableRelease) -> list[_Side]:
     for a, j in enumerate(layout.columns):
         moments[j] = singles.moments[a]
     return [
-        _Side(cells.edges, counts[j] / num_rows, cells.noise**2, moments[j], num_rows, noise_of_rows)
+        _Side(cells.edges, counts[j] / num_rows, cells.noise, moments[j], num_rows, noise_of_rows)
         for j, cells in enumerate(measurement.measured_cells)
     ]
 
@@ -140,7 +141,7 @@ def _public(side: _Side, codes: Int64[np.ndarray, "n"]) -> _Side:
         scores = moments.moment.scores(0, moments.binning, codes)
         sums = np.array([scores.sum(), np.square(scores).sum()])
         moments = dataclasses.replace(moments, sums=sums, sigma=0.0, num_rows=len(codes))
-    return _Side(side.edges, shares, 0.0, moments, len(codes), 0.0)
+    return _Side(side.edges, shares, CellNoise(0.0), moments, len(codes), 0.0)
 
 
 def _compare(
@@ -203,12 +204,13 @@ def _means(
     """
     first = np.searchsorted(side.edges, edges[:-1])
     means = np.add.reduceat(side.shares, first)
-    variances = side.variance * np.diff(np.append(first, len(side.shares)))
+    of_cells = np.repeat(np.eye(len(first)), np.diff(np.append(first, len(side.shares))), axis=1)
+    noise[: len(first), : len(first)] += side.noise.covariance(of_cells)
     if scored:
         assert side.moments is not None
         means = np.concatenate([means, side.moments.sums / side.num_rows])
-        variances = np.concatenate([variances, np.full(2, (side.moments.sigma / side.num_rows) ** 2)])
-    noise += np.diag(variances) + (side.rows_noise / side.num_rows) ** 2 * np.outer(mean, mean)
+        noise[len(first) :, len(first) :] += (side.moments.sigma / side.num_rows) ** 2 * np.eye(2)
+    noise += (side.rows_noise / side.num_rows) ** 2 * np.outer(mean, mean)
     return means
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from kme_jax._numerics.short_repr import short_repr
 
@@ -69,6 +69,13 @@ class CellNoise:
             group, part = np.divmod(both, number)
             variances = variances + np.bincount(group, np.square(counts) * weights[part])
         return np.sqrt(np.maximum(variances, 0))
+
+    def on(self, cells: Bool[np.ndarray, "cells"]) -> CellNoise:
+        """The noise of the counts of some cells, which must be complete parts."""
+        if self.parts is None or self.sums is None:
+            return self
+        kept, parts = np.unique(self.parts[cells], return_inverse=True)
+        return CellNoise(self.sigma, parts, self.sums[kept])
 
     def times(self, factor: float) -> CellNoise:
         """The noise of counts that are so many times as large."""

@@ -18,6 +18,7 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.table import plan as plans
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.marginals import compared_cells
 from kme_jax.table.release import binnings_and_target, check_columns, check_relation
@@ -241,18 +242,41 @@ def _distances(noise: float, parts: tuple[_Parts, _Parts], num_rows: int) -> tup
     return min(1.0, distance), min(1.0, distance + _RARELY * deviation)
 
 
+def _distances_of_cells(
+    noise: CellNoise, compared: Int[np.ndarray, "cells"], num_classes: int, num_rows: int
+) -> tuple[float, float]:
+    """The expected total variation between a marginal of one column and its noisy counts, and a bound.
+
+    The expected sum of absolute errors is √(2/π) Σ_i s_i, with the standard deviation s_i of the noise of compared cell
+    i. Its variance is at most (1 − 2/π) Σ_ij ρ_ij² s_i s_j, with the correlations ρ_ij, see :func:`_distances`.
+
+    Args:
+      noise: of the counts of cells, for each class.
+      compared: the compared cell of every cell.
+      num_classes: T; the noise of the classes is independent.
+      num_rows: N.
+    """
+    _, groups = np.unique(compared, return_inverse=True)
+    covariance = noise.covariance(np.eye(groups.max() + 1)[groups].T)
+    spread = np.sqrt(np.diag(covariance))
+    distance = _MEAN_SIZE * num_classes * float(spread.sum()) / (2 * num_rows)
+    variance = num_classes * float((np.square(covariance) / np.maximum(np.outer(spread, spread), 1e-300)).sum())
+    deviation = math.sqrt((1 - _MEAN_SIZE**2) * variance) / (2 * num_rows)
+    return min(1.0, distance), min(1.0, distance + _RARELY * deviation)
+
+
 def _pairs_with_classes(
     schema: Schema, layout: plans.Layout, singles: plans.Singles, num_rows: int
 ) -> list[ExpectedPair]:
     """The pairs of each column and the target, if all marginals are split by it."""
     if layout.split < 0:
         return []
-    classes, pairs = _Parts.of(schema, layout, layout.split, np.arange(layout.num_classes)), []
-    for j, noise in zip(layout.columns, singles.sigmas, strict=True):
-        cells = _Parts.of(schema, layout, j, np.arange(layout.binnings[j].num_cells))
-        names, size = (schema.names[j], schema.names[layout.split]), cells.number * classes.number
-        distances = _distances(noise, (cells, classes), num_rows)
-        pairs.append(ExpectedPair(names, size, noise, None, None, *distances))
+    classes, pairs = layout.num_classes, []
+    for a, j in enumerate(layout.columns):
+        noise = singles.of_classes(a)[1]
+        names, size = (schema.names[j], schema.names[layout.split]), layout.binnings[j].num_cells * classes
+        distances = _distances_of_cells(noise, _compared(schema, layout, j), classes, num_rows)
+        pairs.append(ExpectedPair(names, size, noise.sigma, None, None, *distances))
     return pairs
 
 
@@ -291,22 +315,22 @@ def _spread_evenly(layout: plans.Layout, singles: plans.Singles, num_rows: int) 
     counts: list[Float64[np.ndarray, "classes _"]] = [np.full(c.shape, num_rows / c.size) for c in singles.counts]
     inside = [np.ones(c.shape[1], bool) for c in counts]
     sums = [c.sum(0) for c in counts]
-    return dataclasses.replace(singles, counts=counts, sums=sums, smoothed=counts, inside=inside)
+    parts = [None] * len(counts)
+    return dataclasses.replace(singles, counts=counts, sums=sums, parts=parts, smoothed=counts, inside=inside)
 
 
 def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int, num_rows: int) -> ExpectedColumn:
     j = layout.columns[a]
-    column, binning, noise = schema.columns[j], layout.binnings[j], singles.sums_sigmas[a]
-    edges = binning.first_codes()
-    _, together = np.unique(_compared(schema, layout, j), return_counts=True)  # cells in each compared cell
-    distance = _MEAN_SIZE * noise * float(np.sqrt(together).sum()) / (2 * num_rows)
-    deviation = math.sqrt(1 - _MEAN_SIZE**2) * noise * math.sqrt(together.sum()) / (2 * num_rows)
+    column, binning, (_, of_cells) = schema.columns[j], layout.binnings[j], singles.of_all(a)
+    noise, edges = of_cells.sigma, binning.first_codes()
+    distances = _distances_of_cells(of_cells, _compared(schema, layout, j), 1, num_rows)
     mean_error = None
     if column.kind == "numeric":
         moments = singles.moments[a]
         if moments is None:
             values = numeric_values(column, edges[: binning.num_values])
-            mean_error = noise * float(np.linalg.norm(values - values.mean())) / num_rows
+            centred = np.append(values - values.mean(), np.zeros(binning.missing))
+            mean_error = float(of_cells.of(centred)) / num_rows
         else:
             ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))
             mean_error = float(np.ptp(ends)) / 2 * moments.sigma / num_rows
@@ -317,8 +341,7 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
         binning.num_cells,
         noise,
         smallest,
-        min(1.0, distance),
-        min(1.0, distance + _RARELY * deviation),
+        *distances,
         mean_error,
         None if mean_error is None else _RARELY * mean_error,
     )

@@ -796,7 +796,7 @@ def _score_ranges(layout: Layout, singles: Singles) -> Int64[np.ndarray, "scored
     ranges = []
     for a in layout.scored:
         binning = layout.binnings[layout.columns[a]]
-        low, high = standing_out(singles.sums[a][: binning.num_values], singles.sums_sigmas[a])
+        low, high = standing_out(singles.of_all(a)[0][: binning.num_values], singles.sums_sigmas[a])
         first = binning.first_codes()
         low, high = int(first[low]), int(first[high]) - 1
         ranges.append((low, high) if low < high else (0, binning.num_codes - binning.missing - 1))

@@ -40,6 +40,7 @@ from kme_jax.storage.folders import (
 )
 from kme_jax.table import balance
 from kme_jax.table import plan as plans
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.conditions import Term, terms_of
 from kme_jax.table.draw import Support, drawn, met_by, released_codes
 from kme_jax.table.fit import synthesise
@@ -191,13 +192,13 @@ class TableMeasurement:
         """For each measured column, the cells in which the first measurement counts its values, and their noise."""
         layout, num_rows = self.layout, self.statement["num_rows"]
         singles = plans.Singles.read(layout, self.measured[NAMES[0]], denoised=False)
-        noise = dict(zip(layout.columns, singles.sums_sigmas, strict=True))
+        noise = {j: singles.of_all(a)[1] for a, j in enumerate(layout.columns)}
         if layout.split >= 0 and layout.has_classes:
-            noise[layout.split] = singles.classes_sigma
+            noise[layout.split] = CellNoise(singles.classes_sigma)
         elif layout.split >= 0:  # the sums over the cells of the smallest marginal
             a = min(range(len(singles.sums)), key=lambda a: len(singles.sums[a]))
-            noise[layout.split] = singles.sigmas[a] * math.sqrt(len(singles.sums[a]))
-        return [MeasuredCells(b.first_codes(), noise[j] / num_rows) for j, b in enumerate(layout.binnings)]
+            noise[layout.split] = CellNoise(singles.sigmas[a] * math.sqrt(len(singles.sums[a])))
+        return [MeasuredCells(b.first_codes(), noise[j].times(1 / num_rows)) for j, b in enumerate(layout.binnings)]
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.

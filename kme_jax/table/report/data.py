@@ -13,6 +13,7 @@ import pyarrow as pa
 from jaxtyping import Float, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import Column
 from kme_jax.table.report.bins import MAX_BINS, Bins, associations, bins_of
 from kme_jax.table.schema import Schema
@@ -46,22 +47,26 @@ class MeasuredCells:
 
     Attributes:
       edges: the first code of every cell, and the number of codes, [cells + 1].
-      noise: standard deviation of the noise of the share of rows in one cell.
+      noise: of the shares of rows in the cells.
     """
 
     edges: Int64[np.ndarray, "ends"]
-    noise: float
+    noise: CellNoise
 
     def error(self, codes: Int[np.ndarray, "n"]) -> float:
         """Standard deviation of the noise of the share of rows in all cells that have one of these codes."""
-        cells = np.searchsorted(self.edges, codes, side="right")
-        return self.noise * math.sqrt(len(np.unique(cells)))
+        cells = np.searchsorted(self.edges, codes, side="right") - 1
+        return self._error(np.isin(np.arange(len(self.edges) - 1), cells))
 
     def error_between(self, first: int, end: int) -> float:
         """The same for the codes from ``first`` to ``end`` − 1."""
         low, high = np.searchsorted(self.edges, [first, end], side="left")
         low -= int(self.edges[low] != first)
-        return self.noise * math.sqrt(high - low)
+        cells = np.arange(len(self.edges) - 1)
+        return self._error((cells >= low) & (cells < high))
+
+    def _error(self, cells: Bool[np.ndarray, "cells"]) -> float:
+        return float(self.noise.of(cells.astype(float)))
 
 
 @short_repr
