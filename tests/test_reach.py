@@ -8,6 +8,7 @@ import pytest
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
 from kme_jax.feature_maps.table import Binning, Moment
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.measure import NAMES
 from kme_jax.table.plan import Singles
 from kme_jax.table.reach import Known, cells_alone, cells_with_rows
@@ -24,7 +25,13 @@ def _noisy(counts, rng, noise=NOISE, sigma=400.0, missing=False):
     sums = cell_scores(moment, 0, binning, first[:-1], first[1:]) @ counts
     num_rows = round(counts.sum())
     moments = Moments(moment, binning, sums + sigma * rng.normal(size=2), sigma, num_rows)
-    return binning, counts + noise * rng.normal(size=len(counts)), noise, num_rows, Known.of_moments([moments])
+    return (
+        binning,
+        counts + noise * rng.normal(size=len(counts)),
+        CellNoise(noise),
+        num_rows,
+        Known.of_moments([moments]),
+    )
 
 
 def _histogram(codes, missing=0):
@@ -117,7 +124,7 @@ def test_everything_may_have_rows_if_nothing_stands_out():
     counts = np.full(SIZE, 1.0)
     binning, _, noise, num_rows, moments = _noisy(counts, rng)
     assert cells_with_rows(binning, np.zeros(SIZE), noise, num_rows, moments).all()
-    assert cells_with_rows(binning, counts, 0.0, num_rows, moments).all()
+    assert cells_with_rows(binning, counts, CellNoise(0.0), num_rows, moments).all()
 
 
 @pytest.mark.filterwarnings("error")

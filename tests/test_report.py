@@ -17,6 +17,7 @@ import pytest
 
 import kme_jax.table.report
 from kme_jax import PrivacyBudget, release_table
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.report import page
 from kme_jax.table.report import report as report_of
@@ -625,7 +626,7 @@ def test_errors_of_shares(release):
     assert 'class="error"' not in report(release)
     assert "are one standard error" not in report(release)
     column, codes = Numeric("x", 0, 99, integer=True), np.repeat(np.arange(100), 10)
-    cells = MeasuredCells(np.arange(0, 101, 4), 0.01)
+    cells = MeasuredCells(np.arange(0, 101, 4), CellNoise(0.01))
     assert cells.error_between(4, 8) == 0.01
     assert cells.error_between(5, 7) == 0.01  # a part of one cell
     assert cells.error_between(7, 13) == pytest.approx(0.01 * 3**0.5)
@@ -636,7 +637,11 @@ def test_errors_of_shares(release):
     lengths = {round(bar.error / bars[0].height * 0.03, 4) for bar in bars[:-1]}
     assert lengths == {0.01, round(0.01 * 2**0.5, 4)}
     page = report_of(
-        pa.table({"x": codes}), Schema([column]), release.statement, None, [MeasuredCells(np.arange(0, 101, 4), 0.01)]
+        pa.table({"x": codes}),
+        Schema([column]),
+        release.statement,
+        None,
+        [MeasuredCells(np.arange(0, 101, 4), CellNoise(0.01))],
     )
     assert page.count('class="error"') == len(bars)
     assert "are one standard error" in page
@@ -679,6 +684,6 @@ def test_trust_in_words(error, word):
 
 def test_categories_have_errors(release):
     column, codes = Categorical("x", ("a", "b", "c")), ["a"] * 50 + ["b"] * 30
-    cells = MeasuredCells(np.arange(4), 0.02)
+    cells = MeasuredCells(np.arange(4), CellNoise(0.02))
     page = report_of(pa.table({"x": codes}), Schema([column]), release.statement, None, [cells])
     assert "62.5 ± 2.0 %".replace(" ", "\N{NO-BREAK SPACE}") in page

@@ -747,7 +747,9 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     counts = [np.full((1, 900), 10**8 / 900) for _ in binnings]
     ones, sums = [1.0] * 200, [table[0] for table in counts]
     inside = [np.ones(900, bool)] * 200
-    singles = plans.Singles(counts, ones, None, [], None, np.inf, sums, ones, counts, [None] * 200, inside)
+    singles = plans.Singles(
+        counts, ones, None, [], None, np.inf, sums, ones, [None] * 200, counts, [None] * 200, inside
+    )
     plan = plans.Plan.create(layout, singles, 10**8, 1.0)
     assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 

@@ -6,6 +6,7 @@ import pytest
 
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.privacy.budget import PrivacyBudget
+from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.fit import shares_in_bin
 from kme_jax.table.histogram import project_to_simplex, standing_out
@@ -48,7 +49,7 @@ def test_a_histogram_agrees_with_its_moments(missing):
     wrong[60:400] += np.where(rng.random(340) < 0.1, 20, 0)
     wrong *= NUM_ROWS / wrong.sum()
     first = binning.first_codes()
-    changed = tilted(wrong[None] * [[0.3], [0.7]], first[:-1], first[1:], [measured], noise=15.0)
+    changed = tilted(wrong[None] * [[0.3], [0.7]], first[:-1], first[1:], [measured], noise=CellNoise(15.0))
     np.testing.assert_allclose(changed.sum(), NUM_ROWS)
     occupied = changed.sum(0) > 1e-9
     np.testing.assert_allclose((changed[1] / changed.sum(0))[occupied], 0.7)  # classes are changed alike
@@ -66,7 +67,7 @@ def test_classes_keep_their_sizes():
     low[:30], high[70:] = 6000 / 30, 4000 / 30
     measured, features = _measured(binning, low + high, sigma=5.0, shift=np.asarray([200.0, 0.0]))
     first = binning.first_codes()
-    changed = tilted(np.stack([low, high]), first[:-1], first[1:], [measured], noise=30.0)
+    changed = tilted(np.stack([low, high]), first[:-1], first[1:], [measured], noise=CellNoise(30.0))
     np.testing.assert_allclose(changed.sum(1), [6000, 4000], rtol=1e-9)
     before, after = (np.abs(features @ counts - measured.sums) for counts in (low + high, changed.sum(0)))
     assert after.max() < 0.2 * before.max()
@@ -81,7 +82,7 @@ def test_rows_far_away_need_a_moment_that_contradicts(sigma, far):
     truth = counts.copy()
     truth[390] = 100.0
     measured, _ = _measured(binning, truth * NUM_ROWS / truth.sum(), sigma=sigma, shift=2 * sigma)
-    changed = tilted(counts[None], first[:-1], first[1:], [measured], noise=15.0)
+    changed = tilted(counts[None], first[:-1], first[1:], [measured], noise=CellNoise(15.0))
     assert (changed[0, 20:].sum() > 50) == far
     assert far or not changed[0, 20:].any()
 
@@ -106,7 +107,7 @@ def test_moments_of_more_noise_than_the_cells_change_nothing():
     counts = np.full(30, NUM_ROWS / 30)
     measured, _ = _measured(binning, counts, sigma=1e6, shift=3e6)
     first = binning.first_codes()
-    changed = tilted(counts[None], first[:-1], first[1:], [measured], noise=1.0)
+    changed = tilted(counts[None], first[:-1], first[1:], [measured], noise=CellNoise(1.0))
     np.testing.assert_allclose(changed[0], counts, rtol=1e-3)
 
 
@@ -128,7 +129,7 @@ def test_no_noise_is_too_large_or_too_small():
         sums = sigma * rng.normal(size=2) + num_rows * rng.uniform(-1, 1, 2)
         measured = Moments(Moment((0,), (0,), (size - 1,), 99), binning, sums, sigma, num_rows)
         counts *= num_rows / counts.sum()
-        changed = tilted(counts, first[:-1], first[1:], [measured], noise=float(10 ** rng.uniform(-6, 16)))
+        changed = tilted(counts, first[:-1], first[1:], [measured], noise=CellNoise(float(10 ** rng.uniform(-6, 16))))
         assert (changed >= 0).all()
         assert changed.sum() == pytest.approx(num_rows)
 
@@ -185,7 +186,9 @@ def test_moments_move_a_cell_alone_by_its_own_noise():
     counts[:40], counts[-1] = (NUM_ROWS - 200) / 40, 200
     measured, _ = _measured(binning, counts, sigma=200.0, shift=np.asarray([-250.0, 0.0]))
     alone = np.arange(400) == 399
-    without, own = (tilted(counts[None], first[:-1], first[1:], [measured], 40.0, cells)[0] for cells in (None, alone))
+    without, own = (
+        tilted(counts[None], first[:-1], first[1:], [measured], CellNoise(40.0), cells)[0] for cells in (None, alone)
+    )
     assert without[-1] < 0.85 * 200
     assert without[-1] + 10 < own[-1] < 200
 

@@ -133,7 +133,8 @@ class _Part:
       second: of the second column; the same for one column.
       values: the centred values of both, [bins, features of the first] and [bins, features of the second].
       factors: by which covariances were multiplied, [features of the first, features of the second].
-      noise: of the counts over the number of rows. For two columns it is independent.
+      noise: of the counts over the number of rows, along the bins of one column; it is independent along the other.
+      axis: of which column: 0 for the first, and 1 for the second.
       slopes: derivatives of the covariances by the values of the first, [bins, features of the second], and the other
         way round; None for one column.
       spreads: variances of the noise of the values of both; None for one column.
@@ -144,6 +145,7 @@ class _Part:
     values: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]]
     factors: Float64[np.ndarray, "_ _"]
     noise: CellNoise
+    axis: int = 1
     slopes: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
     spreads: tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_ _"]] | None = None
 
@@ -166,7 +168,8 @@ class _Part:
         if self.first == self.second:
             weights = (f @ one[self.first]) * (g @ other[self.second])
             return float(self.noise.of(weights - weights.mean())) ** 2
-        return self.noise.sigma**2 * float(np.square(f @ (self.factors * self._both(one, other)) @ g.T).sum())
+        weights = f @ (self.factors * self._both(one, other)) @ g.T
+        return float(np.square(self.noise.of(weights if self.axis else weights.T)).sum())
 
 
 @short_repr
@@ -369,9 +372,12 @@ class Covariances:
             return None
         here = [~np.isnan(np.stack([one.values for one in side], axis=1)).any(1) for side in (f, g)]
         counts = counts[np.ix_(*here)]
+        axis = int(places == [0, 1])  # the last one of the table
+        of_counts = table.noise.on(here[axis])
         rows, noise = self.rows, self.rows_noise
         if not all(side.all() for side in here):
-            rows, noise = float(counts.sum()), table.noise.sigma * math.sqrt(counts.size)
+            rows = float(counts.sum())
+            noise = math.sqrt(counts.shape[1 - axis]) * float(of_counts.of(np.ones(counts.shape[axis])))
         if rows < max(1.0, LEAST_SIGNAL * noise):
             return None
         f_values, g_values = (
@@ -392,8 +398,11 @@ class Covariances:
         f_spread, g_spread = (
             np.stack([one.spread for one in side], axis=1)[kept] for side, kept in zip((f, g), here, strict=True)
         )
-        part = _Part(ours, theirs, (f_values, g_values), factors, CellNoise(table.noise.sigma / rows), slopes, (f_spread, g_spread))
-        noises = np.outer(np.linalg.norm(f_values, axis=0), np.linalg.norm(g_values, axis=0)) * factors * part.noise.sigma
+        of_shares = of_counts.times(1 / rows)
+        part = _Part(ours, theirs, (f_values, g_values), factors, of_shares, axis, slopes, (f_spread, g_spread))
+        norms = [np.linalg.norm(values, axis=0) for values in (f_values, g_values)]
+        norms[axis] = of_shares.of((f_values, g_values)[axis].T)
+        noises = np.outer(*norms) * factors
         scaled = (np.square(noises) + np.square(guesses)) / np.maximum(variances, 1e-300)
         hidden = 1 - min((one.shown for one in (*f, *g) if one.least_shown > _LEAST_SHOWN), default=1.0)
         return _OfTable(hidden, float(scaled.sum()), part, raw * factors, guesses)

@@ -40,19 +40,15 @@ class CellNoise:
         Args:
           values: v, [k, cells].
         """
-        if self.parts is None or self.sums is None:
-            return self.sigma**2 * values @ values.T
-        of_parts, sizes = self._of_parts(values)
-        weights = (np.square(self.sums) / sizes - self.sigma**2) / sizes
-        return self.sigma**2 * values @ values.T + (of_parts * weights) @ of_parts.T
+        covariance, on_parts = self.sigma**2 * values @ values.T, self._on_parts(values)
+        return covariance if on_parts is None else covariance + (on_parts[0] * on_parts[1]) @ on_parts[0].T
 
     def of(self, values: Float[np.ndarray, "*n cells"]) -> Float[np.ndarray, "*n"]:
         """The standard deviation of the noise of Σ_c v_c y_c, [...], for v along the last axis."""
-        variances = self.sigma**2 * np.square(values).sum(-1)
-        if self.parts is not None and self.sums is not None:
-            of_parts, sizes = self._of_parts(values)
-            variances = variances + np.square(of_parts) @ ((np.square(self.sums) / sizes - self.sigma**2) / sizes)
-        return np.sqrt(np.maximum(variances, 0))
+        variances, on_parts = self.sigma**2 * np.square(values).sum(-1), self._on_parts(values)
+        if on_parts is not None:
+            variances = variances + np.square(on_parts[0]) @ on_parts[1]
+        return np.asarray(np.sqrt(np.maximum(variances, 0)))
 
     def of_groups(self, groups: Int[np.ndarray, "cells"]) -> Float[np.ndarray, "groups"]:
         """The standard deviations of the noise of sums over groups of cells, [groups].
@@ -68,7 +64,7 @@ class CellNoise:
             both, counts = np.unique(groups * number + self.parts, return_counts=True)
             group, part = np.divmod(both, number)
             variances = variances + np.bincount(group, np.square(counts) * weights[part])
-        return np.sqrt(np.maximum(variances, 0))
+        return np.asarray(np.sqrt(np.maximum(variances, 0)))
 
     def on(self, cells: Bool[np.ndarray, "cells"]) -> CellNoise:
         """The noise of the counts of some cells, which must be complete parts."""
@@ -81,10 +77,16 @@ class CellNoise:
         """The noise of counts that are so many times as large."""
         return CellNoise(factor * self.sigma, self.parts, None if self.sums is None else factor * self.sums)
 
-    def _of_parts(self, values: Float[np.ndarray, "*n cells"]):
-        assert self.parts is not None and self.sums is not None
+    def _on_parts(
+        self, values: Float[np.ndarray, "*n cells"]
+    ) -> tuple[Float[np.ndarray, "*n parts"], Float[np.ndarray, "parts"]] | None:
+        """Sums of values over parts, and what the variance of their noise has for the square of each; None if all noise
+        is independent."""
+        if self.parts is None or self.sums is None:
+            return None
         member = np.eye(len(self.sums))[self.parts]
-        return values @ member, member.sum(0)
+        sizes = member.sum(0)
+        return values @ member, (np.square(self.sums) / sizes - self.sigma**2) / sizes
 
 
 def refined(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -385,7 +385,7 @@ def _leaves(
     inside: Bool[np.ndarray, "cells"],
     zoom: tuple | None,
     cycles: Sequence[int],
-    agree,
+    agree: Callable[[Float[np.ndarray, "cells"]], Float[np.ndarray, "cells"]],
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
 
@@ -400,13 +400,15 @@ def _leaves(
       inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
       cycles: numbers of codes after which the column may repeat a pattern.
+      agree: a function of non-negative counts of cells, all classes together. Its result agrees with counts of parts.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     alone = cells_alone(inside, binning.num_values) & binning.ordered
     for cell in np.flatnonzero(alone):
         estimate[:, cell] = project_to_simplex(counts[:, cell], max(float(sums[cell]), 1e-9))
     total = np.maximum(estimate, 0).sum(0)
-    estimate = np.where(total > 0, np.maximum(estimate, 0) * agree(total) / np.maximum(total, 1e-300), estimate)
+    factors = agree(total) / np.maximum(total, 1e-300)
+    estimate = np.where(total > 0, np.maximum(estimate, 0) * factors, estimate)
     shares = np.zeros_like(estimate)
     for b in range(masses.shape[1]):
         cells = (bins == b) & inside if (inside & (bins == b)).any() else bins == b
@@ -529,12 +531,23 @@ def synthesise(
         moments = [] if over_bounds is None else [over_bounds, *narrow_moments(layout, j, pairs)]
         inside = _inside(layout, plan, singles, a, moments, pairs, num_rows)
         counts, sums, of_parts = singles.within(a, inside)
-        cells = counts, singles.sigmas[a], sums, singles.sums_sigmas[a]
         agree = functools.partial(singles.with_parts, a, inside=inside, of_parts=of_parts and of_parts[1])
-        ranges = _leaves(layout.binnings[j], plan.bins[a], *cells, of_column, inside, zooms.get(j), rounds.get(j, ()), agree)
+        ranges = _leaves(
+            layout.binnings[j],
+            plan.bins[a],
+            counts,
+            singles.sigmas[a],
+            sums,
+            singles.sums_sigmas[a],
+            of_column,
+            inside,
+            zooms.get(j),
+            rounds.get(j, ()),
+            agree,
+        )
         if moments:
-            errors = _errors_of_bins(observed, a)
-            ranges, of_column = _with_moments(ranges, of_column, moments, singles.of_all(a)[1], inside, errors)
+            noise, errors = singles.of_all(a)[1], observed.errors_of_bins(a)
+            ranges, of_column = _with_moments(ranges, of_column, moments, noise, inside, errors)
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
@@ -580,35 +593,6 @@ def _inside(
     return cells_with_rows(binning, *singles.of_all(a), num_rows, known, at_bounds)
 
 
-def _errors_of_bins(observed: Observed, a: int) -> Float[np.ndarray, "bins"]:
-    """Standard errors of the counts of the bins of a column in the fit, all classes together, [B].
-
-    They are those of the best weighted mean of all noisy sums that tell these counts: of single columns, and of pairs.
-
-    Args:
-      observed: the noisy counts.
-      a: place of the column.
-    """
-    places, number = observed.places(), len(observed.singles)
-    bins, unions = places[a]
-    precisions = 1 / (number * np.square(observed.singles_sigma[bins])) + np.square(observed.totals_precision[bins])
-    member = observed.unions[bins, unions.start - len(observed.unions) : unions.stop - len(observed.unions)]
-    for b, (of_bins, of_unions) in enumerate(places):
-        if b == a:
-            continue
-        for others in {(of_bins.start, of_bins.stop), (of_unions.start, of_unions.stop)}:
-            other = slice(*others)
-            for own in {(bins.start, bins.stop), (unions.start, unions.stop)}:
-                both = np.square(observed.pairs_precision[slice(*own), other]) + np.square(observed.pairs_precision[other, slice(*own)].T)
-                if not both.all():
-                    continue
-                of_own = 1 / (number * (1 / both).sum(1))
-                if own != (bins.start, bins.stop):
-                    of_own = member @ (of_own / member.sum(0))
-                precisions = precisions + of_own
-    return 1 / np.sqrt(precisions)
-
-
 def _with_moments(
     leaves: Leaves,
     masses: Float[np.ndarray, "classes bins"],
@@ -617,7 +601,19 @@ def _with_moments(
     inside: Bool[np.ndarray, "cells"],
     errors: Float[np.ndarray, "bins"],
 ) -> tuple[Leaves, Float[np.ndarray, "classes bins"]]:
-    """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``."""
+    """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``.
+
+    The fit knows the counts of bins from pairs, too, and so better than those of cells. So it is mostly the cells of a
+    bin that change.
+
+    Args:
+      leaves: of the column.
+      masses: counts of every class and bin, [T, B].
+      measured: the moments.
+      noise: of the counts of cells.
+      inside: the cells that may have rows.
+      errors: standard errors of the counts of bins, [B].
+    """
     binning = measured[0].binning
     alone = cells_alone(inside, binning.num_values)[binning.cells(leaves.first)]
     counts = masses[:, leaves.bins] * leaves.shares

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 
@@ -74,6 +74,34 @@ class Observed:
             bins = slice(first, last)
             places.append((bins, slice(int(unions[0]), int(unions[-1]) + 1) if len(unions) else bins))
         return places
+
+    def errors_of_bins(self, a: int) -> Float64[np.ndarray, "bins"]:
+        """Standard errors of the counts of the bins of a column in a fit, all classes together, [bins].
+
+        They are those of the best weighted mean of all noisy sums that tell a count: of the column itself, and of its
+        pairs. A union that was counted in place of its bins tells each of them a part.
+
+        Args:
+          a: place of the column.
+        """
+        places, num_classes = self.places(), len(self.singles)
+        bins, unions = places[a]
+        least = np.finfo(float).tiny ** 0.5
+        of_classes = num_classes * np.square(np.maximum(self.singles_sigma[bins], least))
+        precisions = 1 / of_classes + np.square(self.totals_precision[bins])
+        squares = np.square(self.pairs_precision)
+        squares = squares + squares.T  # each pair is in one order
+        for others in (places[:a], places[a + 1 :]):
+            for other in {(side.start, side.stop) for pair in others for side in pair}:
+                of_pairs = squares[:, slice(*other)]
+                known = of_pairs.all(1)
+                sums = np.zeros(len(squares))
+                sums[known] = 1 / (num_classes * (1 / of_pairs[known]).sum(1))
+                precisions = precisions + sums[bins]
+                if unions != bins:
+                    member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
+                    precisions = precisions + member @ (sums[unions] / member.sum(0))
+        return 1 / np.sqrt(precisions)
 
     @property
     def num_observations(self) -> int:

@@ -77,8 +77,8 @@ _COUNTED_CELLS = 64
 # The numbers of cells of ordered columns. With fewer rows there are fewer cells: the sum of the cells that make up a
 # part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
 _CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
-# Parts of an ordered column that are counted, too, if it has so many values; and their share of the budget of the column
-# in the first measurement.
+# The number of parts of an ordered column that are counted, too, if it has at least so many values; and their share of
+# what the column costs in the first measurement.
 _COARSE_PARTS, _FEWEST_OF_PARTS, _PARTS_SHARE = 16, 48, 0.3
 _LITTLE = 1e-6  # rows of a cell, so that a part without rows can have some
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
