@@ -19,20 +19,20 @@ from kme_jax._numerics.short_repr import short_repr
 class CellNoise:
     """The noise of the counts of the cells of a column.
 
-    The noise of cells of different parts is independent. Within a part p of n_p cells, it consists of independent noise
-    with standard deviation σ, from which its mean over the cells is taken away, and of noise of the sum over the part
-    with standard deviation s_p, which all cells have an equal share in. So Σ_c v_c y_c has the variance
-    σ² (Σ_c v_c² − Σ_p V_p² / n_p) + Σ_p s_p² V_p² / n_p², where V_p is the sum of v over the cells of part p.
+    The noise of cells of different parts is independent. Within a part p, it consists of independent noise with standard
+    deviation σ, less its mean over the cells, and of noise of the sum over the part with standard deviation s_p, which
+    all cells have an equal share in. So Σ_c v_c y_c has the variance σ² Σ_c (v_c − v̄_p)² + Σ_p s_p² v̄_p², where v̄_p is
+    the mean of v over the cells of part p.
 
     Attributes:
       sigma: σ. The noise of a single count is at most as large.
       parts: the part of every cell, [cells]; None if the noise of all cells is independent.
-      sums: s_p, [parts].
+      sums: s_p, [parts]; empty without parts.
     """
 
     sigma: float
     parts: Int[np.ndarray, "cells"] | None = None
-    sums: Float[np.ndarray, "parts"] | None = None
+    sums: Float[np.ndarray, "parts"] = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def covariance(self, values: Float[np.ndarray, "k cells"]) -> Float[np.ndarray, "k k"]:
         """The covariances of the noise of k sums Σ_c v_c y_c, [k, k].
@@ -40,15 +40,13 @@ class CellNoise:
         Args:
           values: v, [k, cells].
         """
-        covariance, on_parts = self.sigma**2 * values @ values.T, self._on_parts(values)
-        return covariance if on_parts is None else covariance + (on_parts[0] * on_parts[1]) @ on_parts[0].T
+        within, means = self._within(values)
+        return self.sigma**2 * within @ within.T + (means * np.square(self.sums)) @ means.T
 
     def of(self, values: Float[np.ndarray, "*n cells"]) -> Float[np.ndarray, "*n"]:
         """The standard deviation of the noise of Σ_c v_c y_c, [...], for v along the last axis."""
-        variances, on_parts = self.sigma**2 * np.square(values).sum(-1), self._on_parts(values)
-        if on_parts is not None:
-            variances = variances + np.square(on_parts[0]) @ on_parts[1]
-        return np.asarray(np.sqrt(np.maximum(variances, 0)))
+        within, means = self._within(values)
+        return np.asarray(np.sqrt(self.sigma**2 * np.square(within).sum(-1) + np.square(means) @ np.square(self.sums)))
 
     def of_groups(self, groups: Int[np.ndarray, "cells"]) -> Float[np.ndarray, "groups"]:
         """The standard deviations of the noise of sums over groups of cells, [groups].
@@ -56,37 +54,34 @@ class CellNoise:
         Args:
           groups: the group of every cell, from 0 without gaps.
         """
-        sizes = np.bincount(groups)
-        variances = self.sigma**2 * sizes
-        if self.parts is not None and self.sums is not None:
-            number, of_parts = len(self.sums), np.bincount(self.parts)
-            weights = (np.square(self.sums) / of_parts - self.sigma**2) / of_parts
-            both, counts = np.unique(groups * number + self.parts, return_counts=True)
-            group, part = np.divmod(both, number)
-            variances = variances + np.bincount(group, np.square(counts) * weights[part])
-        return np.asarray(np.sqrt(np.maximum(variances, 0)))
+        if self.parts is None:
+            return self.sigma * np.sqrt(np.bincount(groups))
+        number, sizes = len(self.sums), np.bincount(self.parts)
+        both, counts = np.unique(groups * number + self.parts, return_counts=True)
+        group, part = np.divmod(both, number)
+        shares = counts / sizes[part]
+        return np.sqrt(np.bincount(group, self.sigma**2 * counts * (1 - shares) + np.square(shares * self.sums[part])))
 
     def on(self, cells: Bool[np.ndarray, "cells"]) -> CellNoise:
         """The noise of the counts of some cells, which must be complete parts."""
-        if self.parts is None or self.sums is None:
+        if self.parts is None:
             return self
         kept, parts = np.unique(self.parts[cells], return_inverse=True)
         return CellNoise(self.sigma, parts, self.sums[kept])
 
     def times(self, factor: float) -> CellNoise:
         """The noise of counts that are so many times as large."""
-        return CellNoise(factor * self.sigma, self.parts, None if self.sums is None else factor * self.sums)
+        return CellNoise(factor * self.sigma, self.parts, factor * self.sums)
 
-    def _on_parts(
+    def _within(
         self, values: Float[np.ndarray, "*n cells"]
-    ) -> tuple[Float[np.ndarray, "*n parts"], Float[np.ndarray, "parts"]] | None:
-        """Sums of values over parts, and what the variance of their noise has for the square of each; None if all noise
-        is independent."""
-        if self.parts is None or self.sums is None:
-            return None
+    ) -> tuple[Float[np.ndarray, "*n cells"], Float[np.ndarray, "*n parts"]]:
+        """Values less their means over parts, and these means. Without parts, there are none to take away."""
+        if self.parts is None:
+            return values, values[..., :0]
         member = np.eye(len(self.sums))[self.parts]
-        sizes = member.sum(0)
-        return values @ member, (np.square(self.sums) / sizes - self.sigma**2) / sizes
+        means = values @ (member / member.sum(0))
+        return values - means[..., self.parts], means
 
 
 def refined(

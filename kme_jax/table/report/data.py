@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.cells import CellNoise
