@@ -811,7 +811,8 @@ def test_wide_columns_do_not_take_the_budget_of_others():
 def test_measurements_of_earlier_versions_have_other_weights():
     """All cells counted for the weights, and the layout of such a measurement is found again."""
     binnings = [Binning.create(size, ordered=True, missing=False) for size in (30, 1000)]
-    layout = dataclasses.replace(plans.Layout.create(binnings, -1, 10**6, 0.04), counted_cells=None)
+    layout = plans.Layout.create(binnings, -1, 10**6, 0.04)
+    layout = dataclasses.replace(layout, counted_cells=None, has_segments=False)
     first = plans.singles_map(layout)
     assert [round((b.weight / first.blocks[0].weight) ** 3, 3) for b in first.blocks] == [1, 33.333]
     integers = first.integers(10**6)
@@ -825,6 +826,57 @@ def test_measurements_of_earlier_versions_have_other_weights():
     )
     with pytest.raises(ValueError, match="cells of the first measurement are unknown"):
         plans.Layout.of_plan(binnings, -1, plan, other)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_segments_of_a_column_cost_nothing_more(split):
+    """A column of many values is also counted in 16 segments, and its counts together cost as much as before."""
+    sizes = (30, True, True), (2, False, False), (64, True, True), (1000, True, False), (1000, False, False)
+    binnings = [Binning.create(size, ordered=ordered, missing=missing) for size, ordered, missing in sizes]
+    layout = plans.Layout.create(binnings, 1 if split else -1, 10**6, 0.04)
+    maps = [plans.singles_map(dataclasses.replace(layout, has_segments=has)) for has in (True, False)]
+    costs = [np.zeros(5), np.zeros(5)]
+    for cost, of_map in zip(costs, maps, strict=True):
+        for block in of_map.blocks:
+            cost[block.columns[-1]] += float(block.weight) ** 2
+    np.testing.assert_allclose(*costs, rtol=1e-5)
+    assert {m.weight for m in maps[0].moments} == {m.weight for m in maps[1].moments}
+    segments = maps[0].blocks[len(maps[1].blocks) :]
+    assert [block.columns for block in segments] == [(1, 2), (1, 3)] if split else [(2,), (3,)]
+    assert [int(block.bins[-1].max()) + 1 for block in segments] == [17, 16]
+
+
+@pytest.mark.parametrize("has_segments", [False, True])
+def test_whether_there_are_segments_is_found_again(has_segments):
+    """Earlier versions did not count segments."""
+    binnings = [Binning.create(size, ordered=size > 2, missing=False) for size in (30, 2, 1000)]
+    layout = dataclasses.replace(plans.Layout.create(binnings, 1, 10**6, 0.04), has_segments=has_segments)
+    first = plans.singles_map(layout)
+    mechanism = secure_mechanism(first.integers(10**6), 10**6, PrivacyBudget(1.0, 1e-7), share=0.5)
+    noisy = NoisyEmbedding(first, np.zeros(first.num_features), mechanism)
+    plan = plans.Plan([np.zeros(30, int), np.zeros(1000, int)], [np.zeros(1, int)] * 2, np.zeros((2, 2), int))
+    found = plans.Layout.of_plan(binnings, 1, plan, noisy)
+    assert found == layout
+    singles = plans.Singles.read(found, noisy, denoised=False)
+    assert [segment is not None for segment in singles.segments] == [False, has_segments]
+    assert singles.classes.shape == (2,)
+
+
+def test_sums_over_many_cells_have_little_noise(rng):
+    """Of a column of a thousand cells: its segments are counted, too."""
+    schema = Schema((Numeric("x", 0, 1000), Categorical("y", ("a", "b"))))
+    rows = pa.table({"x": rng.uniform(0, 1000, 60_000), "y": rng.choice(["a", "b"], 60_000)})
+    measured = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-6), target="y", secure=False)
+    singles = plans.Singles.read(measured.layout, measured.measured["single columns"], denoised=False)
+    binning = measured.layout.binnings[0]
+    halves = (binning.first_codes()[:-1] >= binning.num_codes / 2).astype(int)
+    private = np.bincount(binning.cells(schema.encode(rows)[:, 0]), minlength=binning.num_cells)
+    counts, noise = singles.of_all(0)
+    errors = noise.of_groups(halves)
+    assert (errors < 0.35 * singles.sums_sigmas[0] * np.sqrt(np.bincount(halves))).all()
+    assert (np.abs(np.bincount(halves, counts - private)) < 5 * errors).all()
+    of_classes, noise = singles.of_classes(0)
+    assert (np.abs(of_classes.sum(1) - 30_000) < 500 + 5 * noise.of(np.ones(binning.num_cells))).all()
 
 
 def _levels(num_rows, seed):

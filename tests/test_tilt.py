@@ -205,3 +205,19 @@ def test_the_noise_of_a_bin_is_not_taken_from_a_bound():
     np.testing.assert_allclose(shares_in_bin(5 * estimate, alone), project_to_simplex(5 * estimate, 1.0))
     np.testing.assert_allclose(shares_in_bin(estimate, ~alone & alone), project_to_simplex(estimate, 1.0))
     np.testing.assert_allclose(shares_in_bin(np.array([0.2]), np.array([True])), [1.0])
+
+
+def test_moments_change_the_cells_of_a_bin_if_bins_are_known():
+    """A mean that is off because of the shape within bins does not move rows between bins."""
+    binning = Binning(400, ordered=True, missing=False, width=1)
+    counts = np.repeat([10.0, 30.0, 20.0, 10.0], 100)
+    first, bins = binning.first_codes(), np.repeat(np.arange(4), 100)
+    measured, _ = _measured(binning, counts, sigma=1.0, shift=np.asarray([150.0, 0.0]))
+    arguments = counts[None], first[:-1], first[1:], [measured], CellNoise(30.0)
+    free = np.bincount(bins, tilted(*arguments)[0])
+    known = np.bincount(bins, tilted(*arguments, known=(bins, np.full(4, 1.0)))[0])
+    unknown = np.bincount(bins, tilted(*arguments, known=(bins, np.full(4, 1e9)))[0])
+    before = np.bincount(bins, counts)
+    assert np.abs(free - before).max() > 50
+    np.testing.assert_allclose(known, before, atol=10)
+    np.testing.assert_allclose(unknown, free, atol=1)

@@ -1,7 +1,7 @@
 """Quantiles of one column of a table from its own noisy counts. Post-processing.
 
 Let F_c be the share of rows up to cell c, of m cells. Two sums estimate N F_c: that of the counts up to c, and N less
-that of the others. Their mean with weights (m − c) / m and c / m has the least noise, of variance σ² c (m − c) / m.
+that of the others. Their mean with weights (m − c) / m and c / m has the least noise, if that of cells is independent.
 The p-quantile lies in the first cell with F_c ≥ p. So the interval is made of all cells that can be this first cell:
 the noisy F_c is not significantly less than p, and that of the cell before is not significantly more. The true cell is
 among them with the probability of the level at least, whatever the private rows are.
@@ -50,7 +50,7 @@ def quantile(
         return None
     counts, noise = of_rows.counts_of(j)
     binning, column = sums.layout.binnings[j], sums.schema.columns[j]
-    number = binning.num_values
+    number, num_cells = binning.num_values, len(counts)
     rows, rows_noise = of_rows.rows, of_rows.rows_noise
     if number < len(counts):  # missing cells do not count
         rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise.sigma)
@@ -59,8 +59,7 @@ def quantile(
     counts = counts[:number]
     below, cells = np.cumsum(counts), np.arange(1, number + 1)
     shares = (below + cells / number * (rows - below[-1])) / rows
-    weights = np.zeros((number, len(noise.parts) if noise.parts is not None else number))
-    weights[:, :number] = np.tri(number) - cells[:, None] / number
+    weights = np.pad(np.tri(number) - cells[:, None] / number, [(0, 0), (0, num_cells - number)])
     variance = np.square(noise.of(weights))
     # N is noisy as well: what is seen of it is used for the cells above.
     errors = np.sqrt(variance + np.square((cells / number - shares) * rows_noise)) / rows

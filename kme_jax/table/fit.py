@@ -400,7 +400,7 @@ def _leaves(
       inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
       cycles: numbers of codes after which the column may repeat a pattern.
-      agree: a function of non-negative counts of cells, all classes together. Its result agrees with counts of parts.
+      agree: a function of non-negative counts of cells, all classes together. Its result agrees with those of segments.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
     alone = cells_alone(inside, binning.num_values) & binning.ordered
@@ -530,8 +530,8 @@ def synthesise(
         over_bounds = singles.moments[a]
         moments = [] if over_bounds is None else [over_bounds, *narrow_moments(layout, j, pairs)]
         inside = _inside(layout, plan, singles, a, moments, pairs, num_rows)
-        counts, sums, of_parts = singles.within(a, inside)
-        agree = functools.partial(singles.with_parts, a, inside=inside, of_parts=of_parts and of_parts[1])
+        counts, sums, of_segments = singles.within(a, inside)
+        agree = functools.partial(singles.with_segments, a, inside=inside, of_segments=of_segments and of_segments[1])
         ranges = _leaves(
             layout.binnings[j],
             plan.bins[a],

@@ -3,8 +3,9 @@
 There are three measurements. Each one is planned from the noisy counts of those before it.
 
 1. *Single columns*. The marginal of a column has a cell for each value, at most about a thousand, and fewer if there
-   are few rows. It is split by the classes of the target, and it is measured without classes, too. So are the mean and
-   the mean square of an ordered column of many values, because the noise of a thousand cells adds up in them.
+   are few rows. It is split by the classes of the target, and it is measured without classes, too. The noise of a
+   thousand cells adds up. So an ordered column of many values is also counted in sixteen segments (``cells``), and its
+   mean and its mean square are measured without classes.
 2. *Pairs of columns*. All pairs are measured, in a few bins of about equal counts. All triples are measured in halves,
    if N and the budget leave little noise.
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
@@ -77,10 +78,10 @@ _COUNTED_CELLS = 64
 # The numbers of cells of ordered columns. With fewer rows there are fewer cells: the sum of the cells that make up a
 # part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
 _CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
-# The number of parts of an ordered column that are counted, too, if it has at least so many values; and their share of
-# what the column costs in the first measurement.
-_COARSE_PARTS, _FEWEST_OF_PARTS, _PARTS_SHARE = 16, 48, 0.3
-_LITTLE = 1e-6  # rows of a cell, so that a part without rows can have some
+# The number of segments of an ordered column that are counted, too, if it has at least so many values; and their share
+# of what the column costs in the first measurement.
+_NUM_SEGMENTS, _FEWEST_OF_SEGMENTS, _SEGMENTS_SHARE = 16, 48, 0.3
+_LITTLE = 1e-6  # rows of a cell, so that a segment without rows can have some
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 _FEWEST = 3  # values of an ordered column, from which on its products with others may be measured
 # Cost beside that of an average block: of the moments of a column over all of its bounds, if there are pairs and if
@@ -131,8 +132,8 @@ class Layout:
       counted_cells: the number of cells of an ordered column, of each class, that count for the weight of its marginal;
         None for all cells: of measurements by earlier versions.
       scores_few: whether ordered columns of few values have products, too. Earlier versions did not measure them.
-      has_parts: whether ordered columns of many values are also counted in a few parts, see :attr:`parted`. Earlier
-        versions did not.
+      has_segments: whether ordered columns of many values are also counted in a few segments, see :attr:`segmented`.
+        Earlier versions did not count them.
     """
 
     binnings: tuple[Binning, ...]
@@ -143,7 +144,7 @@ class Layout:
     has_classes: bool = False
     counted_cells: int | None = _COUNTED_CELLS
     scores_few: bool = True
-    has_parts: bool = False
+    has_segments: bool = False
 
     @classmethod
     def create(
@@ -170,7 +171,7 @@ class Layout:
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
         is_split = 1 < num_codes <= most
         split = target if is_split else -1
-        layout = cls(tuple(binnings), split, target, _WEIGHT_UNIT, is_split, is_split, has_parts=True)
+        layout = cls(tuple(binnings), split, target, _WEIGHT_UNIT, is_split, is_split, has_segments=True)
         return layout._with_room(_most_rows(num_rows, relation), rho)
 
     @classmethod
@@ -202,9 +203,10 @@ class Layout:
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
         weights = [block.weight for block in map_of(singles).blocks[:num_columns]]
-        for unit, counted_cells, has_parts in itertools.product(_UNITS, (_COUNTED_CELLS, None), (True, False)):
-            candidate = cls(tuple(binnings), split, target, unit, counted_cells=counted_cells, has_parts=has_parts)
-            others = num_blocks - len(candidate.parted)
+        layout = cls(tuple(binnings), split, target)
+        for unit, counted_cells, has_segments in itertools.product(_UNITS, (_COUNTED_CELLS, None), (True, False)):
+            candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells, has_segments=has_segments)
+            others = num_blocks - len(candidate.segmented)
             if [block.weight for block in candidate.single_blocks()] == weights and others >= num_columns:
                 few, totals, classes = len(plan.ranges), others > num_columns, others > 2 * num_columns
                 candidate = dataclasses.replace(candidate, has_totals=totals, has_classes=classes)
@@ -262,18 +264,18 @@ class Layout:
         return [a for a, b in enumerate(binnings) if b.ordered and (b.num_values >= _FEWEST or a in numbers)]
 
     @property
-    def parted(self) -> list[int]:
-        """Positions in :attr:`columns` of the columns that are counted in parts, too: ordered, with many values."""
-        if not self.has_parts:
+    def segmented(self) -> list[int]:
+        """Positions in :attr:`columns` of the columns that are counted in segments, too: ordered, with many values."""
+        if not self.has_segments:
             return []
         binnings = [self.binnings[j] for j in self.columns]
-        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST_OF_PARTS]
+        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST_OF_SEGMENTS]
 
-    def parts(self, a: int) -> Int64[np.ndarray, "cells"]:
-        """The part of every cell of the column at place a, int64 [cells]. Missing cells are a part by themselves."""
+    def segments(self, a: int) -> Int64[np.ndarray, "cells"]:
+        """The segment of every cell of the column at place a, int64 [cells]. Missing cells are one by themselves."""
         binning = self.binnings[self.columns[a]]
-        parts = np.arange(binning.num_values) * _COARSE_PARTS // binning.num_values
-        return np.append(parts, _COARSE_PARTS) if binning.missing else parts
+        segments = np.arange(binning.num_values) * _NUM_SEGMENTS // binning.num_values
+        return np.append(segments, _NUM_SEGMENTS) if binning.missing else segments
 
     def pairs(self) -> list[tuple[int, int]]:
         """All pairs of columns, as positions in :attr:`columns`."""
@@ -286,7 +288,7 @@ class Layout:
     def single_blocks(self) -> list[Block]:
         """Blocks for the marginal of each column, split by the classes.
 
-        A column that is counted in parts, too, has smaller weights, so that all of its counts cost as much as before.
+        A column that is counted in segments, too, has smaller weights. So its counts cost as much as without them.
         """
         blocks = self.blocks([[(j, np.arange(self.binnings[j].num_cells))] for j in self.columns])
         if self.counted_cells is not None:
@@ -295,14 +297,14 @@ class Layout:
                 block if size is None else dataclasses.replace(block, weight=self.weight(min(size, block.size)))
                 for block, size in zip(blocks, most, strict=True)
             ]
-        for a in self.parted:
-            weight = round(math.sqrt(1 - _PARTS_SHARE) * blocks[a].weight)
+        for a in self.segmented:
+            weight = round(math.sqrt(1 - _SEGMENTS_SHARE) * blocks[a].weight)
             blocks[a] = dataclasses.replace(blocks[a], weight=weight)
         return blocks
 
-    def part_blocks(self) -> list[Block]:
-        """Blocks for the parts of each column of :attr:`parted`, split by the classes."""
-        return self.blocks([[(self.columns[a], self.parts(a))] for a in self.parted])
+    def segment_blocks(self) -> list[Block]:
+        """Blocks for the segments of each column of :attr:`segmented`, split by the classes."""
+        return self.blocks([[(self.columns[a], self.segments(a))] for a in self.segmented])
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -436,27 +438,27 @@ def _moment_weight(cost: float, mean_square: float) -> int:
 
 def singles_map(layout: Layout) -> TableMap:
     """The first measurement: the marginal of every column with classes and without, that of the classes themselves,
-    those of the parts of columns of many values, and the moments of these columns over their public bounds."""
+    those of the segments of columns of many values, and the moments of these columns over their public bounds."""
     blocks, of_totals = layout.single_blocks(), 0.0
     weights = [block.weight for block in blocks]
     if layout.has_totals:
         of_totals = 1.0 if layout.num_classes > _FEW_CLASSES else _TOTALS_OF_FEW
         blocks += [Block(b.columns[1:], b.bins[1:], weight=round(of_totals * b.weight)) for b in blocks]
-    of_parts = math.sqrt(_PARTS_SHARE / (1 - _PARTS_SHARE) * (1 + of_totals**2))
-    parts = [
-        dataclasses.replace(block, weight=round(of_parts * weights[a]))
-        for a, block in zip(layout.parted, layout.part_blocks(), strict=True)
+    of_segments = math.sqrt(_SEGMENTS_SHARE / (1 - _SEGMENTS_SHARE) * (1 + of_totals**2))
+    segments = [
+        dataclasses.replace(block, weight=round(of_segments * weights[a]))
+        for a, block in zip(layout.segmented, layout.segment_blocks(), strict=True)
     ]
     size = len(blocks)
     if layout.has_classes:
-        weight = max(1, round(math.sqrt(_CLASSES_COST * _mean_square([*blocks, *parts], size))))
+        weight = max(1, round(math.sqrt(_CLASSES_COST * _mean_square([*blocks, *segments], size))))
         blocks.append(Block((layout.split,), (np.arange(layout.num_classes),), weight=weight))
     cost = _MOMENT_COST if layout.pairs() else _ONLY_MOMENT_COST
-    weight, moments = _moment_weight(cost, _mean_square([*blocks, *parts], len(blocks))), []
+    weight, moments = _moment_weight(cost, _mean_square([*blocks, *segments], len(blocks))), []
     for j in (layout.columns[a] for a in layout.numbers):
         binning = layout.binnings[j]
         moments.append(Moment((j,), (0,), (binning.num_codes - binning.missing - 1,), weight))
-    return TableMap(layout.binnings, (*blocks, *parts), tuple(moments))
+    return TableMap(layout.binnings, (*blocks, *segments), tuple(moments))
 
 
 def _mean_square(blocks: Sequence[Block], number: int) -> float:
@@ -466,17 +468,17 @@ def _mean_square(blocks: Sequence[Block], number: int) -> float:
 
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
-    """Noisy counts of the parts of a column.
+class Segments:
+    """Noisy counts of the segments of a column.
 
     Attributes:
-      bins: the part of every cell, [cells].
-      counts: of every class and part, [T, parts].
+      bins: the segment of every cell, [cells].
+      counts: of every class and segment, [T, segments].
       sigma: standard deviation of the noise of ``counts``.
     """
 
     bins: Int[np.ndarray, "cells"]
-    counts: Float[np.ndarray, "classes parts"]
+    counts: Float[np.ndarray, "classes segments"]
     sigma: float
 
 
@@ -494,7 +496,7 @@ class Singles:
       classes_sigma: standard deviation of the noise of ``classes``; infinite if they were not measured.
       sums: the best noisy estimates of the counts of every cell, all classes together, [cells].
       sums_sigmas: standard deviations of the noise of ``sums``.
-      parts: the parts of columns that were counted in parts, too; None for other columns.
+      segments: the segments of columns that were counted in segments, too; None for other columns.
       smoothed: estimates of ``counts`` after denoising, [T, cells], with Σ = N. They agree with the moments.
       moments: the measured moments; None for columns without.
       inside: whether each cell may have rows, [cells], see ``kme_jax.table.reach``. Estimates are 0 elsewhere, where
@@ -509,7 +511,7 @@ class Singles:
     classes_sigma: float
     sums: list[Float[np.ndarray, "_"]]
     sums_sigmas: list[float]
-    parts: list[Parts | None]
+    segments: list[Segments | None]
     smoothed: list[Float[np.ndarray, "classes _"]]
     moments: list[Moments | None]
     inside: list[Bool[np.ndarray, "_"]]
@@ -531,10 +533,10 @@ class Singles:
         if layout.has_totals:
             totals, totals_sigmas = list(marginals[size : 2 * size]), noises[size : 2 * size]
         classes, classes_sigma = None, math.inf
-        parts: list[Parts | None] = [None] * size
-        first = len(blocks) - len(layout.parted)
-        for a, marginal, noise in zip(layout.parted, marginals[first:], noises[first:], strict=True):
-            parts[a] = Parts(layout.parts(a), marginal.reshape(layout.num_classes, -1), noise)
+        segments: list[Segments | None] = [None] * size
+        first = len(blocks) - len(layout.segmented)
+        for a, marginal, noise in zip(layout.segmented, marginals[first:], noises[first:], strict=True):
+            segments[a] = Segments(layout.segments(a), marginal.reshape(layout.num_classes, -1), noise)
         if layout.has_classes:
             classes, classes_sigma = marginals[first - 1], noises[first - 1]
         sums = [counts_of_column.sum(0) for counts_of_column in counts]
@@ -548,7 +550,7 @@ class Singles:
         for a, moment, values in zip(layout.numbers, feature_map.moments, sums_of_moments, strict=True):
             moments[a] = Moments(moment, layout.binnings[layout.columns[a]], values, sigma(noisy, moment), num_rows)
         singles = cls(
-            counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, parts, [], moments, []
+            counts, sigmas, totals, totals_sigmas, classes, classes_sigma, sums, sums_sigmas, segments, [], moments, []
         )
         if not denoised:
             return singles
@@ -569,18 +571,18 @@ class Singles:
         return self._of_cells(a, self.sums[a], self.sums_sigmas[a], len(self.counts[a]))
 
     def _of_cells(self, a: int, counts: np.ndarray, noise: float, number: int) -> tuple[np.ndarray, CellNoise]:
-        parts = self.parts[a]
-        if parts is None or noise == 0:
+        segments = self.segments[a]
+        if segments is None or noise == 0:
             return counts, CellNoise(noise)
-        of_parts = parts.counts if counts.ndim > 1 else parts.counts.sum(0)
-        return refined(counts, noise, parts.bins, of_parts, parts.sigma * math.sqrt(number))
+        of_segments = segments.counts if counts.ndim > 1 else segments.counts.sum(0)
+        return refined(counts, noise, segments.bins, of_segments, segments.sigma * math.sqrt(number))
 
     def within(
         self, a: int, inside: Bool[np.ndarray, "cells"]
     ) -> tuple[
         Float[np.ndarray, "classes cells"],
         Float[np.ndarray, "cells"],
-        tuple[Float[np.ndarray, "classes parts"], Float[np.ndarray, "parts"]] | None,
+        tuple[Float[np.ndarray, "classes segments"], Float[np.ndarray, "segments"]] | None,
     ]:
         """Noisy counts of the column at place a, if only some cells have rows.
 
@@ -589,22 +591,23 @@ class Singles:
           inside: these cells, [cells].
 
         Returns:
-          Counts of every class and cell [T, cells]; those of all classes together [cells]; and both for the parts, or
-          None if the column is not counted in parts. The sums of the cells inside agree with those of parts.
+          Counts of every class and cell [T, cells]; those of all classes together [cells]; and both for the segments,
+          or None if there are none. Sums of the cells inside agree with those of segments.
         """
-        parts = self.parts[a]
-        if parts is None or self.sigmas[a] == 0:
+        segments = self.segments[a]
+        if segments is None or self.sigmas[a] == 0:
             return self.counts[a], self.sums[a], None
-        found, of_parts = [], []
-        for counts, noise, counts_of_parts, spread in (
-            (self.counts[a], self.sigmas[a], parts.counts, parts.sigma),
-            (self.sums[a], self.sums_sigmas[a], parts.counts.sum(0), parts.sigma * math.sqrt(len(parts.counts))),
+        of_all = segments.counts.sum(0), segments.sigma * math.sqrt(len(segments.counts))
+        found, of_segments = [], []
+        for counts, noise, of_some in (
+            (self.counts[a], self.sigmas[a], (segments.counts, segments.sigma)),
+            (self.sums[a], self.sums_sigmas[a], of_all),
         ):
             counts = np.array(counts)
-            counts[..., inside] = refined(counts[..., inside], noise, parts.bins[inside], counts_of_parts, spread)[0]
+            counts[..., inside] = refined(counts[..., inside], noise, segments.bins[inside], *of_some)[0]
             found.append(counts)
-            of_parts.append(np.where(inside, counts, 0) @ np.eye(counts_of_parts.shape[-1])[parts.bins])
-        return found[0], found[1], (of_parts[0], of_parts[1])
+            of_segments.append(np.where(inside, counts, 0) @ np.eye(len(of_all[0]))[segments.bins])
+        return found[0], found[1], (of_segments[0], of_segments[1])
 
     def denoise(
         self, layout: Layout, a: int, num_rows: int
@@ -623,7 +626,7 @@ class Singles:
             at_bounds = self.at_bounds(a, binning.num_values)
             known = Known.of_moments([] if moments is None else [moments])
             inside = cells_with_rows(binning, sums, noise, num_rows, known, at_bounds)
-        counts, sums, of_parts = self.within(a, inside)
+        counts, sums, of_segments = self.within(a, inside)
         alone = cells_alone(inside, binning.num_values)
         smoothed = np.where(alone, counts, _along_values(binning, counts, self.sigmas[a]))
         estimate = np.where(inside, smoothed, -math.inf)
@@ -633,12 +636,12 @@ class Singles:
         else:
             of_classes = class_sizes(self.classes, self.classes_sigma, num_rows)
             estimate = np.stack([project_to_simplex(row, n) for row, n in zip(estimate, of_classes, strict=True)])
-        estimate = self.with_parts(a, estimate, inside, of_parts and of_parts[0])
+        estimate = self.with_segments(a, estimate, inside, of_segments and of_segments[0])
         if self.totals is not None:  # sums over classes agree with the totals, nearly
             target = np.where(alone, sums, _along_values(binning, sums, self.sums_sigmas[a]))
             target = np.where(inside, target, -math.inf)
             target = project_to_simplex(target, num_rows)
-            target = self.with_parts(a, target, inside, of_parts and of_parts[1])
+            target = self.with_segments(a, target, inside, of_segments and of_segments[1])
             estimate = estimate + num_rows * EVENLY / estimate.size
             for _ in range(NUM_RAKES):
                 estimate = estimate * (target / np.maximum(estimate.sum(0), 1e-300))
@@ -649,28 +652,28 @@ class Singles:
             estimate = tilted(estimate, first[:-1], first[1:], [moments], noise, alone)
         return estimate, inside
 
-    def with_parts(
+    def with_segments(
         self,
         a: int,
         estimate: Float[np.ndarray, "*n cells"],
         inside: Bool[np.ndarray, "cells"],
-        of_parts: Float[np.ndarray, "*n parts"] | None,
+        of_segments: Float[np.ndarray, "*n segments"] | None,
     ) -> Float[np.ndarray, "*n cells"]:
-        """Non-negative counts whose sums over parts are close to noisy ones, [..., cells]. Their sum stays.
+        """Non-negative counts whose sums over segments are close to noisy ones, [..., cells]. Their sum stays.
 
-        Smoothing hides differences between cells that noise hides in the counts of cells. Those of parts show more.
+        Smoothing hides differences between cells that noise hides in the counts of cells. Those of segments show more.
 
         Args:
           a: place of the column.
           estimate: non-negative counts.
           inside: the cells that may have rows.
-          of_parts: noisy counts of parts; None for none.
+          of_segments: noisy counts of segments; None for none.
         """
-        parts = self.parts[a]
-        if parts is None or of_parts is None:
+        segments = self.segments[a]
+        if segments is None or of_segments is None:
             return estimate
-        member = np.eye(of_parts.shape[-1])[parts.bins] * inside[:, None]
-        sums, found = np.where(member.any(0), of_parts, -math.inf), np.zeros(estimate.shape)
+        member = np.eye(of_segments.shape[-1])[segments.bins] * inside[:, None]
+        sums, found = np.where(member.any(0), of_segments, -math.inf), np.zeros(estimate.shape)
         for place in np.ndindex(estimate.shape[:-1]):
             row = estimate[place] + _LITTLE * inside
             target = project_to_simplex(sums[place], max(float(estimate[place].sum()), 1e-9))
@@ -1371,8 +1374,9 @@ def largest_maps(layout: Layout) -> tuple[Largest, Largest, Largest]:
     Formal guarantee: the weight of a marginal is at most round(unit · size^(1/3)), which increases with its size. Bins
     of a column are numbered from 0 without gaps, at most one for each cell of its binning (``choose_bins``), and there
     are no more unions than bins. So the marginal of a set of columns has at most T Π_j cells_j cells, T the number of
-    classes. The first measurement has one marginal for each column, with classes, at most one more without, of at most
-    the same weight, and at most one of the classes alone, of at most the largest of these weights (``singles_map``).
+    classes. The first measurement has one marginal for each column, with classes, at most one more without, and at most
+    one of its segments, of at most the same weight each: √(2 s / (1 − s)) < 1 for a share s of segments of 0.3. It has
+    at most one of the classes alone, of at most the largest of these weights (``singles_map``).
     The second has one for each pair (``coarse_map``). The third has at most one for each column and each pair, and, for
     a column whose cells have several codes, one of the parts of cells, with a weight of at most unit · 4096^(1/3)
     (``zoom_blocks``, ``pairs_map``). Σ ω² of each map is at most the sum of the squares of these bounds, as no term is
