@@ -370,7 +370,7 @@ class Covariances:
         f, g = ([self._in_bins(i, table.bins[p]) for i in of] for p, of in zip(places, (ours, theirs), strict=True))
         if any(one.shown < one.least_shown or one.is_mixed for one in (*f, *g)):
             return None
-        here = [~np.isnan(np.stack([one.values for one in side], axis=1)).any(1) for side in (f, g)]
+        here = [np.asarray(~np.isnan(np.stack([one.values for one in side], axis=1)).any(1)) for side in (f, g)]
         counts = counts[np.ix_(*here)]
         axis = int(places == [0, 1])  # the last one of the table
         of_counts = table.noise.on(here[axis])

@@ -7,7 +7,9 @@ noise (the delta method).
 
 Let y_c be the noisy counts of the cells of a column, with noise σ, n the number of rows, and v_c the values of the
 cells. Then a + Σ_c (v_c − a) y_c / n estimates the mean for any a, because Σ_c y_c estimates n. Its variance is
-Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. The moments of columns of many values are noisy
+Σ_c (v_c − a)² σ² / n², which is least for the mean a of the values. A column of many values is counted in segments of
+cells, too. Then y_c are the best estimates from both counts, and the variance has their covariances
+(``kme_jax.table.cells``). The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). There may be
 moments over a narrow range, too, which have less noise. They count numbers beyond it as its end. The noisy counts of
 the cells beyond correct this, if they have little noise; otherwise the standard error allows for a few such numbers.

@@ -1,4 +1,4 @@
-"""Noisy counts of the cells of a column and of its segments as one estimate. This is post-processing: it spends nothing.
+"""Noisy counts of the cells of a column and of its segments as one estimate. Post-processing.
 
 A column of many values is counted in cells, and in a few segments of many cells each. The noise of a count does not
 depend on how many cells it is of. So the count of a segment is much less noisy than the sum of those of its cells. The
