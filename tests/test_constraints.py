@@ -376,7 +376,7 @@ class TestRelease:
         assert np.mean((hours >= 8) & (hours < 18)) > 0.97
         frame = released.to_pandas()
         minutes = (frame.end - frame.begin).dt.total_seconds() / 60
-        assert np.corrcoef(minutes, frame.fare)[0, 1] > 0.9
+        assert np.corrcoef(minutes, frame.fare)[0, 1] > 0.85
 
     def test_conditions_are_on_released_columns(self, released):
         conditions = ("end>=2025-07-01", "side=west", "paid>=20")

@@ -812,7 +812,7 @@ def test_measurements_of_earlier_versions_have_other_weights():
     """All cells counted for the weights, and the layout of such a measurement is found again."""
     binnings = [Binning.create(size, ordered=True, missing=False) for size in (30, 1000)]
     layout = plans.Layout.create(binnings, -1, 10**6, 0.04)
-    layout = dataclasses.replace(layout, counted_cells=None, has_segments=False)
+    layout = dataclasses.replace(layout, counted_cells=None, segmented=())
     first = plans.singles_map(layout)
     assert [round((b.weight / first.blocks[0].weight) ** 3, 3) for b in first.blocks] == [1, 33.333]
     integers = first.integers(10**6)
@@ -833,8 +833,8 @@ def test_segments_of_a_column_cost_nothing_more(split):
     """A column of many values is also counted in 16 segments, and its counts together cost as much as before."""
     sizes = (30, True, True), (2, False, False), (64, True, True), (1000, True, False), (1000, False, False)
     binnings = [Binning.create(size, ordered=ordered, missing=missing) for size, ordered, missing in sizes]
-    layout = plans.Layout.create(binnings, 1 if split else -1, 10**6, 0.04)
-    maps = [plans.singles_map(dataclasses.replace(layout, has_segments=has)) for has in (True, False)]
+    layout = plans.Layout.create(binnings, 1 if split else -1, 2000, 0.04)
+    maps = [plans.singles_map(layout), plans.singles_map(dataclasses.replace(layout, segmented=()))]
     costs = [np.zeros(5), np.zeros(5)]
     for cost, of_map in zip(costs, maps, strict=True):
         for block in of_map.blocks:
@@ -850,9 +850,10 @@ def test_segments_of_a_column_cost_nothing_more(split):
 def test_whether_there_are_segments_is_found_again(has_segments):
     """Earlier versions did not count segments."""
     binnings = [Binning.create(size, ordered=size > 2, missing=False) for size in (30, 2, 1000)]
-    layout = dataclasses.replace(plans.Layout.create(binnings, 1, 10**6, 0.04), has_segments=has_segments)
+    layout = plans.Layout.create(binnings, 1, 2000, 0.04)
+    layout = layout if has_segments else dataclasses.replace(layout, segmented=())
     first = plans.singles_map(layout)
-    mechanism = secure_mechanism(first.integers(10**6), 10**6, PrivacyBudget(1.0, 1e-7), share=0.5)
+    mechanism = secure_mechanism(first.integers(2000), 2000, PrivacyBudget(1.0, 1e-7), share=0.5)
     noisy = NoisyEmbedding(first, np.zeros(first.num_features), mechanism)
     plan = plans.Plan([np.zeros(30, int), np.zeros(1000, int)], [np.zeros(1, int)] * 2, np.zeros((2, 2), int))
     found = plans.Layout.of_plan(binnings, 1, plan, noisy)
@@ -860,6 +861,15 @@ def test_whether_there_are_segments_is_found_again(has_segments):
     singles = plans.Singles.read(found, noisy, denoised=False)
     assert [segment is not None for segment in singles.segments] == [False, has_segments]
     assert singles.classes.shape == (2,)
+
+
+@pytest.mark.parametrize(("num_rows", "segmented"), [(2000, (0, 2)), (10**5, (2,)), (10**6, ())])
+def test_columns_have_segments_where_noise_is_large(num_rows, segmented):
+    binnings = [
+        Binning.create(size, ordered=ordered, missing=False)
+        for size, ordered in ((80, True), (40, True), (1000, True), (1000, False))
+    ]
+    assert plans.Layout.create(binnings, -1, num_rows, 0.02).segmented == segmented
 
 
 def test_sums_over_many_cells_have_little_noise(rng):
@@ -877,6 +887,25 @@ def test_sums_over_many_cells_have_little_noise(rng):
     assert (np.abs(np.bincount(halves, counts - private)) < 5 * errors).all()
     of_classes, noise = singles.of_classes(0)
     assert (np.abs(of_classes.sum(1) - 30_000) < 500 + 5 * noise.of(np.ones(binning.num_cells))).all()
+
+
+@pytest.mark.parametrize("target", [None, "rich"])
+def test_counts_of_bins_are_those_of_the_fit_unless_it_contradicts(target):
+    measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(1.0, 1e-6), target=target, secure=False)
+    first, coarse, pairs = (measured.measured[name] for name in NAMES)
+    layout, singles = measured.layout, plans.Singles.read(measured.layout, first)
+    observed = observe(layout, measured.plan, singles, coarse, pairs, TABLE.num_rows)
+    codes = SCHEMA.encode(TABLE)
+    for a, bins in enumerate(measured.plan.bins):
+        j = layout.columns[a]
+        private = np.bincount(bins[layout.binnings[j].cells(codes[:, j])], minlength=int(bins.max()) + 1).astype(float)
+        noise = singles.of_all(a)[1].of_groups(bins)
+        close, errors = observed.counts_of_bins(a, private)
+        assert (errors < 1.5 * noise).all()
+        assert np.abs(close - private).mean() < 0.4 * noise.mean()
+        counted, errors = observed.counts_of_bins(a, private + 1000 * noise)
+        assert (np.abs(counted - private) < 5 * noise).all()
+        np.testing.assert_allclose(errors, noise, rtol=0.5)
 
 
 def _levels(num_rows, seed):
@@ -958,7 +987,7 @@ def test_rows_at_a_bound_are_kept():
         sums = np.array(singles.sums[0])
         sums[:5] = 0.0
         sums[place] = size * singles.sums_sigmas[0]
-        changed = dataclasses.replace(singles, counts=[sums[None]], sums=[sums])
+        changed = dataclasses.replace(singles, counts=[sums[None]], sums=[sums], segments=[None])
         estimate, inside = changed.denoise(measured.layout, 0, 20_000)
         assert inside[place] == is_found
         assert (estimate[0, place] > sums[place] / 4) == is_found

@@ -214,10 +214,10 @@ def test_moments_change_the_cells_of_a_bin_if_bins_are_known():
     first, bins = binning.first_codes(), np.repeat(np.arange(4), 100)
     measured, _ = _measured(binning, counts, sigma=1.0, shift=np.asarray([150.0, 0.0]))
     arguments = counts[None], first[:-1], first[1:], [measured], CellNoise(30.0)
-    free = np.bincount(bins, tilted(*arguments)[0])
-    known = np.bincount(bins, tilted(*arguments, known=(bins, np.full(4, 1.0)))[0])
-    unknown = np.bincount(bins, tilted(*arguments, known=(bins, np.full(4, 1e9)))[0])
     before = np.bincount(bins, counts)
+    free = np.bincount(bins, tilted(*arguments)[0])
+    known = np.bincount(bins, tilted(*arguments, known=(bins, before, np.full(4, 1.0)))[0])
+    unknown = np.bincount(bins, tilted(*arguments, known=(bins, before, np.full(4, 1e9)))[0])
     assert np.abs(free - before).max() > 50
     np.testing.assert_allclose(known, before, atol=10)
     np.testing.assert_allclose(unknown, free, atol=1)

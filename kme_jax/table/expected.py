@@ -315,8 +315,8 @@ def _spread_evenly(layout: plans.Layout, singles: plans.Singles, num_rows: int) 
     counts: list[Float64[np.ndarray, "classes _"]] = [np.full(c.shape, num_rows / c.size) for c in singles.counts]
     inside = [np.ones(c.shape[1], bool) for c in counts]
     sums = [c.sum(0) for c in counts]
-    parts = [None] * len(counts)
-    return dataclasses.replace(singles, counts=counts, sums=sums, parts=parts, smoothed=counts, inside=inside)
+    segments: list[plans.Segments | None] = [None] * len(counts)
+    return dataclasses.replace(singles, counts=counts, sums=sums, segments=segments, smoothed=counts, inside=inside)
 
 
 def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int, num_rows: int) -> ExpectedColumn:
@@ -329,7 +329,7 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
         moments = singles.moments[a]
         if moments is None:
             values = numeric_values(column, edges[: binning.num_values])
-            centred = np.append(values - values.mean(), np.zeros(binning.missing))
+            centred = np.append(values - values.mean(), np.zeros(int(binning.missing)))
             mean_error = float(of_cells.of(centred)) / num_rows
         else:
             ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))

@@ -546,8 +546,8 @@ def synthesise(
             agree,
         )
         if moments:
-            noise, errors = singles.of_all(a)[1], observed.errors_of_bins(a)
-            ranges, of_column = _with_moments(ranges, of_column, moments, noise, inside, errors)
+            known = observed.counts_of_bins(a, of_column.sum(0))
+            ranges, of_column = _with_moments(ranges, of_column, moments, singles.of_all(a)[1], inside, known)
         leaves.append(ranges)
         shares_of_bins.append(of_column / num_rows)
     parities, single = _of_samples(observed), probabilities.astype(np.float32)
@@ -599,7 +599,7 @@ def _with_moments(
     measured: list[Moments],
     noise: CellNoise,
     inside: Bool[np.ndarray, "cells"],
-    errors: Float[np.ndarray, "bins"],
+    known: tuple[Float[np.ndarray, "bins"], Float[np.ndarray, "bins"]],
 ) -> tuple[Leaves, Float[np.ndarray, "classes bins"]]:
     """Leaves and counts of the bins of a column that agree with its noisy moments, see ``tilted``.
 
@@ -612,12 +612,12 @@ def _with_moments(
       measured: the moments.
       noise: of the counts of cells.
       inside: the cells that may have rows.
-      errors: standard errors of the counts of bins, [B].
+      known: estimated counts of bins, all classes together, [B], and their standard errors, [B].
     """
     binning = measured[0].binning
     alone = cells_alone(inside, binning.num_values)[binning.cells(leaves.first)]
     counts = masses[:, leaves.bins] * leaves.shares
-    counts = tilted(counts, leaves.first, leaves.last, measured, noise, alone, (leaves.bins, errors))
+    counts = tilted(counts, leaves.first, leaves.last, measured, noise, alone, (leaves.bins, *known))
     masses = dataclasses.replace(leaves, shares=counts).masses(masses.shape[1])
     shares = counts / np.maximum(masses, 1e-300)[:, leaves.bins]
     return dataclasses.replace(leaves, shares=shares), masses

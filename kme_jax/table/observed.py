@@ -75,20 +75,27 @@ class Observed:
             places.append((bins, slice(int(unions[0]), int(unions[-1]) + 1) if len(unions) else bins))
         return places
 
-    def errors_of_bins(self, a: int) -> Float64[np.ndarray, "bins"]:
-        """Standard errors of the counts of the bins of a column in a fit, all classes together, [bins].
+    def counts_of_bins(
+        self, a: int, fitted: Float[np.ndarray, "bins"]
+    ) -> tuple[Float64[np.ndarray, "bins"], Float64[np.ndarray, "bins"]]:
+        """Estimated counts of the bins of a column, all classes together, [bins], and their standard errors, [bins].
 
-        They are those of the best weighted mean of all noisy sums that tell a count: of the column itself, and of its
-        pairs. A union that was counted in place of its bins tells each of them a part.
+        A fit is about as good as the best weighted mean of all noisy sums that tell a count: of the column itself, and
+        of its pairs. A union that was counted in place of its bins tells each of them a part. But a fit may not be able
+        to follow the counts. If its distance from the count of the column itself is larger than the noise of the
+        latter, its error is as much larger. The estimate is the weighted mean of both.
 
         Args:
           a: place of the column.
+          fitted: counts of the bins in the fit.
         """
         places, num_classes = self.places(), len(self.singles)
         bins, unions = places[a]
-        least = np.finfo(float).tiny ** 0.5
-        of_classes = num_classes * np.square(np.maximum(self.singles_sigma[bins], least))
-        precisions = 1 / of_classes + np.square(self.totals_precision[bins])
+        variances = num_classes * np.square(np.maximum(self.singles_sigma[bins], np.finfo(float).tiny ** 0.5))
+        of_column = 1 / variances + np.square(self.totals_precision[bins])
+        counted = self.singles[:, bins].sum(0) / variances
+        counted = (counted + self.totals[bins] * np.square(self.totals_precision[bins])) / of_column
+        of_all = np.array(of_column)
         squares = np.square(self.pairs_precision)
         squares = squares + squares.T  # each pair is in one order
         for others in (places[:a], places[a + 1 :]):
@@ -97,11 +104,14 @@ class Observed:
                 known = of_pairs.all(1)
                 sums = np.zeros(len(squares))
                 sums[known] = 1 / (num_classes * (1 / of_pairs[known]).sum(1))
-                precisions = precisions + sums[bins]
+                of_all += sums[bins]
                 if unions != bins:
                     member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
-                    precisions = precisions + member @ (sums[unions] / member.sum(0))
-        return 1 / np.sqrt(precisions)
+                    of_all += member @ (sums[unions] / member.sum(0))
+        excess = np.maximum(np.square(fitted - counted) - 1 / of_column, 0)
+        errors = 1 / of_all + excess
+        weight = excess / (excess + 1 / of_column)
+        return weight * counted + (1 - weight) * fitted, np.sqrt((1 - weight) ** 2 * errors + weight**2 / of_column)
 
     @property
     def num_observations(self) -> int:

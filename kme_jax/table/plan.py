@@ -78,9 +78,10 @@ _COUNTED_CELLS = 64
 # The numbers of cells of ordered columns. With fewer rows there are fewer cells: the sum of the cells that make up a
 # part of the bounds, one of ``_NUM_PARTS``, is then less noisy than the mean count of a part is large.
 _CELLS, _NUM_PARTS = (MAX_CELLS, MAX_CELLS // 2, MAX_CELLS // 4), 64
-# The number of segments of an ordered column that are counted, too, if it has at least so many values; and their share
-# of what the column costs in the first measurement.
-_NUM_SEGMENTS, _FEWEST_OF_SEGMENTS, _SEGMENTS_SHARE = 16, 48, 0.3
+# The number of segments of an ordered column that are counted, too, and their share of what the column costs in the
+# first measurement. They are counted if it has at least so many values, and if the noise of a cell is at least this
+# part of the mean count of a cell.
+_NUM_SEGMENTS, _SEGMENTS_SHARE, _FEWEST_OF_SEGMENTS, _NOISE_OF_SEGMENTS = 16, 0.3, 48, 0.2
 _LITTLE = 1e-6  # rows of a cell, so that a segment without rows can have some
 _MANY = 12  # cells of an ordered column, all classes together, from which on its moments are measured
 _FEWEST = 3  # values of an ordered column, from which on its products with others may be measured
@@ -132,8 +133,7 @@ class Layout:
       counted_cells: the number of cells of an ordered column, of each class, that count for the weight of its marginal;
         None for all cells: of measurements by earlier versions.
       scores_few: whether ordered columns of few values have products, too. Earlier versions did not measure them.
-      has_segments: whether ordered columns of many values are also counted in a few segments, see :attr:`segmented`.
-        Earlier versions did not count them.
+      segmented: indices of the columns that are also counted in segments. Earlier versions had none.
     """
 
     binnings: tuple[Binning, ...]
@@ -144,7 +144,7 @@ class Layout:
     has_classes: bool = False
     counted_cells: int | None = _COUNTED_CELLS
     scores_few: bool = True
-    has_segments: bool = False
+    segmented: tuple[int, ...] = ()
 
     @classmethod
     def create(
@@ -171,7 +171,8 @@ class Layout:
         most = min(_MAX_CLASSES, max(_FEW_CLASSES, _num_bins(_BINS, num_rows, noise)))
         is_split = 1 < num_codes <= most
         split = target if is_split else -1
-        layout = cls(tuple(binnings), split, target, _WEIGHT_UNIT, is_split, is_split, has_segments=True)
+        segmented = tuple(j for j, b in enumerate(binnings) if _needs_segments(b, len(binnings), num_rows, rho))
+        layout = cls(tuple(binnings), split, target, _WEIGHT_UNIT, is_split, is_split, segmented=segmented)
         return layout._with_room(_most_rows(num_rows, relation), rho)
 
     @classmethod
@@ -179,7 +180,7 @@ class Layout:
         cls, binnings: Sequence[Binning], target: int, rho: float, relation: Relation
     ) -> list[tuple[int, Layout]]:
         """The layouts for a private number of rows, each with a number of rows. Every noisy count leads to one of them,
-        up to the unit, which depends on no count. Arguments as in :meth:`create`."""
+        up to the unit, which depends on no count, and the columns with segments. Arguments as in :meth:`create`."""
         layouts = []
         for num_rows in (2, MOST_PRIVATE_ROWS):
             layout = cls.create(binnings, target, num_rows, rho, relation)
@@ -202,15 +203,17 @@ class Layout:
         binnings = map_of(singles).binnings
         split = target if len(plan.bins) < len(binnings) else -1
         num_blocks, num_columns = len(map_of(singles).blocks), len(plan.bins)
+        of_columns = map_of(singles).blocks[num_columns:]
+        segmented = tuple(b.columns[-1] for b in of_columns if int(b.bins[-1].max()) + 1 < len(b.bins[-1]))
+        others = num_blocks - len(segmented)
+        layout = cls(tuple(binnings), split, target, 1, others > num_columns, others > 2 * num_columns)
+        layout = dataclasses.replace(layout, segmented=segmented)
         weights = [block.weight for block in map_of(singles).blocks[:num_columns]]
-        layout = cls(tuple(binnings), split, target)
-        for unit, counted_cells, has_segments in itertools.product(_UNITS, (_COUNTED_CELLS, None), (True, False)):
-            candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells, has_segments=has_segments)
-            others = num_blocks - len(candidate.segmented)
-            if [block.weight for block in candidate.single_blocks()] == weights and others >= num_columns:
-                few, totals, classes = len(plan.ranges), others > num_columns, others > 2 * num_columns
-                candidate = dataclasses.replace(candidate, has_totals=totals, has_classes=classes)
-                return dataclasses.replace(candidate, scores_few=few == len(candidate.scored))
+        for unit, counted_cells in itertools.product(_UNITS, (_COUNTED_CELLS, None)):
+            candidate = dataclasses.replace(layout, unit=unit, counted_cells=counted_cells)
+            if [block.weight for block in candidate.single_blocks()] == weights:
+                few = len(plan.ranges) == len(candidate.scored)
+                return dataclasses.replace(candidate, scores_few=few)
         raise ValueError("the weights of the first measurement are unknown")
 
     def _with_room(self, num_rows: int, rho: float) -> Layout:
@@ -263,14 +266,6 @@ class Layout:
         binnings, numbers = [self.binnings[j] for j in self.columns], self.numbers
         return [a for a, b in enumerate(binnings) if b.ordered and (b.num_values >= _FEWEST or a in numbers)]
 
-    @property
-    def segmented(self) -> list[int]:
-        """Positions in :attr:`columns` of the columns that are counted in segments, too: ordered, with many values."""
-        if not self.has_segments:
-            return []
-        binnings = [self.binnings[j] for j in self.columns]
-        return [a for a, b in enumerate(binnings) if b.ordered and b.num_values >= _FEWEST_OF_SEGMENTS]
-
     def segments(self, a: int) -> Int64[np.ndarray, "cells"]:
         """The segment of every cell of the column at place a, int64 [cells]. Missing cells are one by themselves."""
         binning = self.binnings[self.columns[a]]
@@ -297,14 +292,14 @@ class Layout:
                 block if size is None else dataclasses.replace(block, weight=self.weight(min(size, block.size)))
                 for block, size in zip(blocks, most, strict=True)
             ]
-        for a in self.segmented:
+        for a in map(self.columns.index, self.segmented):
             weight = round(math.sqrt(1 - _SEGMENTS_SHARE) * blocks[a].weight)
             blocks[a] = dataclasses.replace(blocks[a], weight=weight)
         return blocks
 
     def segment_blocks(self) -> list[Block]:
         """Blocks for the segments of each column of :attr:`segmented`, split by the classes."""
-        return self.blocks([[(self.columns[a], self.segments(a))] for a in self.segmented])
+        return self.blocks([[(j, self.segments(self.columns.index(j)))] for j in self.segmented])
 
     def blocks(self, marginals: Sequence[Sequence[tuple[int, Int[np.ndarray, "_"]]]]) -> list[Block]:
         """Blocks for marginals, each split by the classes.
@@ -367,6 +362,13 @@ def noisy_count(noisy: NoisyEmbedding) -> int:
 def _most_rows(num_rows: int, relation: Relation) -> int:
     """The number of rows for which sums of integers have room: N, or the limit of a private N."""
     return num_rows if relation == REPLACE_ONE else MOST_PRIVATE_ROWS
+
+
+def _needs_segments(binning: Binning, num_columns: int, num_rows: int, rho: float) -> bool:
+    """Whether a column is counted in segments, too. It depends on public or noisy numbers alone."""
+    noise = math.sqrt(num_columns / (SHARES[0] * rho))
+    many = binning.ordered and binning.num_values >= _FEWEST_OF_SEGMENTS
+    return many and noise * binning.num_values >= _NOISE_OF_SEGMENTS * num_rows
 
 
 def _fine_noise(num_pairs: int, rho: float) -> float:
@@ -446,8 +448,8 @@ def singles_map(layout: Layout) -> TableMap:
         blocks += [Block(b.columns[1:], b.bins[1:], weight=round(of_totals * b.weight)) for b in blocks]
     of_segments = math.sqrt(_SEGMENTS_SHARE / (1 - _SEGMENTS_SHARE) * (1 + of_totals**2))
     segments = [
-        dataclasses.replace(block, weight=round(of_segments * weights[a]))
-        for a, block in zip(layout.segmented, layout.segment_blocks(), strict=True)
+        dataclasses.replace(block, weight=round(of_segments * weights[layout.columns.index(j)]))
+        for j, block in zip(layout.segmented, layout.segment_blocks(), strict=True)
     ]
     size = len(blocks)
     if layout.has_classes:
@@ -535,7 +537,8 @@ class Singles:
         classes, classes_sigma = None, math.inf
         segments: list[Segments | None] = [None] * size
         first = len(blocks) - len(layout.segmented)
-        for a, marginal, noise in zip(layout.segmented, marginals[first:], noises[first:], strict=True):
+        for j, marginal, noise in zip(layout.segmented, marginals[first:], noises[first:], strict=True):
+            a = layout.columns.index(j)
             segments[a] = Segments(layout.segments(a), marginal.reshape(layout.num_classes, -1), noise)
         if layout.has_classes:
             classes, classes_sigma = marginals[first - 1], noises[first - 1]

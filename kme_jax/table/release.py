@@ -322,6 +322,7 @@ def _checked_statement(
     created = plans.Layout.create(binnings, index, statement["num_rows"], rho, budget.relation)
     of_version = created.binnings if layout.counted_cells else tuple(binnings)
     require(layout.binnings == of_version, "the number of cells does not follow from the number of rows")
+    require(layout.segmented in ((), created.segmented), "the segments do not follow from the number of rows")
     plan.check(layout)
     plans.check_maps(layout, plan, [m and plans.map_of(m) for m in map(measured.get, NAMES)])
     for name, share in zip(NAMES, plans.shares_of_all(layout, budget.relation), strict=True):

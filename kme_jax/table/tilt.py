@@ -82,7 +82,7 @@ def tilted(
     measured: Sequence[Moments],
     noise: CellNoise,
     alone: Bool[np.ndarray, "cells"] | None = None,
-    known: tuple[Int[np.ndarray, "cells"], Float[np.ndarray, "bins"]] | None = None,
+    known: tuple[Int[np.ndarray, "cells"], Float[np.ndarray, "bins"], Float[np.ndarray, "bins"]] | None = None,
 ) -> Float[np.ndarray, "classes cells"]:
     """Counts of every class and cell, [T, cells], changed so that the column agrees with its noisy moments.
 
@@ -103,11 +103,10 @@ def tilted(
       measured: noisy moments of this column, at least one.
       noise: of the counts of cells, all classes together.
       alone: see ``reach.cells_alone``; None if no cell is alone.
-      known: the bin of each cell, and the standard errors of the counts of bins, if these are known better than those
-        of cells. Then Σ q over a bin is one more feature, with the mean that it has.
+      known: the bin of each cell, estimated counts of the bins, and their standard errors, if these are known better
+        than those of cells. Then being in a bin is one more feature.
     """
     total, binning, num_rows = counts.sum(), measured[0].binning, measured[0].num_rows
-    estimates = counts.sum(0) / total
     features = np.concatenate([cell_scores(m.moment, 0, binning, first, last) for m in measured])
     means = np.concatenate([m.sums for m in measured]) / num_rows
     sigmas = np.repeat([m.sigma for m in measured], 2) / num_rows
@@ -136,9 +135,8 @@ def tilted(
     if mass == 0:  # all rows have the same score
         return counts
     if known is not None:
-        of_bins = np.eye(len(known[1]))[known[0]].T
-        features = np.concatenate([features, of_bins])
-        means, sigmas = np.append(means, of_bins @ estimates), np.append(sigmas, known[1] / num_rows)
+        features = np.concatenate([features, np.eye(len(known[1]))[known[0]].T])
+        means, sigmas = np.append(means, known[1] / total), np.append(sigmas, known[2] / total)
     penalty = strength * np.square(sigmas) / mass
     closest = _closest_shares(moved / mass, features, (means - features @ kept.sum(0)) / mass, penalty)
     return total * (kept + mass * closest)
