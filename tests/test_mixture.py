@@ -292,3 +292,24 @@ def test_normal_scores():
     assert scores[3] == 0
     assert scores[:3] @ [10, 20, 40] == pytest.approx(0, abs=1e-9)
     assert not directions.normal_scores(np.asarray([10.0, 20.0]), 0).any()
+
+
+def test_categories_that_go_with_one_another_keep_their_cells(rng):
+    """A mixture weakens the diagonal of a table of two categories. Its cells are corrected, and sums stay."""
+    shares = 1 / np.arange(1, 9) ** 1.2
+    shares /= shares.sum()
+    independent = 10_000 * np.outer(shares, shares)
+    private = 0.85 * 10_000 * np.diag(shares) + 0.15 * independent
+    table = 0.8 * private + 0.2 * independent
+    lost, left = [], []
+    for _ in range(20):
+        noisy = private + 40 * rng.normal(size=(8, 8))
+        correction = directions._correction(noisy - table, table, 40.0, (0, 0))
+        corrected = table + correction
+        np.testing.assert_allclose(corrected.sum(1), table.sum(1), atol=60)
+        np.testing.assert_allclose(corrected.sum(0), table.sum(0), atol=60)
+        assert corrected.min() >= 0
+        lost.append(np.abs(np.diag(table - private)).sum())
+        left.append(np.abs(np.diag(corrected - private)).sum())
+        assert directions._correction(0.1 * (noisy - private), private, 40.0, (0, 0)) is None
+    assert np.mean(left) < 0.5 * np.mean(lost)

@@ -12,7 +12,7 @@ import itertools
 import math
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from scipy.special import ndtri
 
 from kme_jax.table.observed import Observed
@@ -22,13 +22,14 @@ from kme_jax.table.observed import Observed
 _PROBABLY, _CLEARLY = 2.0, 3.0
 # The same where a mixture weakens dependence that counts clearly show: how far they differ from independence, and how
 # far from the mixture.
-_SHOWN, _WEAKENED = 4.0, 1.0
+_SHOWN, _WEAKENED, _WEAKENED_CELL = 4.0, 1.0, 2.0
 _LOST = 0.1  # the least part of a dependence that a mixture has lost, to be one that it weakens
 _NUM_LEADING = 2  # directions in which a mixture itself has most dependence, of each pair of columns
 _ABOVE_EDGE = 1.1  # the smallest singular value that stands out, in units of the largest one of noise
 _EXTREME = 1e-6  # share of all rows, beyond which a score grows no more
 _NEW = 1e-3  # the smallest part of a direction that others do not have
 _LEAST_COUNT = 1e-9
+_NUM_RAKES = 20
 
 
 def missed(
@@ -41,6 +42,9 @@ def missed(
     They are the counts of the mixture, corrected in a few directions for each pair of columns that was measured:
 
     * the product of the normal scores of both columns, if both are ordered;
+    * if neither column has an order, the cells in which noisy counts differ from independence by more than four times
+      the noise: where one category goes with one of the other column, as the room that is paid for and the one that is
+      given, each cell is a direction of its own;
     * the two directions in which the mixture itself has most dependence (correspondence analysis);
     * singular vectors of the difference between noisy counts and the mixture, if they stand out: the largest singular
       value of noise alone is about σ (√rows + √columns) of the table.
@@ -51,7 +55,9 @@ def missed(
 
     Mixtures weaken dependence. So in the directions of scores, and in those of the mixture itself, less is enough if
     noisy counts differ from *independence* by more than four times the noise: dependence of which the mixture misses as
-    much as the noise, and a tenth. The correction is c − σ² T / g, where g is how far counts are from independence.
+    much as the noise, and a tenth. In cells it is twice the noise, because they are chosen by their noisy counts. The
+    correction is c − σ² T / g, where g is how far counts are from independence. Where cells are corrected, the others
+    give way, so that sums over rows and columns of a table stay. Bins tell what their unions have.
 
     Corrections are divided between the classes in proportion to their sizes.
 
@@ -79,6 +85,15 @@ def missed(
                 differs = True
                 counts[:, first, second] += of_classes[:, None, None] * correction
                 counts[:, second, first] += of_classes[:, None, None] * correction.T
+                if (first, second) == of_bins != of_unions:
+                    of_parts = np.einsum(
+                        "tij,ia,jb->tab",
+                        counts[:, first, second],
+                        _member(observed, *places[a]),
+                        _member(observed, *places[b]),
+                    )
+                    counts[:, of_unions[0], of_unions[1]] = of_parts
+                    counts[:, of_unions[1], of_unions[0]] = np.swapaxes(of_parts, 1, 2)
     return counts if differs else None
 
 
@@ -113,6 +128,11 @@ def _correction(
         of_rows, of_columns = (normal_scores(*of) for of in zip((rows, columns), ordered, strict=True))
         directions.append(np.outer(rows * of_rows, columns * of_columns))
         num_scores = 1
+    shown_cells = np.abs(table + difference - expected) > _SHOWN * noise
+    cells = [] if any(ordered) else np.argwhere(shown_cells).tolist()
+    for i, j in cells:
+        directions.append(np.zeros_like(table))
+        directions[-1][i, j] = 1
     left, _, right = np.linalg.svd((table - expected) / np.sqrt(expected), full_matrices=False)
     num_leading = min(_NUM_LEADING, min(table.shape) - 1)
     directions += [np.outer(left[:, i], right[i]) * np.sqrt(expected) for i in range(num_leading)]
@@ -132,9 +152,44 @@ def _correction(
         basis.append(direction / size)
         component = float(np.vdot(basis[-1], difference))
         shown = component + float(np.vdot(basis[-1], table - expected))
-        weakened = component * np.sign(shown) > max(_WEAKENED * noise, _LOST * abs(shown))
+        least = _WEAKENED_CELL if num_scores <= i < num_scores + len(cells) else _WEAKENED
+        weakened = component * np.sign(shown) > max(least * noise, _LOST * abs(shown))
         if i < num_own and abs(shown) > _SHOWN * noise and weakened:
             correction += (component - noise**2 / shown) * basis[-1]
         elif abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
             correction += (component - noise**2 / component) * basis[-1]
-    return correction if correction.any() else None
+    if not correction.any():
+        return None
+    free = np.ones(table.shape, bool)
+    for i, j in cells:
+        free[i, j] = correction[i, j] == 0
+    return correction if free.all() else _balanced(table + correction, free, rows, columns) - table
+
+
+def _balanced(
+    table: Float[np.ndarray, "m n"],
+    free: Bool[np.ndarray, "m n"],
+    rows: Float[np.ndarray, "m"],
+    columns: Float[np.ndarray, "n"],
+) -> Float[np.ndarray, "m n"]:
+    """A table whose free cells were multiplied by factors of rows and of columns, and whose sums are about given ones.
+
+    Args:
+      table: counts. Those below 0 count as 0.
+      free: the cells that may change.
+      rows: sums of rows.
+      columns: sums of columns.
+    """
+    kept, moved = np.where(free, 0, np.maximum(table, 0)), np.where(free, np.maximum(table, _LEAST_COUNT), 0)
+    for _ in range(_NUM_RAKES):
+        moved *= (np.maximum(rows - kept.sum(1), 0) / np.maximum(moved.sum(1), _LEAST_COUNT))[:, None]
+        moved *= np.maximum(columns - kept.sum(0), 0) / np.maximum(moved.sum(0), _LEAST_COUNT)
+    return kept + moved
+
+
+def _member(observed: Observed, bins: slice, unions: slice) -> Float[np.ndarray, "bins parts"]:
+    """1 where a bin of a column is in a part of the coarse measurement: a union, or the bin itself."""
+    if bins == unions:
+        return np.eye(bins.stop - bins.start)
+    first = len(observed.unions)
+    return observed.unions[bins, unions.start - first : unions.stop - first]

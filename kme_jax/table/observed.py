@@ -10,6 +10,8 @@ from jaxtyping import Float, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 
+_CLEARLY = 3.0  # distance of a fitted count from a noisy one, in σ, that noise hardly explains
+
 
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,8 +84,8 @@ class Observed:
 
         A fit is about as good as the best weighted mean of all noisy sums that tell a count: of the column itself, and
         of its pairs. A union that was counted in place of its bins tells each of them a part. But a fit may not be able
-        to follow the counts. If its distance from the count of the column itself is larger than the noise of the
-        latter, its error is as much larger. The estimate is the weighted mean of both.
+        to follow the counts. If its distance from the count of the column itself is clearly larger than the noise of
+        the latter, its error is as much larger. The estimate is the weighted mean of both.
 
         Args:
           a: place of the column.
@@ -108,7 +110,7 @@ class Observed:
                 if unions != bins:
                     member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
                     of_all += member @ (sums[unions] / member.sum(0))
-        excess = np.maximum(np.square(fitted - counted) - 1 / of_column, 0)
+        excess = np.maximum(np.square(fitted - counted) - _CLEARLY**2 / of_column, 0)
         errors = 1 / of_all + excess
         weight = excess / (excess + 1 / of_column)
         return weight * counted + (1 - weight) * fitted, np.sqrt((1 - weight) ** 2 * errors + weight**2 / of_column)
