@@ -38,7 +38,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.transformed import TransformedMap
 from kme_jax.feature_maps.transforms import Transform
 from kme_jax.generators.checkpoints import Checkpoints
-from kme_jax.generators.networks import Convolutional, Network
+from kme_jax.generators.networks import Convolutional, Network, check_module
 from kme_jax.generators.nnx import nnx
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
@@ -996,6 +996,7 @@ def train_in_calls(
     build_key, step_key, judge_key = jax.random.split(key, 3)
     prior_key = jax.random.fold_in(judge_key, 2**32 - 1)  # the other numbers folded in are of steps
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
+    check_module(module, network, num_labels, rows.num_outputs)
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
     expected = coordinates.size * variance
