@@ -589,3 +589,35 @@ def test_facts_of_a_kernel_that_its_values_contradict_are_refused(kernel, messag
     points = np.random.default_rng(0).uniform(size=(60, 2))
     with pytest.raises(ValueError, match=message):
         SubspaceMap.from_points(kernel, points)
+
+
+class _Untraced(Cauchy):
+    """A kernel whose class nobody has decorated."""
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _InFloat32(Cauchy):
+    def pairwise(self, x, y, *, expand=False):
+        return super().pairwise(x.astype(jnp.float32), y.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [(_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"), (_InFloat32(1.0), "are in float32")],
+    ids=["untraced", "float32"],
+)
+def test_kernels_with_a_mistake_have_an_error_of_one_line(kernel, message):
+    with pytest.raises(ValueError, match=message):
+        SubspaceMap.from_points(kernel, np.random.default_rng(0).uniform(size=(60, 2)))
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _NotStorable(Cauchy):
+    pass
+
+
+def test_a_class_that_cannot_be_saved_says_how_it_can():
+    with pytest.raises(TypeError, match=r"_NotStorable cannot be written: .* kme_jax.storage.storable\(\)"):
+        measure(_rows(), _NotStorable(1.0), POINTS, budget=PrivacyBudget(1.0, 1e-6), bounds=BOUNDS)
