@@ -604,7 +604,10 @@ class _InFloat32(Cauchy):
 
 @pytest.mark.parametrize(
     ("kernel", "message"),
-    [(_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"), (_InFloat32(1.0), "are in float32")],
+    [
+        (_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"),
+        (_InFloat32(1.0), "are in float32"),
+    ],
     ids=["untraced", "float32"],
 )
 def test_kernels_with_a_mistake_have_an_error_of_one_line(kernel, message):

@@ -575,7 +575,7 @@ def test_what_cannot_be_is_refused():
 
 @dataclasses.dataclass(frozen=True)
 class OwnNetwork(Network):
-    """A network from outside. It is one linear layer, with dropout and with more outputs than it should have, if asked."""
+    """A network from outside: one linear layer. It can have dropout, and more outputs than it should have."""
 
     dropout: bool = False
     surplus: int = 0

@@ -275,8 +275,8 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     This is no proof that they are true.
 
     Raises:
-      ValueError: JAX cannot trace the kernel, values are not in float64, k(z, z) is above ``diagonal_bound``, a value is
-        negative though ``is_nonnegative``, or the Gram matrix has a negative eigenvalue or is not symmetric.
+      ValueError: JAX cannot trace the kernel, values are not in float64, k(z, z) is above ``diagonal_bound``, a value
+        is negative though ``is_nonnegative``, or the Gram matrix has a negative eigenvalue or is not symmetric.
     """
     if any(leaf is kernel for leaf in jax.tree.leaves(kernel)):
         raise ValueError(
@@ -285,7 +285,9 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     looked_at = points[np.linspace(0, len(points) - 1, _NUM_LOOKED_AT).astype(int)]  # always so many: one program
     values, most, name = np.asarray(gram.gram(kernel, looked_at)), kernel.diagonal_bound, type(kernel).__name__
     if values.dtype != np.float64:
-        raise ValueError(f"{name}: its values at points in float64 are in {values.dtype}: let it keep the type of points")
+        raise ValueError(
+            f"{name}: its values at points in float64 are in {values.dtype}: let it keep the type of points"
+        )
     rounding = _ROUNDING * max(1.0, float(np.abs(values).max()))
     largest = float(np.diag(values).max())
     if not largest <= most + rounding:
