@@ -605,10 +605,11 @@ class _InFloat32(Cauchy):
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
+        (0.5, "expected a kernel, .* got a float"),
         (_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"),
         (_InFloat32(1.0), "are in float32"),
     ],
-    ids=["untraced", "float32"],
+    ids=["number", "untraced", "float32"],
 )
 def test_kernels_with_a_mistake_have_an_error_of_one_line(kernel, message):
     with pytest.raises(ValueError, match=message):

@@ -205,8 +205,9 @@ def test_labels_of_samples(trained):
     for labels in (np.asarray([0, 3]), np.asarray([-1, 0]), np.asarray([0.0, 1.0]), np.asarray([0]), "equal"):
         with pytest.raises(ValueError, match="labels"):
             made.sample(2, labels=labels)
-    with pytest.raises(ValueError, match="num_rows"):
-        made.sample(0)
+    for number in (0, 2.5, "4"):
+        with pytest.raises(ValueError, match="num_rows"):
+            made.sample(number)
 
 
 @pytest.mark.long

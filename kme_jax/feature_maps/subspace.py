@@ -275,9 +275,11 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     This is no proof that they are true.
 
     Raises:
-      ValueError: JAX cannot trace the kernel, values are not in float64, k(z, z) is above ``diagonal_bound``, a value
-        is negative though ``is_nonnegative``, or the Gram matrix has a negative eigenvalue or is not symmetric.
+      ValueError: it is no kernel, JAX cannot trace it, values are not in float64, k(z, z) is above ``diagonal_bound``,
+        a value is negative though ``is_nonnegative``, or the Gram matrix has a negative eigenvalue or is not symmetric.
     """
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel: expected a kernel, such as Gaussian(gamma=0.5), got a {type(kernel).__name__}")
     if any(leaf is kernel for leaf in jax.tree.leaves(kernel)):
         raise ValueError(
             f"{type(kernel).__name__}: JAX cannot trace this kernel: decorate its class with kme_jax.pytree_dataclass"
