@@ -609,14 +609,22 @@ class _InFloat32(Cauchy):
         return super().pairwise(x.astype(jnp.float32), y.astype(jnp.float32))
 
 
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _OtherPairs(Cauchy):
+    def pairwise(self, x, y, *, expand=False):
+        return jnp.square(super().pairwise(x, y))
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
+        (_OtherPairs(1.0), "_OtherPairs: pairwise gives .* for two points, where"),
         (0.5, "expected a kernel, .* got a float"),
         (_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"),
         (_InFloat32(1.0), "are in float32"),
     ],
-    ids=["number", "untraced", "float32"],
+    ids=["pairs", "number", "untraced", "float32"],
 )
 def test_kernels_with_a_mistake_have_an_error_of_one_line(kernel, message):
     with pytest.raises(ValueError, match=message):

@@ -276,7 +276,8 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
 
     Raises:
       ValueError: it is no kernel, JAX cannot trace it, values are not in float64, k(z, z) is above ``diagonal_bound``,
-        a value is negative though ``is_nonnegative``, or the Gram matrix has a negative eigenvalue or is not symmetric.
+        ``pairwise`` is another function than ``__call__``, a value is negative though ``is_nonnegative``, or the Gram
+        matrix has a negative eigenvalue or is not symmetric.
     """
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel: expected a kernel, such as Gaussian(gamma=0.5), got a {type(kernel).__name__}")
@@ -291,6 +292,15 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
             f"{name}: its values at points in float64 are in {values.dtype}: let it keep the type of points"
         )
     rounding = _ROUNDING * max(1.0, float(np.abs(values).max()))
+    following = np.roll(looked_at, -1, axis=0)
+    expected = np.asarray(_by_definition(kernel, looked_at, following))
+    pairwise = np.diagonal(np.roll(values, -1, axis=1))
+    worst = int(np.argmax(np.abs(pairwise - expected)))
+    if not abs(pairwise[worst] - expected[worst]) <= rounding:
+        raise ValueError(
+            f"{name}: pairwise gives {pairwise[worst]:.4g} for two points, where the kernel of two points gives "
+            f"{expected[worst]:.4g}"
+        )
     largest = float(np.diag(values).max())
     if not largest <= most + rounding:
         raise ValueError(f"{name}: k(z, z) is {largest:.4g} at a point, above diagonal_bound = {most:.4g}")
@@ -299,6 +309,12 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     symmetric = float(np.abs(values - values.T).max()) <= rounding
     if not symmetric or float(np.linalg.eigvalsh(values)[0]) < -rounding * _NUM_LOOKED_AT:
         raise ValueError(f"{name}: it is not a kernel: its values at the points are not a positive semidefinite matrix")
+
+
+@reproducible_jit
+def _by_definition(kernel, x, y):
+    """k(x_n, y_n) of two points each, for points [n, d]."""
+    return jax.vmap(kernel)(x, y)
 
 
 @reproducible_jit
