@@ -89,8 +89,9 @@ def test_algorithm_2_on_a_users_own_array(reduced_set, rng):
 def test_bad_arguments_of_algorithm_2(rng):
     rows, candidates = rng.normal(size=(10, 2)), rng.normal(size=(5, 2))
     for message, change in [
-        ("num_points must be between 1 and the number of candidates, 5, got 0", {"num_points": 0}),
-        ("got 6", {"num_points": 6}),
+        ("num_points must be at least 1, got 0", {"num_points": 0}),
+        ("num_points must be at most the number of candidates, 5, got 6", {"num_points": 6}),
+        ("num_points must be a whole number, got 2.5", {"num_points": 2.5}),
         ("num_features must be even", {"num_features": 7}),
         ("num_features must be even", {"num_features": 0}),
         ('reduced_set must be "joint" or "greedy"', {"reduced_set": "best"}),

@@ -13,6 +13,7 @@ import scipy.stats
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, estimate, release_table
 from kme_jax.analysis import Estimate, Estimates, bootstrap
 from kme_jax.analysis.direct import direct_answer, direct_quantile
+from kme_jax.analysis.estimates import NoAnswerError
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Sums
 from kme_jax.analysis.tables import direct_estimates
@@ -440,6 +441,27 @@ def test_groups_that_noise_hides_are_left_out():
     assert list(direct_estimates(measured, Query.parse("mean(age) by rich", schema), 0.95)) == ["no", "yes"]
     with pytest.raises(ValueError, match="noisy sums do not answer it"):
         direct_estimates(measured, Query.parse("mean(age) where rich=missing", schema), 0.95)
+
+
+def test_an_interval_with_all_possible_values_is_no_answer():
+    """The ages of one group are all missing, so their mean is noise. Groups that noise hides keep the order of the
+    schema."""
+    rng = np.random.default_rng(0)
+    jobs = rng.choice(["2", "1"], 3000)
+    ages = [None if job == "2" else int(age) for job, age in zip(jobs, rng.integers(20, 60, 3000), strict=True)]
+    schema = Schema((Numeric("age", 0, 110, integer=True, nullable=True), Categorical("job", ("10", "9", "2", "1"))))
+    rows = pa.table({"age": pa.array(ages), "job": pa.array(jobs)})
+    measured = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
+    answers = estimate(measured.synthesise(1000), "mean(age) by job")
+    assert list(answers) == ["1"]
+    assert answers.hidden == ("10", "9", "2")
+    hidden = measure_table(rows.slice(0, 60), schema, budget=PrivacyBudget(0.01, 1e-5), secure=False)
+    for text in ("count(age>=40)", "share(age>=40)"):
+        with pytest.raises(NoAnswerError, match="every possible value is in its interval"):
+            direct_estimates(hidden, Query.parse(text, schema), 0.95)
+    assert Estimate.of(0.5, 9.0, 0.95, method="direct").within(0.0, 1.0).has_all(0.0, 1.0)
+    assert not Estimate.of(1.5, 0.1, 0.95, method="direct").within(0.0, 1.0).has_all(0.0, 1.0)
+    assert not Estimate.of(1.5, math.inf, 0.95, method="direct").has_all(-math.inf, math.inf)
 
 
 def test_the_bootstrap_knows_bias_and_noise(replicates, released):

@@ -275,6 +275,8 @@ class _Wrong(Moments):
     stated: float = dataclasses.field(default=1.0)
     norm: float = dataclasses.field(default=1.0)
     stated_integers: float = dataclasses.field(default=1.0)
+    missing: int = dataclasses.field(default=0, metadata={"static": True})  # integers at the end
+    kind: type = dataclasses.field(default=np.int64, metadata={"static": True})  # of the integers
 
     @property
     def diameter(self):
@@ -285,10 +287,13 @@ class _Wrong(Moments):
         return self.norm
 
     def integers(self, num_rows):
-        wrong = self.stated_integers
+        wrong = self
 
         class Integers(IntegerMoments):
-            diameter = property(lambda self: wrong * self.units)
+            diameter = property(lambda self: wrong.stated_integers * self.units)
+
+            def sum(self, rows, usable, **options):
+                return super().sum(rows, usable, **options)[: wrong.num_features - wrong.missing].astype(wrong.kind)
 
         return Integers(self, float(2**20))
 
@@ -300,8 +305,10 @@ class _Wrong(Moments):
         (_Wrong(2, stated=0.98), r"^_Wrong: features of public rows are 1 apart, but its diameter is 0.98$"),
         (_Wrong(2, norm=0.9), r"^_Wrong: features of a public row have norm 1, but its norm_bound is 0.9$"),
         (_Wrong(2, stated_integers=0.9), r"^Integers: integers of public rows are .* apart, but its diameter is .*$"),
+        (_Wrong(2, missing=1), r"^Integers: expected 5 int64 numbers of a row, got int64 \[4\]$"),
+        (_Wrong(2, kind=np.float64), r"^Integers: expected 5 int64 numbers of a row, got float64 \[5\]$"),
     ],
-    ids=["diameter", "norm", "integers"],
+    ids=["diameter", "norm", "integers", "too few", "floats"],
 )
 def test_a_map_whose_features_of_public_rows_contradict_its_bounds_is_refused(features, message, tmp_path):
     """Before anything is spent. The corners of the bounds are enough, and so are public points without bounds."""
@@ -589,3 +596,47 @@ def test_facts_of_a_kernel_that_its_values_contradict_are_refused(kernel, messag
     points = np.random.default_rng(0).uniform(size=(60, 2))
     with pytest.raises(ValueError, match=message):
         SubspaceMap.from_points(kernel, points)
+
+
+class _Untraced(Cauchy):
+    """A kernel whose class nobody has decorated."""
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _InFloat32(Cauchy):
+    def pairwise(self, x, y, *, expand=False):
+        return super().pairwise(x.astype(jnp.float32), y.astype(jnp.float32))
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _OtherPairs(Cauchy):
+    def pairwise(self, x, y, *, expand=False):
+        return jnp.square(super().pairwise(x, y))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (_OtherPairs(1.0), "_OtherPairs: pairwise gives .* for two points, where"),
+        (0.5, "expected a kernel, .* got a float"),
+        (_Untraced(1.0), "_Untraced: JAX cannot trace this kernel: .* kme_jax.pytree_dataclass"),
+        (_InFloat32(1.0), "are in float32"),
+    ],
+    ids=["pairs", "number", "untraced", "float32"],
+)
+def test_kernels_with_a_mistake_have_an_error_of_one_line(kernel, message):
+    with pytest.raises(ValueError, match=message):
+        SubspaceMap.from_points(kernel, np.random.default_rng(0).uniform(size=(60, 2)))
+
+
+@kme_jax.pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _NotStorable(Cauchy):
+    pass
+
+
+def test_a_class_that_cannot_be_saved_says_how_it_can():
+    with pytest.raises(TypeError, match=r"_NotStorable cannot be written: .* kme_jax.storage.storable\(\)"):
+        measure(_rows(), _NotStorable(1.0), POINTS, budget=PrivacyBudget(1.0, 1e-6), bounds=BOUNDS)

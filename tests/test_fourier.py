@@ -18,6 +18,7 @@ from kme_jax import (
     kernels,
     mean_embedding,
     mean_embedding_of_batches,
+    pytree_dataclass,
 )
 from kme_jax._numerics.precision import float64, precision_of
 from tests import compiled
@@ -474,3 +475,23 @@ def test_a_map_is_a_pytree_and_new_frequencies_do_not_recompile(rng):
         fourier = FourierMap.from_kernel(jax.random.key(seed), Gaussian(gamma), 12, 3)
         np.testing.assert_allclose(evaluate(fourier, x), compiled.features(fourier, x), atol=1e-6)
     assert len(traces) == 1
+
+
+@pytree_dataclass
+@dataclasses.dataclass(frozen=True)
+class _OtherFrequencies(Gaussian):
+    """A Gaussian kernel with frequencies of another one: a mistake by a factor, such as 2π."""
+
+    factor: float = 1.0
+
+    def spectral_sample(self, key, num_frequencies, dim, dtype=None, **options):
+        return self.factor * super().spectral_sample(key, num_frequencies, dim, dtype, **options)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_frequencies_that_contradict_the_kernel_are_refused(orthogonal):
+    for factor in (2 * np.pi, 1 / (2 * np.pi)):
+        with pytest.raises(ValueError, match=r"mean cosine .* where the kernel is"):
+            FourierMap.from_kernel(jax.random.key(0), _OtherFrequencies(0.5, factor), 2000, 3, orthogonal=orthogonal)
+    for seed in range(20):
+        FourierMap.from_kernel(jax.random.key(seed), _OtherFrequencies(0.5), 2000, 3, orthogonal=orthogonal)

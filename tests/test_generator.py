@@ -33,7 +33,7 @@ from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators import train as generators
 from kme_jax.generators.measure import measure_generator, measure_labelled
-from kme_jax.generators.networks import MLP, Convolutional, SmoothImages
+from kme_jax.generators.networks import MLP, Convolutional, Network, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
 from kme_jax.generators.train import CallSettings, Training, class_shares, train_generator, train_in_calls
 from kme_jax.privacy.calibration import gaussian_delta
@@ -205,8 +205,9 @@ def test_labels_of_samples(trained):
     for labels in (np.asarray([0, 3]), np.asarray([-1, 0]), np.asarray([0.0, 1.0]), np.asarray([0]), "equal"):
         with pytest.raises(ValueError, match="labels"):
             made.sample(2, labels=labels)
-    with pytest.raises(ValueError, match="num_rows"):
-        made.sample(0)
+    for number in (0, 2.5, "4"):
+        with pytest.raises(ValueError, match="num_rows"):
+            made.sample(number)
 
 
 @pytest.mark.long
@@ -573,6 +574,38 @@ def test_what_cannot_be_is_refused():
         train_generator(key, perturb(key, mean_embedding(points, rows[:, :2]), BUDGET), SMALL, QUICK)
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnNetwork(Network):
+    """A network from outside: one linear layer. It can have dropout, and more outputs than it should have."""
+
+    dropout: bool = False
+    surplus: int = 0
+    code: int = 2
+    styles: int = 3
+
+    def num_normals(self, num_outputs):
+        return self.code
+
+    def build(self, num_labels, num_outputs, rngs):
+        layer = nnx.Linear(self.code + self.styles + num_labels, num_outputs + self.surplus, rngs=rngs)
+        return nnx.Sequential(layer, nnx.Dropout(0.1, rngs=rngs)) if self.dropout else layer
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (OwnNetwork(dropout=True), "such as Dropout"),
+        (OwnNetwork(surplus=1), r"values of shape \[2, 3\], expected \[2, 2\]"),
+        (OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]"),
+    ],
+)
+def test_a_network_from_outside_that_does_not_fit_is_refused_before_training(network, message):
+    measured = _measured(_rows(300))
+    assert train_generator(jax.random.key(0), measured.embedding, OwnNetwork(), QUICK).sample(4).shape == (4, 3)
+    with pytest.raises(ValueError, match=message):
+        train_generator(jax.random.key(0), measured.embedding, network, dataclasses.replace(QUICK, num_steps=10**9))
+
+
 @pytest.mark.long
 def test_lattice_features_do_too():
     lattice = LatticeMap.from_box(Gaussian(0.5), [-4.0, -4.0], [4.0, 4.0])
@@ -619,6 +652,19 @@ class TestPrivacy:
             assert np.abs(measured.counts.coordinates - shares).max() < 8 * measured.counts.mechanism.scale
         assert secure.composition.secure
         assert not simulated.composition.secure
+
+    def test_the_statement_has_the_bounds_without_being_told(self):
+        measured = measure_generator(_rows(300), LABELLED, budget=PrivacyBudget(2.0, 1e-5))
+
+        def inputs(**options):
+            return measured.synthesise(SMALL, QUICK, **options).statement["public_inputs"]
+
+        assert inputs() == ["kernel", "frequencies"]
+        assert inputs(bounds=(-3.0, 3.0)) == ["kernel", "frequencies", "bounds"]
+        assert inputs(bounds=(-3.0, 3.0), public_inputs=("bounds of x",)) == ["kernel", "frequencies", "bounds of x"]
+        for wrong in ("bounds", [1.0]):
+            with pytest.raises(ValueError, match="expected names"):
+                measured.synthesise(SMALL, QUICK, public_inputs=wrong)
 
     def test_a_published_generator(self, tmp_path, capsys):
         ledger = Ledger(tmp_path / "ledger.jsonl")

@@ -16,6 +16,7 @@ from kme_jax import (
     Gaussian,
     GaussianSum,
     IntegerEmbedding,
+    Ledger,
     MeanEmbedding,
     PrivacyBudget,
     SubspaceMap,
@@ -121,6 +122,7 @@ def test_settings_show_their_values():
     assert "upper=99, integer=True" in repr(Numeric("age", 0, 99, True))
     schema = Schema((Numeric("age", 0, 99), Categorical("job", ("a", "b"))))
     assert repr(schema) == "Schema(2 columns: age, job)"
+    assert repr(Ledger("people.ledger")) == "Ledger(path='people.ledger')"
 
 
 def test_a_traced_number_has_no_value():

@@ -608,6 +608,21 @@ def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
     assert describe_table(errors)
 
 
+def test_names_of_pairs_are_whole_where_errors_are_described():
+    from kme_jax.table.evaluate import describe_table, evaluate_table
+
+    names = ("nights_of_a_stay_in_weekends", "nights_of_a_stay_in_weeks")
+    nights = np.random.default_rng(0).integers(0, 8, 500)
+    rows = pa.table(dict.fromkeys(names, nights))
+    schema = Schema(tuple(Numeric(name, 0, 7, integer=True) for name in names))
+    errors = evaluate_table(release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-4), secure=False), rows)
+    lines = describe_table(errors).splitlines()
+    of_pairs = [line for line in lines if line.startswith(" and ".join(names) + " ")]
+    assert len(of_pairs) == 3  # a distance, a correlation and a slope
+    header = next(line for line in lines if line.startswith("correlation"))
+    assert len({len(line) for line in (header, *of_pairs)}) == 1
+
+
 @pytest.mark.long
 def test_what_pairs_do_not_show_is_found(monkeypatch):
     monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))

@@ -118,6 +118,9 @@ def test_uniform_and_expectation(rng):
     sample = uniform(points)
     np.testing.assert_allclose(sample.expectation(lambda z: z), points.mean(axis=0))
     np.testing.assert_allclose(sample.expectation(lambda z: z[:, 0] > 0), (points[:, 0] > 0).mean())
+    for wrong in (lambda z: z[:1], lambda z: 1.0):
+        with pytest.raises(ValueError, match="expected one value for each of"):
+            sample.expectation(wrong)
 
 
 def test_resampling_keeps_the_expected_counts(rng):

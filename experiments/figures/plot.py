@@ -90,11 +90,12 @@ def draw(figure: MixtureFigure, inputs: Sequence[pathlib.Path], *outputs: pathli
     )
     first = results[0]
     config = first["config"]
+    repeats = f"range of {config['num_repeats']} repeats" if config["num_repeats"] > 1 else "one repeat"
     picture.suptitle(
         f"{figure.scenario}, N = {first['num_rows']}, δ = {config['delta']:g}, "
         f"{config['calibration']} calibration, {config['diameter']} diameter\n"
         f"root mean square and 0.5–99.5 % of {config['num_noise_draws']} draws"
-        + (f" (algorithm 2: range of {config['num_repeats']} repeats)" if "algorithm2" in first["curves"] else ""),
+        + (f" (algorithm 2: {repeats})" if "algorithm2" in first["curves"] else ""),
         fontsize=9,
     )
     return save(picture, outputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -93,7 +94,8 @@ def _text(value: Any, levels: int, items: int) -> str:
     if isinstance(value, float):
         text = repr(float(value))
         return text if len(text) <= _MAX_DIGITS else f"{float(value):.6g}"
-    if isinstance(value, str):
+    if isinstance(value, str | os.PathLike):
+        value = str(value)
         return repr(value if len(value) <= _MAX_TEXT else f"{value[: _MAX_TEXT - 3]}...")
     if value is None or isinstance(value, bool):
         return repr(value)

@@ -20,7 +20,8 @@ from kme_jax._numerics.precision import Progress, check_points, float64
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.embedding import integer_embedding
+from kme_jax.algorithms.three_steps import check_shapes
+from kme_jax.embedding import integer_embedding, rows_shape
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.facts import check_diameter_at, check_integers_at, public_features
 from kme_jax.privacy import secure
@@ -176,9 +177,10 @@ def compare_databases(
     databases = _enumerated(len(domain), num_points, check_integer("most_databases", most_databases, 1, 2**31))
     domain, features = public_features(feature_map, domain, "domain")
     check_diameter_at(feature_map, domain)
+    check_shapes(rows_shape(rows), domain, "the domain has")
+    check_integers_at(feature_map.integers(rows_shape(rows)[0]), domain)
     embedding = integer_embedding(feature_map, rows)
     integers, num_rows = embedding.integer_map, embedding.num_rows
-    check_integers_at(integers, domain)
     units = integers.units * num_rows
     of_points = features * (units / num_points)
     largest = num_rows * integers.certain_diameter + num_points * float(np.linalg.norm(of_points, axis=1).max())

@@ -19,6 +19,7 @@ from kme_jax.feature_maps.fourier import FourierMap
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier, perturb
+from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.calibration import Calibration
 from kme_jax.privacy.mechanisms import Diameter, NoisyEmbedding, check_diameter
 from kme_jax.synthesis import (
@@ -32,6 +33,8 @@ from kme_jax.synthesis import (
     posterior_mean,
     represent,
 )
+
+_MOST_POINTS = 10**9
 
 
 def algorithm1(
@@ -159,8 +162,7 @@ def improved(
       >>> bool(np.abs(sample.expectation(lambda z: z)).max() < 0.3)  # the mean of the rows is about [0, 0]
       True
     """
-    if num_points < 1:
-        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    num_points = check_integer("num_points", num_points, 1, _MOST_POINTS)
     gaussian_noise_multiplier(budget)
     _check_key_and_kernel(key, kernel)
     rows, public = in_order(rows, public, None)
@@ -292,10 +294,9 @@ def algorithm2(
     rows, candidates = in_order(rows, candidates, None)
     check_shapes(rows_shape(rows), candidates)
     candidates = check_points(candidates, "candidates")
-    if not 1 <= num_points <= len(candidates):
-        raise ValueError(
-            f"num_points must be between 1 and the number of candidates, {len(candidates)}, got {num_points}"
-        )
+    num_points = check_integer("num_points", num_points, 1, _MOST_POINTS)
+    if num_points > len(candidates):
+        raise ValueError(f"num_points must be at most the number of candidates, {len(candidates)}, got {num_points}")
     feature_key, noise_key, solver_key = jax.random.split(key, 3)
     fourier = FourierMap.from_kernel(
         feature_key, kernel, num_features, candidates.shape[1], orthogonal=orthogonal

@@ -66,7 +66,8 @@ def estimate(
     Returns:
       An estimate; or one for each value of the column after "by", by the text of the value; or one for each coefficient
       of a regression, by its name. Several are a dictionary that prints as a line for each, and has ``to_pandas``.
-      Values that noise hides from the method *direct* are left out.
+      Values that noise hides from the method *direct* are left out, and so are those whose interval has every possible
+      value.
 
     Raises:
       ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;

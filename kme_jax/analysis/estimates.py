@@ -88,6 +88,13 @@ class Estimate:
         value, low, high = (min(max(number, lowest), highest) for number in (self.value, low, high))
         return dataclasses.replace(self, value=value, low=low, high=high)
 
+    def has_all(self, lowest: float, highest: float) -> bool:
+        """Whether the interval has all values that the statistic can have. Then it says nothing.
+
+        False if the statistic has no smallest value.
+        """
+        return not math.isinf(lowest) and self.low <= lowest and self.high >= highest
+
     def _beside(self, distance: float) -> float:
         """The quantile of the distance from an end, of a normal distribution around a place beyond it."""
         if not (0 < self.standard_error < math.inf):

@@ -23,7 +23,8 @@ With more columns the bounds are mostly empty, and a larger τ makes intervals f
 Features of a kernel say little about details that are much finer than its length. Draws differ in such details, so
 intervals of statistics that depend on them are wide: a share of rows beyond a limit has a wider interval than a mean.
 Draws are smooth, so a value that many private rows share is spread out. In a column of whole numbers, a limit must lie
-between two of them: ask for age>=64.5.
+between two of them: ask for age>=64.5. Draws are cut at the bounds. If many private rows lie exactly on a bound, much
+is cut off, and intervals are too short: leave room beyond such a value.
 ``experiments.inference.coverage`` shows how often intervals contain the private statistic. If the sampler did not
 converge, there are no intervals, because no mixture explains the noisy embedding.
 """

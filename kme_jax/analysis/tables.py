@@ -43,8 +43,8 @@ def answers(
         raise ValueError(f"query {text!r}: it is about the private rows; ask for a share or a mean of the population")
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
-        hidden = [] if query.terms and query.by is None else set(query.groups(release.schema.extended)) - set(found)
-        return found[""] if list(found) == [""] else Estimates(found, sorted(hidden))
+        groups = [] if query.terms and query.by is None else query.groups(release.schema.extended)
+        return found[""] if list(found) == [""] else Estimates(found, [name for name in groups if name not in found])
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -95,6 +95,8 @@ def direct_estimates(
 ) -> dict[str, Estimate]:
     """Estimates from noisy sums, by the text of the group or the name of the coefficient; "" if there is one alone.
 
+    An interval with all values that are possible says nothing, so such an estimate is left out.
+
     Args:
       measurement: of a table, or its sums: read them once for several questions.
       query: any query.
@@ -106,12 +108,14 @@ def direct_estimates(
     """
     sums = measurement if isinstance(measurement, Sums) else Sums.read(measurement)
     measurement, found, population = sums.measurement, {}, released is not None
-    schema = measurement.schema
+    schema, ends, is_wide = measurement.schema, _possible(measurement, query), False
     codes = None if released is None else schema.extended_codes(schema.encode(released, words=False))
     for group, of_group in _by_group(schema.extended, query).items():
         if query.share_below is not None:
             estimated = direct_quantile(sums, of_group, level, population=population)
-            if estimated is not None:
+            if estimated is not None and estimated.has_all(*ends):
+                is_wide = True
+            elif estimated is not None:
                 found[group] = estimated
             continue
         answer = direct_answer(sums, of_group)
@@ -120,14 +124,19 @@ def direct_estimates(
         for name, one in named.items():
             if one is not None:
                 estimated = one.estimate(level, sampling=errors.get(name, 0.0), population=population)
-                possible = estimated.within(*_possible(measurement, query))
-                found[name] = possible.times(measurement.schema.units_of_row) if query.is_total else possible
+                possible = estimated.within(*ends)
+                if possible.has_all(*ends):
+                    is_wide = True
+                else:
+                    found[name] = possible.times(measurement.schema.units_of_row) if query.is_total else possible
     if not found:
         others, known = _others(measurement, query)
         reason = (
             f"no interval, because noise or coarse bins hide how {_listed(others)} go together. Ask about {known}, or "
             "use fewer conditions. Synthetic rows still give a number, but its error is not known"
             if len(others) > 1
+            else "noise hides it: every possible value is in its interval"
+            if is_wide
             else "noisy sums do not answer it by themselves; the method bootstrap does"
         )
         raise NoAnswerError(f"query {query.text!r}: {reason}")
@@ -147,7 +156,7 @@ def _possible(measurement: TableMeasurement, query: Query) -> tuple[float, float
     column = None if query.column is None else schema.columns[schema.index(query.column)]
     if isinstance(column, Numeric):
         lower, upper = column.lower, column.upper
-        if query.statistic == "mean":
+        if query.statistic in ("mean", "median", "quantile"):
             return lower, upper
         if query.statistic == "sd":
             return 0.0, (upper - lower) / 2

@@ -90,7 +90,7 @@ def check_integers_at(integers: IntegerMap, rows: Real[np.ndarray, "n d"]) -> No
     """Does the same as :func:`check_diameter_at` for integers, at the two rows whose features are furthest apart.
 
     Raises:
-      ValueError: the integers of these rows are further apart than ``diameter``.
+      ValueError: the integers of these rows are further apart than ``diameter``, or are not one int64 for each feature.
     """
     rows, features = _looked_at(integers.feature_map, rows)
     # A slice that begins after the last row is empty. It stands for the zero vector.
@@ -126,5 +126,10 @@ def _integers_of(integers: IntegerMap, row: Real[np.ndarray, "n d"]) -> Float64[
     """The integers of one row, or of none, [F]."""
     if not len(row):
         return np.zeros(integers.num_features)
-    total = integers.sum(np.asarray(row, np.float64), np.ones(1, bool))
-    return np.asarray(integers.released(total), np.float64)
+    total = integers.released(integers.sum(np.asarray(row, np.float64), np.ones(1, bool)))
+    if np.shape(total) != (integers.num_features,) or total.dtype != np.int64:
+        raise ValueError(
+            f"{type(integers).__name__}: expected {integers.num_features} int64 numbers of a row, got {total.dtype} "
+            f"{list(np.shape(total))}"
+        )
+    return np.asarray(total, np.float64)

@@ -26,6 +26,8 @@ _GRID_BITS = 20
 _FAILURE_PROBABILITY = 1e-10
 _NUM_EXPONENTS = 2100  # at least the number of exponents of float64
 _SLACK = 0.01
+# Differences at which frequencies are compared with the kernel: lengths in 1/‖ω‖, and directions of columns.
+_SCALES, _NUM_DIRECTIONS, _MISTAKEN = (0.5, 1.0, 2.0), 3, 1e-9
 
 
 def _least_cosine(frequencies: Float[np.ndarray, "n d"], block: int, roundoff: float) -> tuple[float, float]:
@@ -73,6 +75,38 @@ def _least_cosine(frequencies: Float[np.ndarray, "n d"], block: int, roundoff: f
         low, high = (middle, high) if (1 + middle) * math.log1p(middle) - middle < target else (low, middle)
     least = -(high / 2 + slack)
     return (least, half_width / 2) if least > -1 else (-1.0, math.inf)
+
+
+def _check_frequencies(kernel: Kernel, frequencies: Float[np.ndarray, "n d"], block: int) -> None:
+    """Refuses frequencies whose mean cosine contradicts the kernel at some differences of rows.
+
+    The proof of the diameter, and the name of the kernel in a statement, rest on E cos ωᵀδ = k(δ)/κ. This is no proof
+    that it is true. By Hoeffding's inequality (within a block as in :func:`_least_cosine`), at fixed differences right
+    frequencies are refused with a probability of 1e-9 at most.
+
+    Args:
+      kernel: k.
+      frequencies: ω, float64 [n, d].
+      block: how many consecutive frequencies may depend on each other.
+
+    Raises:
+      ValueError: they contradict it.
+    """
+    num_frequencies, dim = frequencies.shape
+    length = 1 / max(float(np.median(np.linalg.norm(frequencies, axis=1))), 1e-290)
+    directions = np.concatenate([np.eye(dim)[:_NUM_DIRECTIONS], np.full((1, dim), 1 / math.sqrt(dim))])
+    differences = np.concatenate([scale * length * directions for scale in _SCALES])
+    with float64():
+        values = jax.vmap(lambda difference: kernel(difference, jnp.zeros_like(difference)))(jnp.asarray(differences))
+        expected = np.asarray(values, np.float64) / kernel.diagonal_bound
+    means = np.cos(frequencies @ differences.T).mean(axis=0)
+    most = math.sqrt(2 * block * math.log(2 * len(differences) / _MISTAKEN) / num_frequencies)
+    worst = int(np.argmax(np.abs(means - expected)))
+    if abs(means[worst] - expected[worst]) > most:
+        raise ValueError(
+            f"{type(kernel).__name__}: frequencies of spectral_sample have the mean cosine {means[worst]:.3g} where "
+            f"the kernel is {expected[worst]:.3g} times diagonal_bound; expected radians for each unit of x"
+        )
 
 
 @storable()
@@ -129,7 +163,7 @@ class FourierMap(SpectralMap):
 
         Raises:
           ValueError: if J is odd or below 2, or d < 1, or the dtype is another one, or the kernel is not
-            shift-invariant, or its frequencies overflow the dtype.
+            shift-invariant, or its frequencies overflow the dtype, or contradict the kernel.
         """
         num_features, dim, dtype = operator.index(num_features), operator.index(dim), np.dtype(dtype)
         if dtype not in (np.float32, np.float64):
@@ -145,10 +179,12 @@ class FourierMap(SpectralMap):
             turns = (frequencies / (2 * math.pi)).astype(dtype)
         if not (np.isfinite(turns).all() and turns.any()):
             raise ValueError(f"{kernel}: its frequencies are outside the range of {dtype}; scale the columns")
+        block = dim if orthogonal else 1
+        _check_frequencies(kernel, frequencies, block)
         if not kernel.decreases_along_rays:
             return cls(kernel, turns)
         roundoff = float(np.finfo(dtype).eps) / 2
-        return cls(kernel, turns, *_least_cosine(frequencies, dim if orthogonal else 1, roundoff))
+        return cls(kernel, turns, *_least_cosine(frequencies, block, roundoff))
 
     def validate(self):
         check_array(self.turns, "turns", "f", (None, None))

@@ -275,12 +275,32 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     This is no proof that they are true.
 
     Raises:
-      ValueError: k(z, z) is above ``diagonal_bound``, a value is negative though ``is_nonnegative``, or the Gram matrix
-        has a negative eigenvalue or is not symmetric.
+      ValueError: it is no kernel, JAX cannot trace it, values are not in float64, k(z, z) is above ``diagonal_bound``,
+        ``pairwise`` is another function than ``__call__``, a value is negative though ``is_nonnegative``, or the Gram
+        matrix has a negative eigenvalue or is not symmetric.
     """
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel: expected a kernel, such as Gaussian(gamma=0.5), got a {type(kernel).__name__}")
+    if any(leaf is kernel for leaf in jax.tree.leaves(kernel)):
+        raise ValueError(
+            f"{type(kernel).__name__}: JAX cannot trace this kernel: decorate its class with kme_jax.pytree_dataclass"
+        )
     looked_at = points[np.linspace(0, len(points) - 1, _NUM_LOOKED_AT).astype(int)]  # always so many: one program
-    values, most = np.asarray(gram.gram(kernel, looked_at)), kernel.diagonal_bound
-    name, rounding = type(kernel).__name__, _ROUNDING * max(1.0, float(np.abs(values).max()))
+    values, most, name = np.asarray(gram.gram(kernel, looked_at)), kernel.diagonal_bound, type(kernel).__name__
+    if values.dtype != np.float64:
+        raise ValueError(
+            f"{name}: its values at points in float64 are in {values.dtype}: let it keep the type of points"
+        )
+    rounding = _ROUNDING * max(1.0, float(np.abs(values).max()))
+    following = np.roll(looked_at, -1, axis=0)
+    expected = np.asarray(_by_definition(kernel, looked_at, following))
+    pairwise = np.diagonal(np.roll(values, -1, axis=1))
+    worst = int(np.argmax(np.abs(pairwise - expected)))
+    if not abs(pairwise[worst] - expected[worst]) <= rounding:
+        raise ValueError(
+            f"{name}: pairwise gives {pairwise[worst]:.4g} for two points, where the kernel of two points gives "
+            f"{expected[worst]:.4g}"
+        )
     largest = float(np.diag(values).max())
     if not largest <= most + rounding:
         raise ValueError(f"{name}: k(z, z) is {largest:.4g} at a point, above diagonal_bound = {most:.4g}")
@@ -289,6 +309,12 @@ def _check_facts(kernel: Kernel, points: Float64[np.ndarray, "M d"]) -> None:
     symmetric = float(np.abs(values - values.T).max()) <= rounding
     if not symmetric or float(np.linalg.eigvalsh(values)[0]) < -rounding * _NUM_LOOKED_AT:
         raise ValueError(f"{name}: it is not a kernel: its values at the points are not a positive semidefinite matrix")
+
+
+@reproducible_jit
+def _by_definition(kernel, x, y):
+    """k(x_n, y_n) of two points each, for points [n, d]."""
+    return jax.vmap(kernel)(x, y)
 
 
 @reproducible_jit

@@ -14,6 +14,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from kme_jax._numerics.precision import are_sizes
@@ -46,6 +47,36 @@ class Network(abc.ABC):
     @abc.abstractmethod
     def num_normals(self, num_outputs: int) -> int:
         """Number of standard normal inputs: those of the latent code, and noise if the network has any."""
+
+
+def check_module(module: nnx.Module, network: Network, num_labels: int, num_outputs: int) -> None:
+    """Refuses a module that cannot be trained or saved.
+
+    Args:
+      module: what the network has built.
+      network: its description.
+      num_labels: L, the number of labels; 0 for rows without labels.
+      num_outputs: D, the number of raw values.
+
+    Raises:
+      ValueError: the module keeps something that is no number, such as a random key, or it does not turn inputs [n,
+        normals + styles + labels] into values [n, D].
+    """
+    name = type(network).__name__
+    graph, state = nnx.split(module)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        if not (jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)):
+            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ValueError(
+                f"network: {name} keeps {leaf.dtype} in {where}, and a generator keeps numbers alone: leave out layers "
+                "with random numbers of their own, such as Dropout, because the inputs are random already"
+            )
+    inputs = network.num_normals(num_outputs) + network.styles + num_labels
+    values = jax.eval_shape(lambda state, x: nnx.merge(graph, state)(x), state, jnp.zeros((2, inputs)))
+    if np.shape(values) != (2, num_outputs):
+        raise ValueError(
+            f"network: {name} turns 2 inputs into values of shape {list(np.shape(values))}, expected [2, {num_outputs}]"
+        )
 
 
 def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:

@@ -111,12 +111,15 @@ class GeneratorMeasurement:
           bounds: public bounds of the numbers, see ``train_generator``.
           levels: see ``train_generator``.
           checkpoint: a folder for checkpoints, see ``train_generator``.
-          public_inputs: further public inputs that were used, for example bounds. The statement names them.
+          public_inputs: names of further public inputs that were used. The statement has them. It has the bounds
+            without being told.
           progress: True for a bar, or a function that is called with (steps done, total steps).
 
         Raises:
-          ValueError: as for ``train_generator``, or the seed is not from 0 to 2³² − 1.
+          ValueError: as for ``train_generator``, or the seed is not from 0 to 2³² − 1, or the public inputs are no
+            sequence of names.
         """
+        _check_names(public_inputs)
         generator = train_generator(
             jax.random.key(check_integer("seed", seed, 0, MAX_SEED)),
             self.embedding,
@@ -192,6 +195,12 @@ def _check_measured(measured: GeneratorMeasurement) -> None:
         check_coordinates(counts)
 
 
+def _check_names(public_inputs: Sequence[str]) -> None:
+    """Raises ValueError unless these are names. One text would be taken for its letters."""
+    if isinstance(public_inputs, str) or not all(isinstance(name, str) for name in public_inputs):
+        raise ValueError(f'public_inputs: expected names, such as ("bounds",), got {public_inputs!r:.50}')
+
+
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorRelease:
@@ -220,11 +229,15 @@ class GeneratorRelease:
         Args:
           generator: the trained generator.
           measured: the measurement that it was trained on.
-          public_inputs: further public inputs that were used, for example bounds.
+          public_inputs: names of further public inputs that were used, beside the bounds of the generator.
 
         Raises:
-          ValueError: the generator was trained on another measurement, so the statement would be wrong.
+          ValueError: the generator was trained on another measurement, so the statement would be wrong; the public
+            inputs are no sequence of names.
         """
+        _check_names(public_inputs)
+        if generator.rows.lower is not None and not any("bounds" in name for name in public_inputs):
+            public_inputs = ["bounds", *public_inputs]
         if generator.measured != digest(measured.embedding):
             raise ValueError("the generator was not trained on this measurement: call synthesise of the measurement")
         statement = measured.statement_with(public_inputs)

@@ -38,9 +38,10 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.transformed import TransformedMap
 from kme_jax.feature_maps.transforms import Transform
 from kme_jax.generators.checkpoints import Checkpoints
-from kme_jax.generators.networks import Convolutional, Network
+from kme_jax.generators.networks import Convolutional, Network, check_module
 from kme_jax.generators.nnx import nnx
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
+from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
 
 Array = jax.Array
@@ -55,6 +56,7 @@ _LEAST_STYLE = 1e-30  # share of a style that no row has
 _POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² above which a warning is given, in units of the square of the noise
 _LEAST_VISIBLE = 0.5  # visibility of a class that is not below the noise
 _LEAST_COVERED = 0.01  # smallest share of covered rows
+_MOST_ROWS = 10**9  # of a sample
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 
 
@@ -410,10 +412,9 @@ class Generator:
             otherwise. They are better to look at and worse to learn from. Other networks add no noise.
 
         Raises:
-          ValueError: num_rows < 1, or invalid labels.
+          ValueError: num_rows is no whole number from 1 on, or invalid labels.
         """
-        if num_rows < 1:
-            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        num_rows = check_integer("num_rows", num_rows, 1, _MOST_ROWS)
         key = jax.random.key(seed)
         label_key, code_key = jax.random.split(key)
         labels = self._labels(label_key, num_rows, labels)
@@ -996,6 +997,7 @@ def train_in_calls(
     build_key, step_key, judge_key = jax.random.split(key, 3)
     prior_key = jax.random.fold_in(judge_key, 2**32 - 1)  # the other numbers folded in are of steps
     module = network.build(num_labels, rows.num_outputs, nnx.Rngs(build_key))
+    check_module(module, network, num_labels, rows.num_outputs)
     graph, parameters, statistics = _split(module, network, num_labels)
     state = parameters, statistics, training.optimiser().init(parameters)
     expected = coordinates.size * variance

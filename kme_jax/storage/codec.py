@@ -46,7 +46,8 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         return {"class": type(value).__name__, "fields": fields}
     array = np.asarray(value) if hasattr(value, "dtype") else None
     if array is None or array.dtype.kind not in "fiu":
-        raise TypeError(f"{name}: {type(value).__name__} cannot be written")
+        remedy = ": decorate its class with kme_jax.storage.storable()" if dataclasses.is_dataclass(value) else ""
+        raise TypeError(f"{name}: {type(value).__name__} cannot be written{remedy}")
     if array.ndim == 0:
         return encode(array.item(), arrays, name)
     same = next((other for other, known in arrays.items() if known is array), name)

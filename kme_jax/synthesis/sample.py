@@ -57,6 +57,9 @@ class WeightedSample:
         Returns:
           The estimate, a number or [*shape].
 
+        Raises:
+          ValueError: there is not one value for each point.
+
         Examples:
           >>> import numpy as np
           >>> from kme_jax import WeightedSample
@@ -66,7 +69,13 @@ class WeightedSample:
           >>> float(sample.expectation(lambda z: z[:, 0] > 1))  # a probability
           0.25
         """
-        return np.tensordot(np.asarray(self.weights), np.asarray(h(np.asarray(self.points))), axes=1)
+        weights, values = np.asarray(self.weights), np.asarray(h(np.asarray(self.points)))
+        if values.shape[:1] != weights.shape:
+            raise ValueError(
+                f"expectation: expected one value for each of {len(weights)} points, got values of shape "
+                f"{list(values.shape)}"
+            )
+        return np.tensordot(weights, values, axes=1)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
         """The points as a DataFrame of float64, with the weights in a last column "weight".

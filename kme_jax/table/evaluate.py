@@ -19,6 +19,7 @@ from kme_jax.table.release import TableRelease
 from kme_jax.table.schema import Schema
 
 _TABLES = ("private", "synthetic")
+_NARROWEST, _WIDEST = 40, 64  # letters, for names
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _REPEATED, _MOST_REPEATED = 20, 1 << 21  # rows for each row with a weight, and in all
 _Codes = Int[np.ndarray, "n"]
@@ -235,10 +236,10 @@ def correlation_ratio(values: _Numbers, groups: _Codes) -> float | None:
 def describe_table(errors: dict[str, Any]) -> str:
     """The result of :func:`evaluate_table` as text: the worst columns, the worst pairs and the strongest correlations
     first."""
-    lines = [errors["warning"], _line("column", "total variation", "yardstick")]
+    lines: list[str | tuple[str, ...]] = [errors["warning"], ("column", "total variation", "yardstick")]
 
-    def distances(name: str, both: dict[str, Any]) -> str:
-        return _line(name, f"{both['total_variation']:.2g}", f"{both['yardstick']:.2g}")
+    def distances(name: str, both: dict[str, Any]) -> tuple[str, ...]:
+        return (name, f"{both['total_variation']:.2g}", f"{both['yardstick']:.2g}")
 
     by_distance = sorted(errors["columns"], key=lambda column: -column["total_variation"])
     lines += [distances(_name(column), column) for column in by_distance]
@@ -246,28 +247,28 @@ def describe_table(errors: dict[str, Any]) -> str:
     numbers = [column for column in errors["columns"] if column.get("mean")]
     worst = sorted(numbers, key=lambda column: -abs(column["mean_error"] or 0))
     for title, key in (("mean", "mean"), ("standard deviation", "sd")):
-        lines += [_line(title, "private", "synthetic", "error in SDs" if key == "mean" else "ratio")] * bool(worst)
+        lines += [(title, "private", "synthetic", "error in SDs" if key == "mean" else "ratio")] * bool(worst)
         for column in worst:
             ours, theirs = column[key]["private"], column[key]["synthetic"]
             error = column["mean_error"] if key == "mean" else theirs / ours if ours else None
-            lines.append(_line(_name(column), _number(ours), _number(theirs), _number(error, ".3f")))
+            lines.append((_name(column), _number(ours), _number(theirs), _number(error, ".3f")))
     by_quantiles = sorted(numbers, key=lambda column: -(column["quantile_error"] or 0))
-    lines += [_line("quantiles", "largest error, in SDs")] * bool(by_quantiles)
-    lines += [_line(_name(column), _number(column["quantile_error"], ".3f")) for column in by_quantiles]
+    lines += [("quantiles", "largest error, in SDs")] * bool(by_quantiles)
+    lines += [(_name(column), _number(column["quantile_error"], ".3f")) for column in by_quantiles]
     strongest = errors["correlations"][:5]
     for title in ("correlation", "slope of the second on the first"):
-        lines += [_line(title, "private", "synthetic")] * bool(strongest)
+        lines += [(title, "private", "synthetic")] * bool(strongest)
         for pair in strongest:
             slopes = {table: both and both[0] for table, both in pair["slopes"].items()}
             both = pair if title == "correlation" else slopes
-            lines.append(_line(" and ".join(pair["names"]), _number(both["private"]), _number(both["synthetic"])))
+            lines.append((" and ".join(pair["names"]), _number(both["private"]), _number(both["synthetic"])))
     explained = errors["explained"][:5]
-    lines += [_line("share of the variance between groups", "private", "synthetic")] * bool(explained)
+    lines += [("share of the variance between groups", "private", "synthetic")] * bool(explained)
     for pair in explained:
-        lines.append(_line(" by ".join(pair["names"]), *(_number(pair[table], ".3f") for table in _TABLES)))
+        lines.append((" by ".join(pair["names"]), *(_number(pair[table], ".3f") for table in _TABLES)))
     unseen = sorted((pair for pair in errors["pairs"] if pair.get("unseen")), key=lambda pair: -pair["unseen"])
-    lines += [_line("combination that no private row has", "share of rows")] * bool(unseen)
-    lines += [_line(" and ".join(pair["names"]), f"{pair['unseen']:.2%}") for pair in unseen[:5]]
+    lines += [("combination that no private row has", "share of rows")] * bool(unseen)
+    lines += [(" and ".join(pair["names"]), f"{pair['unseen']:.2%}") for pair in unseen[:5]]
     words = {"1": "single columns", "2": "pairs", "3": "triples"}
     for order, mean in errors["mean_total_variation"].items():
         both = {"total_variation": mean, "yardstick": errors["yardstick"]["mean_total_variation"][order]}
@@ -277,15 +278,17 @@ def describe_table(errors: dict[str, Any]) -> str:
         lines.append(f"not measured, so not compared: {printable(shown(errors['not_measured']))}")
     if any(column.get("derived") for column in errors["columns"]):
         lines.append("derived: measured instead of a column, and no column of the table; means above leave them out")
-    return "\n".join(lines)
+    longest = max(len(printable(line[0])) for line in lines if isinstance(line, tuple))
+    width = min(max(longest, _NARROWEST), _WIDEST)
+    return "\n".join(line if isinstance(line, str) else _line(width, *line) for line in lines)
 
 
 def _name(column: dict[str, Any]) -> str:
     return f"derived: {column['name']}" if column.get("derived") else column["name"]
 
 
-def _line(name: str, *cells: str) -> str:
-    return f"{printable(name):<40.40}" + "".join(f" {cell:>16}" for cell in cells)
+def _line(width: int, name: str, *cells: str) -> str:
+    return f"{printable(name):<{width}.{width}}" + "".join(f" {cell:>16}" for cell in cells)
 
 
 def _number(value: float | None, style: str = ".4g") -> str:
