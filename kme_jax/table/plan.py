@@ -665,6 +665,7 @@ class Singles:
         """Non-negative counts whose sums over segments are close to noisy ones, [..., cells]. Their sum stays.
 
         Smoothing hides differences between cells that noise hides in the counts of cells. Those of segments show more.
+        Cells that stand out of the noise by themselves stay: a value that many rows share is known well.
 
         Args:
           a: place of the column.
@@ -675,12 +676,17 @@ class Singles:
         segments = self.segments[a]
         if segments is None or of_segments is None:
             return estimate
-        member = np.eye(of_segments.shape[-1])[segments.bins] * inside[:, None]
-        sums, found = np.where(member.any(0), of_segments, -math.inf), np.zeros(estimate.shape)
+        member, found = np.eye(of_segments.shape[-1])[segments.bins], np.array(estimate)
+        noise = self.sigmas[a] if estimate.ndim > 1 else self.sums_sigmas[a]
         for place in np.ndindex(estimate.shape[:-1]):
-            row = estimate[place] + _LITTLE * inside
-            target = project_to_simplex(sums[place], max(float(estimate[place].sum()), 1e-9))
-            found[place] = row * (member @ (target / np.maximum(row @ member, 1e-300)))
+            row = estimate[place]
+            moves = inside & (row <= _SIGNIFICANT * noise)
+            kept, total = np.where(moves, 0, row), float(row[moves].sum())
+            if total > 0:
+                sums = np.where(moves @ member > 0, of_segments[place] - kept @ member, -math.inf)
+                row = np.where(moves, row + _LITTLE, 0)
+                factors = project_to_simplex(sums, total) / np.maximum(row @ member, 1e-300)
+                found[place] = kept + row * factors[segments.bins]
         return found
 
     def at_bounds(self, a: int, num_values: int) -> Float[np.ndarray, "2"]:
