@@ -417,6 +417,8 @@ class TestRelease:
 
     def test_answers(self, released):
         truth = _people().to_pandas()
+        truth.loc[truth.zone == "c", "tip"] = 0  # such rows are repaired before they are measured
+        truth["paid"] = truth.fare + truth.tip
         minutes = (truth.end - truth.begin).dt.total_seconds() / 60
         for question, value in [
             ("mean(paid)", truth.paid.mean()),
