@@ -10,7 +10,7 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.marginals import compared_cells
-from kme_jax.table.plan import Layout, Plan, Singles, comparable_rho, map_of, sigma
+from kme_jax.table.plan import Layout, Plan, Singles, comparable_rho, map_of, narrow_moments, sigma
 from kme_jax.table.release import binnings_and_target
 
 SCHEMA = Schema(
@@ -35,15 +35,22 @@ def _rows(rng, num_rows):
 
 @pytest.mark.parametrize("target", [None, "rich"])
 def test_the_noise_is_that_of_releases(rng, target):
-    """Of single columns exactly, of their means, and of pairs within a quarter."""
+    """Of single columns exactly, of pairs within a quarter, and of means if rows fill the bounds."""
     budget, num_rows = PrivacyBudget(1.0, 1e-6), 20_000
     expected = expected_errors(SCHEMA, num_rows, budget, target=target)
     measured = measure_table(_rows(rng, num_rows), SCHEMA, budget=budget, target=target, secure=False)
     singles = Singles.read(measured.layout, measured.measured["single columns"])
     assert [column.noise for column in expected.columns] == pytest.approx(singles.sums_sigmas, rel=0.01)
     assert expected.columns[0].smallest_share == pytest.approx(4 * singles.sums_sigmas[0] / num_rows, rel=0.01)
-    moments = singles.moments[1]
-    assert expected.columns[1].mean_error == pytest.approx(100_000 * moments.sigma / num_rows, rel=0.01)
+    assert expected.columns[1].mean_error < 0.5 * 100_000 * singles.moments[1].sigma / num_rows
+    ends = {"age": rng.choice([0, 110], num_rows), "income": rng.choice([0.0, 200_000.0], num_rows)}
+    full = measure_table(
+        pa.table({**{n: _rows(rng, num_rows)[n] for n in ("job", "rich")}, **ends}).select(SCHEMA.names),
+        SCHEMA, budget=budget, target=target, secure=False,
+    )  # fmt: skip
+    (again,) = narrow_moments(full.layout, 1, full.measured["some pairs, finely"])
+    noises = 100_000 * np.asarray([singles.moments[1].sigma, again.sigma]) / num_rows
+    assert expected.columns[1].mean_error == pytest.approx(np.sum(noises**-2.0) ** -0.5, rel=0.15)
     assert expected.columns[2].mean_error is None
     coarse = measured.measured["pairs, coarsely"]
     blocks = [b for b in map_of(coarse).blocks if len(set(b.columns) - {measured.layout.split}) == 2]

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -11,6 +12,8 @@ import sys
 import types
 
 import pytest
+
+from experiments import __main__ as listed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PATHS = {
@@ -136,6 +139,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
+def test_all_experiments_are_listed():
+    found = dict(listed.programs())
+    assert {"experiments.figure1", "experiments.tables", "experiments.tables.coverage"} <= set(found)
+    assert all(len(about) > 20 for about in found.values())
+    for name in found:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.submodule_search_locations is None or importlib.util.find_spec(f"{name}.__main__") is not None
+
+
 def test_a_new_experiment_is_one_file(tmp_path):
     (tmp_path / "new_experiment.py").write_text(NEW_EXPERIMENT)
 

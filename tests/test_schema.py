@@ -837,3 +837,16 @@ def test_a_public_file_with_constant_columns_and_other_encodings(tmp_path):
     schema = Schema.from_json(draft)
     assert [column.num_values for column in schema.columns] == [2, 2, 2, 1]
     assert schema.columns[3] == Categorical("d", ("e",), nullable=True)
+
+
+@pytest.mark.parametrize(
+    "column", [Numeric("x", 0, 100), Numeric("x", -0.001, 0.0004), Numeric("x", 0, 1e7, scale="log")]
+)
+def test_numbers_of_a_default_grid_have_few_decimals(column):
+    """15.54818 in place of 15.548180361638819, and still the same code."""
+    codes = np.unique(np.linspace(0, column.num_values - 1, 5000).astype(int))
+    values = column.decode(codes).to_pylist()
+    assert column.encode(pa.array(values)).tolist() == codes.tolist()
+    assert max(len(f"{value!r}".split(".")[-1].split("e")[0]) for value in values) <= 10
+    assert min(values) == column.lower
+    assert max(values) == column.upper

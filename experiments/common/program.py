@@ -51,7 +51,7 @@ def run_main(main: Callable[..., None], *configurations: type[Config], compile_c
             print(f'error: {error.name} is not installed: pip install -e ".[experiments]"', file=sys.stderr)
             sys.exit(2)
         except KeyboardInterrupt:
-            print("interrupted: nothing was written for the unfinished run", file=sys.stderr)
+            print("interrupted: the same command goes on with what is finished, or starts anew", file=sys.stderr)
             sys.exit(130)
 
     app.run(guarded)

@@ -614,8 +614,9 @@ class Numeric(Column):
     def _decode_values(self, codes):
         # The last value is the upper bound, also where steps of a float do not reach it exactly.
         values = np.where(codes == self.num_values - 1, self.upper, self.lower + codes * self._step)
-        if self.step is not None and self._digits < 16 and self._largest * 10**self._digits < _MAX_INTEGER:
-            values = np.round(values, self._digits)  # 12.34, not 12.340000000000002
+        digits = self._digits + (self.step is None)  # of a default grid: so many that each value stays on its own side
+        if digits < 16 and self._largest * 10**digits < _MAX_INTEGER:
+            values = np.round(values, digits)  # 12.34, not 12.340000000000002
         return pa.array(np.clip(values, self.lower, self.upper), self.type)
 
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:

@@ -44,8 +44,8 @@ class ExpectedColumn:
         themselves, in the cells of ``evaluate_table``. Denoising makes it smaller where a column is smooth, often by
         far.
       total_variation_bound: what this distance exceeds rarely: two standard deviations above its mean.
-      mean_error: for a number, the standard deviation of the noise of its mean in the first measurement, in its units;
-        otherwise None. The third one measures it again, within the range of most rows.
+      mean_error: for a number, the standard deviation of the noise of its mean from the first and the third
+        measurement, in its units, if rows fill its bounds. It is smaller if they fill a part of them. None for others.
       mean_bound: two standard deviations.
     """
 
@@ -158,9 +158,8 @@ def expected_errors(
     singles = plans.Singles.read(
         layout, _without_rows(plans.singles_map(layout), num_rows, budget, shares[0]), denoised=False
     )
-    columns = tuple(_column(schema, layout, singles, a, num_rows) for a in range(len(layout.columns)))
     pairs = _pairs_with_classes(schema, layout, singles, num_rows)
-    coarse_noise, fine_noise = None, None
+    coarse_noise, fine_noise, third = None, None, None
     if layout.pairs():
         even = _spread_evenly(layout, singles, num_rows)
         plan = plans.Plan.create(layout, even, num_rows, rho)
@@ -168,6 +167,7 @@ def expected_errors(
         half = range(math.ceil(len(layout.pairs()) / 2))
         coarse = plans.coarse_map(layout, plan, has_triples)
         fine = plans.pairs_map(layout, plan, half, [], [], [])
+        third = _without_rows(fine, num_rows, budget, shares[2]) if fine is not None else None
         unit_noises = [
             _unit_noise(layout, of_pairs, num_rows, budget, share)
             for of_pairs, share in ((coarse, shares[1]), (fine, shares[2]))
@@ -176,6 +176,7 @@ def expected_errors(
         coarse_noise = float(np.median([cast(float, pair.coarse_noise) for pair in others]))
         fine_noise = float(np.median([cast(float, pair.fine_noise) for pair in others]))
         pairs += others
+    columns = tuple(_column(schema, layout, singles, third, a, num_rows) for a in range(len(layout.columns)))
     return ExpectedTable(num_rows, budget, columns, len(layout.pairs()), coarse_noise, fine_noise, tuple(pairs))
 
 
@@ -319,7 +320,19 @@ def _spread_evenly(layout: plans.Layout, singles: plans.Singles, num_rows: int) 
     return dataclasses.replace(singles, counts=counts, sums=sums, segments=segments, smoothed=counts, inside=inside)
 
 
-def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int, num_rows: int) -> ExpectedColumn:
+def _column(
+    schema: Schema, layout: plans.Layout, singles: plans.Singles, third: NoisyEmbedding | None, a: int, num_rows: int
+) -> ExpectedColumn:
+    """What noise does to one column.
+
+    Args:
+      schema: of the measured columns.
+      layout: of these columns.
+      singles: the first measurement, without rows.
+      third: the third measurement of rows that fill all bounds; None if there is none.
+      a: place of the column.
+      num_rows: N.
+    """
     j = layout.columns[a]
     column, binning, (_, of_cells) = schema.columns[j], layout.binnings[j], singles.of_all(a)
     noise, edges = of_cells.sigma, binning.first_codes()
@@ -332,8 +345,11 @@ def _column(schema: Schema, layout: plans.Layout, singles: plans.Singles, a: int
             centred = np.append(values - values.mean(), np.zeros(int(binning.missing)))
             mean_error = float(of_cells.of(centred)) / num_rows
         else:
-            ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))
-            mean_error = float(np.ptp(ends)) / 2 * moments.sigma / num_rows
+            errors = []
+            for both in (moments, *plans.narrow_moments(layout, j, third)):
+                ends = numeric_values(column, np.asarray([both.moment.low[0], both.moment.high[0]]))
+                errors.append(float(np.ptp(ends)) / 2 * both.sigma / num_rows)
+            mean_error = 1 / math.sqrt(sum(error**-2 for error in errors))
     smallest = min(1.0, _STANDS_OUT * noise / num_rows)
     return ExpectedColumn(
         column.name,
