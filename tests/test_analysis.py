@@ -12,6 +12,7 @@ import scipy.stats
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, estimate, release_table
 from kme_jax.analysis import Estimate, Estimates, bootstrap
+from kme_jax.analysis.counts import _Masks, _sizes, tables_of
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import NoAnswerError
 from kme_jax.analysis.queries import Query
@@ -441,6 +442,40 @@ def test_groups_that_noise_hides_are_left_out():
     assert list(direct_estimates(measured, Query.parse("mean(age) by rich", schema), 0.95)) == ["no", "yes"]
     with pytest.raises(ValueError, match="noisy sums do not answer it"):
         direct_estimates(measured, Query.parse("mean(age) where rich=missing", schema), 0.95)
+
+
+def test_a_part_of_a_cell_has_the_rows_that_its_own_parts_count():
+    """A column that is also counted in segments, and a limit within a cell that stands out."""
+    pay = np.random.default_rng(0).integers(0, 100_000, 4000)
+    pay[:1000], pay[1000:2000] = 50_000, 50_040
+    schema = Schema((Numeric("pay", 0, 99_999, integer=True), Categorical("job", ("a", "b"))))
+    rows = pa.table({"pay": pay, "job": ["a"] * 4000})
+    sums = Sums.read(measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False))
+    assert sums.layout.segmented == (0,)
+    (cell,) = np.flatnonzero((sums.edges(0)[:-1] <= 50_000) & (sums.edges(0)[1:] > 50_000))
+    met = sums.met(0, [(0, 50_020)])
+    rows_of_parts, noise = sums._inside_of_parts(0, cell, [(0, 50_020)])
+    assert 0 < met.shares[cell] < 1
+    np.testing.assert_allclose(met.shares[cell] * sums.singles.of_all(0)[0][cell], rows_of_parts, rtol=1e-9)
+    np.testing.assert_allclose(met.noise, noise)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+def test_numbers_of_rows_are_counted_with_the_smaller_noise(relation):
+    """Rows that meet a condition are counted, or the others, of which the number of all rows is known or noisy."""
+    schema = Schema((Numeric("age", 0, 99, integer=True), Categorical("job", ("a", "b", "c", "d"))))
+    rng = np.random.default_rng(0)
+    rows = pa.table({"age": rng.integers(0, 100, 4000), "job": rng.choice(["a", "b", "c", "d"], 4000)})
+    sums = Sums.read(measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5, relation), secure=False))
+    table = next(of for of in tables_of(sums, {0, 1}) if not of.is_first)
+    counts, noise = sums.singles.of_all(1)
+    for number in range(1, 4):
+        cells = np.arange(4) < number
+        found = _sizes(sums, table, _Masks([], [], [np.ones(100, bool), cells]), 0)
+        inside, outside = noise.sigma * number**0.5, np.hypot(sums.rows_noise, noise.sigma * (4 - number) ** 0.5)
+        np.testing.assert_allclose(found[1], min(inside, outside))
+        by_others = sums.rows - counts[~cells].sum()
+        np.testing.assert_allclose(found[0], counts[cells].sum() if inside <= outside else by_others)
 
 
 def test_an_interval_with_all_possible_values_is_no_answer():

@@ -35,6 +35,10 @@ def test_the_noise_of_sums_is_that_of_their_covariance(rng, noise):
     of_groups = np.eye(4)[groups].T
     np.testing.assert_allclose(noise.of_groups(groups), noise.of(of_groups), rtol=1e-12)
     np.testing.assert_allclose(noise.times(2.5).of(values), 2.5 * noise.of(values), rtol=1e-12)
+    np.testing.assert_allclose(noise.covariance_of_groups(groups), noise.covariance(of_groups), rtol=1e-12)
+    some, start, stop = rng.random(9) < 0.7, np.array([0, 2, 4, 8, 3]), np.array([9, 7, 5, 9, 3])
+    of_ranges = [some & (np.arange(9) >= a) & (np.arange(9) < b) for a, b in zip(start, stop, strict=True)]
+    np.testing.assert_allclose(noise.of_ranges(some, start, stop), noise.of(np.array(of_ranges) * 1.0), atol=1e-12)
     kept = SEGMENTS != 1
     np.testing.assert_allclose(noise.on(kept).of(values[..., kept]), noise.of(values * kept), rtol=1e-12)
 

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import tracemalloc
 
 import jax
 import numpy as np
@@ -313,3 +314,43 @@ def test_categories_that_go_with_one_another_keep_their_cells(rng):
         left.append(np.abs(np.diag(corrected - private)).sum())
         assert directions._correction(0.1 * (noisy - private), private, 40.0, (0, 0)) is None
     assert np.mean(left) < 0.5 * np.mean(lost)
+
+
+def test_many_clear_cells_need_little_memory(rng):
+    """Nearly every cell of a table of many rows is clear. Each one is corrected by itself."""
+    size = 60
+    table = rng.gamma(1.0, 1000.0, (size, size))
+    noisy = table + 300 * rng.choice([-1, 1], (size, size))
+    expected = np.outer(table.sum(1), table.sum(0)) / table.sum()
+    clear = np.abs(noisy - expected) > 40
+    assert clear.mean() > 0.9
+    tracemalloc.start()
+    correction = directions._correction(noisy - table, table, 10.0, (0, 0))
+    assert tracemalloc.get_traced_memory()[1] < 1000 * table.nbytes
+    tracemalloc.stop()
+    np.testing.assert_allclose((table + correction)[clear], np.maximum(noisy, 0)[clear], atol=20)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2])
+def test_counts_of_pairs_tell_those_of_bins(rng, num_classes):
+    """Also those of unions of two bins: each of their bins is told a half."""
+    _, _, observed = _behind_noise(rng, num_classes, 40.0)
+    unions = np.zeros((20, 10))
+    unions[np.arange(20), np.arange(20) // 2] = 1
+    precision = np.zeros((30, 30))
+    precision[:8, 8:20], precision[20:24, 24:] = 1 / 40, 1 / 5
+    observed = dataclasses.replace(
+        observed,
+        unions=unions,
+        pairs=np.zeros((num_classes, 30, 30)),
+        pairs_precision=precision,
+        totals_precision=np.full(20, 0.1),
+    )
+    of_column = 1 / (num_classes * observed.singles_sigma**2) + 0.1**2
+    fitted = observed.singles.sum(0) / (num_classes * observed.singles_sigma**2) + 0.1**2 * observed.totals
+    fitted /= of_column
+    for a, (bins, others, of_unions) in enumerate([(slice(0, 8), 12, 6), (slice(8, 20), 8, 4)]):
+        counts, errors = observed.counts_of_bins(a, fitted[bins])
+        known = of_column[bins] + 1 / (num_classes * others * 40**2) + 1 / (num_classes * of_unions * 5**2) / 2
+        np.testing.assert_allclose(counts, fitted[bins], rtol=1e-9)
+        np.testing.assert_allclose(errors, known**-0.5, rtol=1e-9)

@@ -191,10 +191,11 @@ def _sizes(sums: Sums, table: Counts, masks: _Masks, place: int | None) -> tuple
         return None
     a = layout.columns.index(j)
     counts, noise = singles.of_all(a)
-    few, many = (float(noise.of(of_cells.astype(float))) for of_cells in (cells, ~cells))
-    if few <= many:
-        return float(counts[cells].sum()), few
-    return rows[0] - float(counts[~cells].sum()), math.hypot(rows[1], many)
+    inside, outside = (float(noise.of(of_cells.astype(float))) for of_cells in (cells, ~cells))
+    outside = math.hypot(rows[1], outside)
+    if inside <= outside:
+        return float(counts[cells].sum()), inside
+    return rows[0] - float(counts[~cells].sum()), outside
 
 
 def _ratio(

@@ -198,7 +198,8 @@ class Sums:
         edges = self.edges(j)
         shares, guess, variance = shares_inside(edges, allowed), 0.0, 0.0
         cut = np.flatnonzero((shares > 0) & (shares < 1))
-        counts = self.singles.classes if j == self.layout.split else self.singles.sums[self.layout.columns.index(j)]
+        is_split = j == self.layout.split
+        counts = self.singles.classes if is_split else self.singles.of_all(self.layout.columns.index(j))[0]
         for cell in cut.tolist():
             rows = 0.0 if counts is None else max(float(counts[cell]), 0.0)
             of_parts = self._inside_of_parts(j, cell, allowed)

@@ -204,8 +204,8 @@ def _means(
     """
     first = np.searchsorted(side.edges, edges[:-1])
     means = np.add.reduceat(side.shares, first)
-    of_cells = np.repeat(np.eye(len(first)), np.diff(np.append(first, len(side.shares))), axis=1)
-    noise[: len(first), : len(first)] += side.noise.covariance(of_cells)
+    groups = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(side.shares))))
+    noise[: len(first), : len(first)] += side.noise.covariance_of_groups(groups)
     if scored:
         assert side.moments is not None
         means = np.concatenate([means, side.moments.sums / side.num_rows])

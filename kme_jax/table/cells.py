@@ -65,6 +65,30 @@ class CellNoise:
         variances = self.sigma**2 * counts * (1 - shares) + np.square(shares * self.sums[segment])
         return np.sqrt(np.bincount(group, variances))
 
+    def of_ranges(
+        self, cells: Bool[np.ndarray, "cells"], start: Int[np.ndarray, "n"], stop: Int[np.ndarray, "n"]
+    ) -> Float[np.ndarray, "n"]:
+        """The standard deviations of the noise of sums over those of some cells that are within ranges, [n].
+
+        Args:
+          cells: the cells that count.
+          start: the first cell of each range.
+          stop: the cell after its last one.
+        """
+        member = np.ones((len(cells), 1)) if self.segments is None else np.eye(len(self.sums))[self.segments]
+        until = np.pad(np.cumsum(cells[:, None] * member, axis=0), [(1, 0), (0, 0)])
+        numbers = until[stop] - until[start]  # cells in each segment
+        if self.segments is None:
+            return self.sigma * np.sqrt(numbers[:, 0])
+        shares = numbers / member.sum(0)
+        return np.sqrt(self.sigma**2 * (numbers * (1 - shares)).sum(1) + np.square(shares) @ np.square(self.sums))
+
+    def covariance_of_groups(self, groups: Int[np.ndarray, "cells"]) -> Float[np.ndarray, "groups groups"]:
+        """The covariances of the noise of sums over groups of cells, [groups, groups]. ``groups`` as above."""
+        if self.segments is None:
+            return np.diag(np.square(self.of_groups(groups)))
+        return self.covariance(np.eye(int(groups.max()) + 1)[groups].T)
+
     def on(self, cells: Bool[np.ndarray, "cells"]) -> CellNoise:
         """The noise of the counts of some cells, which must be complete segments."""
         if self.segments is None:

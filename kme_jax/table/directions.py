@@ -128,11 +128,7 @@ def _correction(
         of_rows, of_columns = (normal_scores(*of) for of in zip((rows, columns), ordered, strict=True))
         directions.append(np.outer(rows * of_rows, columns * of_columns))
         num_scores = 1
-    shown_cells = np.abs(table + difference - expected) > _SHOWN * noise
-    cells = [] if any(ordered) else np.argwhere(shown_cells).tolist()
-    for i, j in cells:
-        directions.append(np.zeros_like(table))
-        directions[-1][i, j] = 1
+    cells = np.zeros(table.shape, bool) if any(ordered) else np.abs(table + difference - expected) > _SHOWN * noise
     left, _, right = np.linalg.svd((table - expected) / np.sqrt(expected), full_matrices=False)
     num_leading = min(_NUM_LEADING, min(table.shape) - 1)
     directions += [np.outer(left[:, i], right[i]) * np.sqrt(expected) for i in range(num_leading)]
@@ -140,10 +136,11 @@ def _correction(
     left, sizes, right = np.linalg.svd(difference, full_matrices=False)
     edge = noise * (math.sqrt(len(rows)) + math.sqrt(len(columns)))
     directions += [np.outer(left[:, i], right[i]) for i in np.flatnonzero(sizes > _ABOVE_EDGE * edge)]
+    correction = np.where(cells, _shrunken(difference, table + difference - expected, noise, _WEAKENED_CELL), 0.0)
     basis: list[np.ndarray] = []
-    correction = np.zeros_like(table)
     for i, direction in enumerate(directions):
         direction = direction / max(float(np.linalg.norm(direction)), np.finfo(float).tiny)
+        direction = np.where(cells, 0.0, direction)
         for other in basis:
             direction = direction - other * np.vdot(other, direction)
         size = float(np.linalg.norm(direction))
@@ -151,19 +148,37 @@ def _correction(
             continue
         basis.append(direction / size)
         component = float(np.vdot(basis[-1], difference))
-        shown = component + float(np.vdot(basis[-1], table - expected))
-        least = _WEAKENED_CELL if num_scores <= i < num_scores + len(cells) else _WEAKENED
-        weakened = component * np.sign(shown) > max(least * noise, _LOST * abs(shown))
-        if i < num_own and abs(shown) > _SHOWN * noise and weakened:
-            correction += (component - noise**2 / shown) * basis[-1]
-        elif abs(component) > (_PROBABLY if i < num_scores else _CLEARLY) * noise:
-            correction += (component - noise**2 / component) * basis[-1]
+        shown = component + float(np.vdot(basis[-1], table - expected)) if i < num_own else 0.0
+        least = _PROBABLY if i < num_scores else _CLEARLY
+        correction += float(_shrunken(component, shown, noise, _WEAKENED, least)) * basis[-1]
     if not correction.any():
         return None
-    free = np.ones(table.shape, bool)
-    for i, j in cells:
-        free[i, j] = correction[i, j] == 0
+    free = ~cells | (correction == 0)
     return correction if free.all() else _balanced(table + correction, free, rows, columns) - table
+
+
+def _shrunken(
+    component: Float[np.ndarray, "*n"] | float,
+    shown: Float[np.ndarray, "*n"] | float,
+    noise: float,
+    weakened: float,
+    least: float = _CLEARLY,
+) -> Float[np.ndarray, "*n"]:
+    """What is corrected of differences in some directions, see :func:`missed`; 0 where they are not clear.
+
+    Args:
+      component: differences between noisy counts and the mixture.
+      shown: differences between noisy counts and independence; 0 where they do not count.
+      noise: standard deviation of the noise of both.
+      weakened: how far counts are from a mixture that weakens what they show, in units of their noise.
+      least: how far they are from any other one.
+    """
+    is_weakened = (np.abs(shown) > _SHOWN * noise) & (
+        component * np.sign(shown) > np.maximum(weakened * noise, _LOST * np.abs(shown))
+    )
+    divisor = np.where(is_weakened, shown, component)
+    is_clear = is_weakened | (np.abs(component) > least * noise)
+    return np.where(is_clear, component - noise**2 / np.where(is_clear, divisor, 1.0), 0.0)
 
 
 def _balanced(

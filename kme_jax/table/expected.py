@@ -258,10 +258,12 @@ def _distances_of_cells(
       num_rows: N.
     """
     _, groups = np.unique(compared, return_inverse=True)
-    covariance = noise.covariance(np.eye(groups.max() + 1)[groups].T)
-    spread = np.sqrt(np.diag(covariance))
+    spread = noise.of_groups(groups)
     distance = _MEAN_SIZE * num_classes * float(spread.sum()) / (2 * num_rows)
-    variance = num_classes * float((np.square(covariance) / np.maximum(np.outer(spread, spread), 1e-300)).sum())
+    variance = num_classes * float(np.square(spread).sum())  # without correlations
+    if noise.segments is not None:
+        squares = np.square(noise.covariance_of_groups(groups))
+        variance = num_classes * float((squares / np.maximum(np.outer(spread, spread), 1e-300)).sum())
     deviation = math.sqrt((1 - _MEAN_SIZE**2) * variance) / (2 * num_rows)
     return min(1.0, distance), min(1.0, distance + _RARELY * deviation)
 

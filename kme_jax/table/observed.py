@@ -98,18 +98,17 @@ class Observed:
         counted = self.singles[:, bins].sum(0) / variances
         counted = (counted + self.totals[bins] * np.square(self.totals_precision[bins])) / of_column
         of_all = np.array(of_column)
-        squares = np.square(self.pairs_precision)
-        squares = squares + squares.T  # each pair is in one order
-        for others in (places[:a], places[a + 1 :]):
-            for other in {(side.start, side.stop) for pair in others for side in pair}:
+        for part in (bins,) if unions == bins else (bins, unions):
+            squares = np.square(self.pairs_precision[part]) + np.square(self.pairs_precision[:, part]).T  # one is 0
+            sums = np.zeros(len(squares))
+            for other in {(side.start, side.stop) for pair in (*places[:a], *places[a + 1 :]) for side in pair}:
                 of_pairs = squares[:, slice(*other)]
                 known = of_pairs.all(1)
-                sums = np.zeros(len(squares))
-                sums[known] = 1 / (num_classes * (1 / of_pairs[known]).sum(1))
-                of_all += sums[bins]
-                if unions != bins:
-                    member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
-                    of_all += member @ (sums[unions] / member.sum(0))
+                sums[known] += 1 / (num_classes * (1 / of_pairs[known]).sum(1))
+            if part != bins:
+                member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
+                sums = member @ (sums / member.sum(0))
+            of_all += sums
         excess = np.maximum(np.square(fitted - counted) - _CLEARLY**2 / of_column, 0)
         errors = 1 / of_all + excess
         weight = excess / (excess + 1 / of_column)

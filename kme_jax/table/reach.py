@@ -306,9 +306,7 @@ def _missing_part(
         until = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values * ~inside, axis=-1)], axis=-1)
         return until[..., stop] - until[..., start]
 
-    cells = np.arange(len(inside))
-    of_ranges = (cells >= start[:, None]) & (cells < stop[:, None]) & ~inside
-    in_range, elsewhere = np.square(noise.of(of_ranges * 1.0)), float(noise.of(inside * 1.0)) ** 2
+    in_range, elsewhere = np.square(noise.of_ranges(~inside, start, stop)), float(noise.of(inside * 1.0)) ** 2
     precision = 1 / in_range + 1 / elsewhere
     rows = sums_of(counts) / in_range + (num_rows - counts[inside].sum()) / elsewhere
     first = binning.first_codes()
