@@ -42,8 +42,8 @@ def missed(
     They are the counts of the mixture, corrected in a few directions for each pair of columns that was measured:
 
     * the product of the normal scores of both columns, if both are ordered;
-    * if neither column has an order, the cells in which noisy counts differ from independence by more than four times
-      the noise: where one category goes with one of the other column, as the room that is paid for and the one that is
+    * if neither column has an order, and both have four parts or more, the cells in which noisy counts differ from
+      independence by more than four times the noise: where one category goes with one of the other column, as the room that is paid for and the one that is
       given, each cell is a direction of its own;
     * the two directions in which the mixture itself has most dependence (correspondence analysis);
     * singular vectors of the difference between noisy counts and the mixture, if they stand out: the largest singular
@@ -128,7 +128,9 @@ def _correction(
         of_rows, of_columns = (normal_scores(*of) for of in zip((rows, columns), ordered, strict=True))
         directions.append(np.outer(rows * of_rows, columns * of_columns))
         num_scores = 1
-    cells = np.zeros(table.shape, bool) if any(ordered) else np.abs(table + difference - expected) > _SHOWN * noise
+    cells = np.abs(table + difference - expected) > _SHOWN * noise
+    if any(ordered) or min(table.shape) <= _NUM_LEADING + 1:  # a few directions tell all of a small table
+        cells[:] = False
     left, _, right = np.linalg.svd((table - expected) / np.sqrt(expected), full_matrices=False)
     num_leading = min(_NUM_LEADING, min(table.shape) - 1)
     directions += [np.outer(left[:, i], right[i]) * np.sqrt(expected) for i in range(num_leading)]
