@@ -43,8 +43,8 @@ def missed(
 
     * the product of the normal scores of both columns, if both are ordered;
     * if neither column has an order, and both have four parts or more, the cells in which noisy counts differ from
-      independence by more than four times the noise: where one category goes with one of the other column, as the room that is paid for and the one that is
-      given, each cell is a direction of its own;
+      independence by more than four times the noise: where one category goes with one of the other column, as the room
+      that is paid for and the one that is given, each cell is a direction of its own;
     * the two directions in which the mixture itself has most dependence (correspondence analysis);
     * singular vectors of the difference between noisy counts and the mixture, if they stand out: the largest singular
       value of noise alone is about σ (√rows + √columns) of the table.
