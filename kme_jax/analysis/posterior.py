@@ -151,13 +151,13 @@ def posterior_draws(
     seed = check_integer("seed", seed, 0, MAX_SEED)
     bounds, proposal = measurement.bounds, measurement.proposal
     assert proposal is not None
-    mean, report = posterior_mean(jax.random.key(seed), measurement.noisy, proposal, progress=progress)
+    rng, box = np.random.default_rng(seed), None if bounds is None else unit_box(bounds.dim)
+    mean, report = posterior_mean(jax.random.key(seed), measurement.noisy, proposal, box=box, progress=progress)
     if not report.converged:
         raise ValueError(
             "the sampler found no mixture that explains the noisy embedding, so there are no intervals: the rows have "
             "finer structure than the mixtures have"
         )
-    rng, box = np.random.default_rng(seed), None if bounds is None else unit_box(bounds.dim)
     draws = [
         _points_of(*draw, rng)
         for draw in zip(mean.centres[::_EVERY], mean.weights[::_EVERY], mean.widths[::_EVERY], strict=True)

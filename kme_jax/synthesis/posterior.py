@@ -447,6 +447,7 @@ def posterior_mean(
     num_trajectories: int = 8,
     num_leaps: int = 50,
     num_chains: int = 4,
+    box: tuple[Float[AnyArray, "d"], Float[AnyArray, "d"]] | None = None,
     progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """The posterior mean of μ̂ given a noisy embedding, by Hamiltonian Monte Carlo. Post-processing.
@@ -486,7 +487,7 @@ def posterior_mean(
       True
     """
     settings = SamplerSettings(num_atoms, num_trajectories, num_leaps, num_chains)
-    return sample_posterior(key, embedding, proposal, settings, progress=progress)
+    return sample_posterior(key, embedding, proposal, settings, box=box, progress=progress)
 
 
 @shows_progress("posterior")
@@ -496,6 +497,7 @@ def sample_posterior(
     proposal: NormalProposal,
     settings: SamplerSettings,
     *,
+    box: tuple[Float[AnyArray, "d"], Float[AnyArray, "d"]] | None = None,
     progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """:func:`posterior_mean` with all settings of the sampler.
@@ -533,8 +535,11 @@ def sample_posterior(
     def single(value) -> Array:
         return cast(Array, np.asarray(value, np.float32))
 
+    waves = feature_map.waves(proposal.mean, length)
+    if box is not None:
+        waves = waves.cut_at(*((np.asarray(bound) - proposal.mean) / length for bound in box))
     model = Model(
-        waves=feature_map.waves(proposal.mean, length),
+        waves=waves,
         target=single(embedding.coordinates),
         variance=single(mechanism.variance),
         precision=single(np.square(length / proposal.scale)),
