@@ -36,6 +36,7 @@ def faddeeva(x: Float[AnyArray, "..."], y: Float[AnyArray, "..."]) -> tuple[Floa
 
     The derivative of w(ζ) is −2ζ w(ζ) + 2i/√π.
     """
+    x, y = jnp.asarray(x), jnp.asarray(y)
     size = 1 / (jnp.square(_SCALE + y) + jnp.square(x))
     a, b = (_SCALE + y) * size, x * size  # 1 / (L − iζ)
     real, imag = (_SCALE - y) * a - x * b, (_SCALE - y) * b + x * a  # (L + iζ) / (L − iζ)

@@ -78,17 +78,17 @@ class Waves(abc.ABC):
         del number
         return self, table
 
-    def cut_at(self, lower: Float[AnyArray, "d"], upper: Float[AnyArray, "d"]) -> Waves:
+    def cut_at(self, lower: Float[AnyArray, "d"], upper: Float[AnyArray, "d"]) -> Waves | None:
         """Waves whose normal distributions are cut: what is beyond a bound of a column is moved to that bound.
 
-        The default returns these waves as they are, because the features of cut distributions would take too long.
+        The default is None: the features of cut distributions would take too long.
 
         Args:
           lower: lower bounds in the units of the centres, [d].
           upper: upper bounds.
         """
         del lower, upper
-        return self
+        return None
 
     def squares(self) -> Float[Array, "frequencies"]:
         """‖ℓ ω‖², [n]."""
@@ -270,9 +270,9 @@ class LatticeWaves(Waves):
             waves = 2 * math.pi * self.spacing[i] * widths[:, None] * steps[None, :]
             damping = jnp.repeat(jnp.exp(-0.5 * jnp.square(waves)), columns.shape[0] // widths.shape[0], axis=0)
             normals = damping * cos, damping * sin
-            return normals if self.box is None else cut(i, steps, waves, normals)
+            return normals if self.box is None else cut(self.box[:, i], i, steps, waves, normals)
 
-        def cut(i, steps, waves, normals):
+        def cut(bounds, i, steps, waves, normals):
             """The same for a normal distribution that is cut at the bounds of column i.
 
             The part of N(z, s²) inside a bound b > z is all of it without its tail, which begins at a = (b − z)/s
@@ -281,16 +281,18 @@ class LatticeWaves(Waves):
             cos, sin = normals
             size = columns.shape[0] // widths.shape[0]
             waves, spreads = (jnp.repeat(values, size, axis=0) for values in (waves, widths))
-            lower, upper = self.box[:, i]
-            starts = jnp.stack([centres[:, i] - lower, upper - centres[:, i]]) / jnp.maximum(spreads, _NARROWEST)
-            inside = starts >= 0
+            lower, upper = bounds
+            starts = (
+                jnp.stack([centres[:, i] - lower, upper - centres[:, i]]) / jnp.maximum(spreads, _NARROWEST)[None, :]
+            )
+            signs = jnp.where(starts >= 0, jnp.float32(1), jnp.float32(-1))
             tail = normal_tail(jnp.abs(starts)[:, :, None], jnp.broadcast_to(waves, (2, *waves.shape)))
             mass = jax.scipy.special.ndtr(-starts)[:, :, None]
-            reals = mass - jnp.where(inside, 1, -1)[:, :, None] * tail[0]
+            reals = mass - signs[:, :, None] * tail[0]
             imags = np.array([-1, 1], np.float32)[:, None, None] * tail[1]
-            of_bounds = sincos_turns((self.box[:, i] * self.spacing[i] + self.phases[i])[:, None] * steps[None, :])
+            of_bounds = sincos_turns((bounds * self.spacing[i] + self.phases[i])[:, None] * steps[None, :])
             sins, cosines = (values[:, None, :] for values in of_bounds)
-            whole = jnp.all(inside, axis=0)[:, None]
+            whole = jnp.min(jnp.maximum(signs, 0), axis=0)[:, None]
             return (
                 whole * cos + jnp.sum(cosines * reals - sins * imags, axis=0),
                 whole * sin + jnp.sum(cosines * imags + sins * reals, axis=0),
