@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 from kme_jax import (
     FourierMap,
@@ -19,6 +21,7 @@ from kme_jax import (
     represent,
     spectral_map,
 )
+from kme_jax._numerics.faddeeva import normal_tail
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from tests import compiled
@@ -127,6 +130,44 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
     for group in (0, 1):  # the first two centres, and the others
         members = slice(2 * group, 2 * group + 2)
         assert np.linalg.norm(found[group] - weights[members] @ means[members]) < 3 / math.sqrt(20_000)
+
+
+@pytest.mark.parametrize("dim", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_waves_of_a_cut_mixture_are_those_of_draws_that_are_moved_to_the_bounds(dim, rng):
+    """Centres are inside, on a bound and beyond one. Widths are narrow, middle and wide."""
+    lower, upper = np.zeros(dim), np.linspace(1.0, 1.5, dim)
+    lattice, centre, length = LatticeMap.from_box(Gaussian(20.0), lower, upper, 400), np.full(dim, 0.3), 0.2
+    waves = lattice.waves(centre, length)
+    cut = waves.cut_at((lower - centre) / length, (upper - centre) / length)
+    z, weights, widths = rng.uniform(-0.3, 1.6, (9, dim)), rng.dirichlet(np.ones(9)), np.array([1e-4, 0.05, 0.6])
+    z[0], z[4, 0] = 0.0, 1.0
+    directions = scipy.stats.norm.ppf(scipy.stats.qmc.Sobol(dim, rng=rng).random(1 << 14))
+    draws = [np.clip(z[k] + widths[k // 3] * directions, lower, upper) for k in range(9)]
+    expected = sum(weight * _features(lattice, some).mean(axis=0) for weight, some in zip(weights, draws, strict=True))
+    parts = [jnp.asarray(part, jnp.float32) for part in ((z - centre) / length, weights, widths / length)]
+    np.testing.assert_allclose(
+        np.asarray(jax.jit(lambda *parts: cut.features(cut.table_of_normals(*parts)))(*parts)), expected, atol=2e-4
+    )
+    inside = [jnp.full((3, dim), 0.5), jnp.full(3, 1 / 3), jnp.full(3, 0.05)]  # far from all bounds
+    tables = [np.asarray(jax.jit(some.table_of_normals)(*inside)) for some in (waves, cut)]
+    np.testing.assert_allclose(*tables, atol=1e-6)
+
+
+def test_tails_of_normal_waves_and_their_gradients():
+    """Against SciPy's complex function, and finite differences of it."""
+    start, frequency = (part.ravel() for part in np.meshgrid(np.geomspace(1e-3, 30, 25), np.linspace(-40, 40, 61)))
+
+    def exact(a, v):
+        return 0.5 * np.exp(-(a**2) / 2) * scipy.special.wofz((-v + 1j * a) / math.sqrt(2))
+
+    parts = [jnp.asarray(part, jnp.float32) for part in (start, frequency)]
+    real, imag = jax.jit(normal_tail)(*parts)
+    expected = exact(start, frequency)
+    np.testing.assert_allclose(np.asarray(real) + 1j * np.asarray(imag), expected, atol=1e-6)
+    slopes = jax.jit(jax.grad(lambda a, v: sum(jnp.sum(part) for part in normal_tail(a, v)), argnums=(0, 1)))(*parts)
+    for slope, (da, dv) in zip(slopes, ((1e-5, 0), (0, 1e-5)), strict=True):
+        change = (exact(start + da, frequency + dv) - exact(start - da, frequency - dv)) / 2e-5
+        np.testing.assert_allclose(np.asarray(slope), change.real + change.imag, atol=2e-5)
 
 
 def test_free_and_lattice_waves_agree_for_the_same_frequencies(rng):

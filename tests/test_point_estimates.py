@@ -33,9 +33,13 @@ def rows():
 
 @pytest.fixture(scope="module")
 def measured(rows):
+    return _measured(rows, KERNEL, BOUNDS)
+
+
+def _measured(rows, kernel, bounds):
     """A measurement with the same noise in each run. Secure noise has no seed."""
-    secure = measure(rows, KERNEL, budget=BUDGET, bounds=BOUNDS)
-    exact = mean_embedding(secure.noisy.feature_map, BOUNDS.to_unit(rows)).coordinates
+    secure = measure(rows, kernel, budget=BUDGET, bounds=bounds)
+    exact = mean_embedding(secure.noisy.feature_map, bounds.to_unit(rows)).coordinates
     mechanism = secure.noisy.mechanism
     noise = mechanism.scale * np.random.default_rng(0).normal(size=len(exact))
     on_grid = np.round((exact + noise) / mechanism.grid) * mechanism.grid
@@ -144,7 +148,7 @@ def test_points_stand_for_normal_distributions(monkeypatch, measured):
     )
     report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
     monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
-    monkeypatch.setattr(posterior, "corrections", lambda measurement, draws, anchors, rng: np.zeros((2, len(anchors))))
+    monkeypatch.setattr(posterior, "corrections", lambda measurement, draws, anchors, *_: np.zeros((2, len(anchors))))
     sample = posterior_draws(measured).samples[0]
     unit = BOUNDS.to_unit(sample.points)
     centre = sample.weights @ unit
@@ -184,16 +188,53 @@ def test_a_wrong_prior_does_not_bias_means(rows, measured, monkeypatch):
     """Draws that are far off are corrected: the same wrong normal distribution in the place of all draws."""
     places = {"centres": np.full((8, 5, 2), 0.3), "weights": np.full((8, 5), 0.2), "widths": np.full((8, 5), 0.2)}
     noisy, report = measured.noisy, PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
-    mean = PosteriorMean(noisy.feature_map, noisy.coordinates, **places, mechanism=noisy.mechanism)
+    box = np.zeros(2), np.ones(2)
+    mean = PosteriorMean(noisy.feature_map, noisy.coordinates, **places, mechanism=noisy.mechanism, box=box)
     monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
     corrected = posterior_draws(measured)
-    monkeypatch.setattr(posterior, "corrections", lambda measurement, draws, anchors, rng: np.zeros((4, len(anchors))))
+    monkeypatch.setattr(posterior, "corrections", lambda measurement, draws, anchors, *_: np.zeros((4, len(anchors))))
     plain = posterior_draws(measured)
     for text in ("mean(age)", "sd(age)", "mean(pay, net)"):
         private = PointsQuery.parse(text, NAMES).answer(NAMES, rows, np.full(len(rows), 1 / len(rows)))
         before, after = (estimate(measured, text, replicates=draws) for draws in (plain, corrected))
         assert abs(after.value - private) < 5 * after.standard_error + 0.1 * abs(before.value - private), text
         assert abs(before.value - private) > 20 * after.standard_error, text
+
+
+def _amounts():
+    """A fifth of the rows is on the lower bound."""
+    rng = np.random.default_rng(0)
+    return np.where(rng.random(8000) < 0.2, 0, np.minimum(rng.lognormal(1.5, 0.7, 8000), 50))[:, None]
+
+
+@pytest.mark.slow
+def test_intervals_with_many_rows_on_a_bound(monkeypatch):
+    """Draws that are cut after they were sampled are 4 to 6 standard errors off."""
+    monkeypatch.setattr(posterior, "posterior_mean", functools.partial(posterior.posterior_mean, num_trajectories=4))
+    rows, functions = _amounts(), {"exp": lambda x: np.exp(-x[:, 0] / 3), "log": lambda x: np.log1p(x[:, 0])}
+    measured = _measured(rows, Gaussian(200.0), Bounds.create([0], [50]))
+    draws = posterior_draws(measured)
+    found = draws.estimate(lambda sample: {name: sample.expectation(h) for name, h in functions.items()})
+    for name, h in functions.items():
+        assert abs(found[name].value - h(rows).mean()) < 3 * found[name].standard_error, name
+    assert found["exp"].standard_error < 0.002
+
+
+@pytest.mark.parametrize(("centre", "is_refused"), [(0.0, True), (0.5, False)])
+def test_draws_that_do_not_fit_into_the_bounds_are_refused(monkeypatch, centre, is_refused):
+    """Draws of a map whose distributions are not cut while they are sampled."""
+    measured = _measured(_amounts(), Gaussian(200.0), Bounds.create([0], [50]))
+    places = {"centres": np.full((8, 5, 1), centre), "weights": np.full((8, 5), 0.2), "widths": np.full((8, 5), 0.05)}
+    mean = PosteriorMean(
+        measured.noisy.feature_map, measured.noisy.coordinates, **places, mechanism=measured.noisy.mechanism
+    )
+    report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
+    monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
+    if is_refused:
+        with pytest.raises(ValueError, match="wider bounds help"):
+            posterior_draws(measured)
+        mean = dataclasses.replace(mean, box=(np.zeros(1), np.ones(1)))  # draws were cut while they were sampled
+    assert len(posterior_draws(measured).samples) == 4
 
 
 def test_intervals_contain_the_private_statistics(rows, measured, draws):

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int32
 
 from kme_jax._numerics import fused, tiles
+from kme_jax._numerics.faddeeva import normal_tail
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
@@ -76,6 +77,18 @@ class Waves(abc.ABC):
         """
         del number
         return self, table
+
+    def cut_at(self, lower: Float[AnyArray, "d"], upper: Float[AnyArray, "d"]) -> Waves | None:
+        """Waves whose normal distributions are cut: what is beyond a bound of a column is moved to that bound.
+
+        The default is None: the features of cut distributions would take too long.
+
+        Args:
+          lower: lower bounds in the units of the centres, [d].
+          upper: upper bounds.
+        """
+        del lower, upper
+        return None
 
     def squares(self) -> Float[Array, "frequencies"]:
         """‖ℓ ω‖², [n]."""
@@ -193,6 +206,7 @@ class LatticeWaves(Waves):
       places: the index of each frequency in a flattened table of all (sign, n_1, r), int32 [n].
       heights: a in such a table, [2, R_1 + 1, number of r]; 0 in entries without a frequency.
       reach: R, the largest |n_i| of each column, static.
+      box: bounds at which normal distributions are cut, in units of ℓ from c, [2, d]; None if they are not.
     """
 
     amplitudes: Float[Array, "frequencies"]
@@ -202,6 +216,7 @@ class LatticeWaves(Waves):
     places: Int32[Array, "frequencies"]
     heights: Float[Array, "2 first rest"]
     reach: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    box: Float[Array, "2 d"] | None = None
 
     @classmethod
     def of_lattice(
@@ -242,6 +257,9 @@ class LatticeWaves(Waves):
             reach=tuple(int(size) for size in reach),
         )
 
+    def cut_at(self, lower, upper):
+        return dataclasses.replace(self, box=jnp.asarray(np.stack([lower, upper]), jnp.float32))
+
     def table_of_normals(self, centres, weights, widths):
         columns = centres * self.spacing[None, :] + self.phases[None, :]
 
@@ -249,9 +267,36 @@ class LatticeWaves(Waves):
             """(cos, sin) of 2π n_i u_i for all n_i, [K, ·] each, times the damping of column i by the widths."""
             steps = np.arange(0 if i <= 1 else -self.reach[i], self.reach[i] + 1, dtype=columns.dtype)
             sin, cos = sincos_turns(columns[:, i, None] * steps[None, :])
-            damping = jnp.exp(-0.5 * jnp.square(2 * math.pi * self.spacing[i] * widths[:, None] * steps[None, :]))
-            damping = jnp.repeat(damping, columns.shape[0] // widths.shape[0], axis=0)
-            return damping * cos, damping * sin
+            waves = 2 * math.pi * self.spacing[i] * widths[:, None] * steps[None, :]
+            damping = jnp.repeat(jnp.exp(-0.5 * jnp.square(waves)), columns.shape[0] // widths.shape[0], axis=0)
+            normals = damping * cos, damping * sin
+            return normals if self.box is None else cut(self.box[:, i], i, steps, waves, normals)
+
+        def cut(bounds, i, steps, waves, normals):
+            """The same for a normal distribution that is cut at the bounds of column i.
+
+            The part of N(z, s²) inside a bound b > z is all of it without its tail, which begins at a = (b − z)/s
+            standard deviations. If z is beyond b, it is a tail that begins at −a. The rest of its mass is at b.
+            """
+            cos, sin = normals
+            size = columns.shape[0] // widths.shape[0]
+            waves, spreads = (jnp.repeat(values, size, axis=0) for values in (waves, widths))
+            lower, upper = bounds
+            starts = (
+                jnp.stack([centres[:, i] - lower, upper - centres[:, i]]) / jnp.maximum(spreads, _NARROWEST)[None, :]
+            )
+            signs = jnp.where(starts >= 0, jnp.float32(1), jnp.float32(-1))
+            tail = normal_tail(jnp.abs(starts)[:, :, None], jnp.broadcast_to(waves, (2, *waves.shape)))
+            mass = jax.scipy.special.ndtr(-starts)[:, :, None]
+            reals = mass - signs[:, :, None] * tail[0]
+            imags = np.array([-1, 1], np.float32)[:, None, None] * tail[1]
+            of_bounds = sincos_turns((bounds * self.spacing[i] + self.phases[i])[:, None] * steps[None, :])
+            sins, cosines = (values[:, None, :] for values in of_bounds)
+            whole = jnp.min(jnp.maximum(signs, 0), axis=0)[:, None]
+            return (
+                whole * cos + jnp.sum(cosines * reals - sins * imags, axis=0),
+                whole * sin + jnp.sum(cosines * imags + sins * reals, axis=0),
+            )
 
         def times(left, right):
             """(cos, sin) of all sums of two angles."""
@@ -279,6 +324,8 @@ class LatticeWaves(Waves):
     def features(self, table):
         return table.reshape(2, -1)[:, self.places].reshape(-1)
 
+
+_NARROWEST = 1e-6  # the smallest width that is told from 0 where normal distributions are cut, in units of ℓ
 
 # Up to this many columns, products of columns are as fast as a matrix product that has to be stored.
 _ELEMENTWISE_COLUMNS = 8

@@ -15,6 +15,12 @@ embedding of a distribution, the mean of the posterior draws of ν. Noise-aware 
 Bernstein & Sheldon (2018). It sees μ̃ and public quantities only, so it is post-processing and spends nothing. If the
 prior describes the rows badly, the result is less accurate, but no less private.
 
+Rows in a box may lie on its faces. Normal distributions spread such rows over both sides of a face. So with a box, each
+N(z_k, s_g² I) is cut: what is beyond a bound of a column is moved to that bound. Its features have a closed form for
+each column, by the Faddeeva function, and those of a lattice are products of columns. S is twice that of the proposal
+then, so that centres may be beyond a face: such an atom is nearly a point mass of that column. Other maps would need
+this function for each column of every frequency and atom, and their distributions are not cut.
+
 Hamiltonian Monte Carlo (Neal 2011) draws from the posterior. Weights have logarithmic coordinates (w = softmax of
 log-gamma variables). Several chains move at the same time, as one batch, with a common step size. They start from draws
 near the prior and are annealed: the temperature of the likelihood falls to 1. At high temperatures only a subset of
@@ -68,6 +74,7 @@ _WIDTH_MEDIAN, _WIDTH_SD = 0.2, 1.0  # of s/ℓ, and of its logarithm
 _CONCENTRATION_MEDIAN, _CONCENTRATION_SD = 10.0, 1.0  # of α, and of its logarithm
 _LOCATION_SD = 0.7  # of c, in scales of the proposal
 _SPREAD_MEDIAN, _SPREAD_SD = 0.7, 0.5  # of t, and of its logarithm
+_CUT_SCALE = 2.0  # scales of a proposal in which S is, if there is a box
 _ACCEPTANCE = 0.75
 
 _GAIN = 0.3  # of the logarithm of the step, per unit of acceptance rate
@@ -406,6 +413,7 @@ class PosteriorMean:
       weights: w, positive, [S, K]. Each row sums to 1.
       widths: s, standard deviations, [S, K].
       mechanism: of the noisy embedding.
+      box: bounds at which the normal distributions are cut, [d] each; None if they are not.
     """
 
     feature_map: SpectralMap
@@ -414,6 +422,7 @@ class PosteriorMean:
     weights: Float64[np.ndarray, "draws K"]
     widths: Float64[np.ndarray, "draws K"]
     mechanism: Mechanism
+    box: tuple[Float64[np.ndarray, "d"], Float64[np.ndarray, "d"]] | None = None
 
     def sample(self, num_points: int, seed: int) -> Float64[np.ndarray, "M d"]:
         """Points of the mean distribution, [num_points, d].
@@ -435,7 +444,7 @@ class PosteriorMean:
         atoms = order[np.minimum(picks, len(order) - 1)]
         shifts = rng.normal(size=(num_pairs, centres.shape[1])) * self.widths.reshape(-1)[atoms, None]
         pairs = np.concatenate([centres[atoms] + shifts, centres[atoms] - shifts])
-        return pairs[:num_points]
+        return pairs[:num_points] if self.box is None else np.clip(pairs[:num_points], *self.box)
 
 
 def posterior_mean(
@@ -447,6 +456,7 @@ def posterior_mean(
     num_trajectories: int = 8,
     num_leaps: int = 50,
     num_chains: int = 4,
+    box: tuple[Float[AnyArray, "d"], Float[AnyArray, "d"]] | None = None,
     progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """The posterior mean of μ̂ given a noisy embedding, by Hamiltonian Monte Carlo. Post-processing.
@@ -462,6 +472,8 @@ def posterior_mean(
         misfit shows that the chains had not settled, there are 10 or 20 more rounds.
       num_leaps: number of leapfrog steps of a trajectory. Each takes one gradient.
       num_chains: C, the number of chains.
+      box: public lower and upper bounds of the rows, [d] each, at which normal distributions are cut; None if they are
+        not. They are cut for a LatticeMap only.
       progress: True for a bar, or a function that is called with (rounds done, total rounds).
 
     Returns:
@@ -486,7 +498,7 @@ def posterior_mean(
       True
     """
     settings = SamplerSettings(num_atoms, num_trajectories, num_leaps, num_chains)
-    return sample_posterior(key, embedding, proposal, settings, progress=progress)
+    return sample_posterior(key, embedding, proposal, settings, box=box, progress=progress)
 
 
 @shows_progress("posterior")
@@ -496,6 +508,7 @@ def sample_posterior(
     proposal: NormalProposal,
     settings: SamplerSettings,
     *,
+    box: tuple[Float[AnyArray, "d"], Float[AnyArray, "d"]] | None = None,
     progress: Progress | bool = False,
 ) -> tuple[PosteriorMean, PosteriorReport]:
     """:func:`posterior_mean` with all settings of the sampler.
@@ -505,6 +518,7 @@ def sample_posterior(
       embedding: as for :func:`posterior_mean`.
       proposal: as for :func:`posterior_mean`.
       settings: of the sampler.
+      box: as for :func:`posterior_mean`.
       progress: as for :func:`posterior_mean`.
 
     Returns:
@@ -533,11 +547,16 @@ def sample_posterior(
     def single(value) -> Array:
         return cast(Array, np.asarray(value, np.float32))
 
+    waves, scale = feature_map.waves(proposal.mean, length), proposal.scale
+    cut_box = None if box is None else (np.asarray(box[0], np.float64), np.asarray(box[1], np.float64))
+    cut = None if cut_box is None else waves.cut_at(*((bound - proposal.mean) / length for bound in cut_box))
+    if cut is not None:
+        waves, scale = cut, _CUT_SCALE * scale
     model = Model(
-        waves=feature_map.waves(proposal.mean, length),
+        waves=waves,
         target=single(embedding.coordinates),
         variance=single(mechanism.variance),
-        precision=single(np.square(length / proposal.scale)),
+        precision=single(np.square(length / scale)),
     )
     model, coarse, chains = _start(
         model, key, num_chains=settings.num_chains, num_atoms=num_atoms, num_widths=num_widths
@@ -593,6 +612,7 @@ def sample_posterior(
         weights=weights / weights.sum(axis=1, keepdims=True),
         widths=length * np.repeat(np.exp(draws["log_widths"]), num_atoms // num_widths, axis=1),
         mechanism=mechanism,
+        box=None if cut is None else cut_box,
     )
     settled = late <= 1 + spare
     return result, PosteriorReport(np.concatenate(misfits), float(np.mean(rates)), settled, kept, attempts)
