@@ -12,7 +12,7 @@ import scipy.stats
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, cli, estimate, release_table
 from kme_jax.analysis import Estimate, Estimates, bootstrap
-from kme_jax.analysis.counts import _Masks, _sizes, tables_of
+from kme_jax.analysis.counts import Masks, number_of_rows, tables_of
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import NoAnswerError
 from kme_jax.analysis.queries import Query
@@ -471,7 +471,7 @@ def test_numbers_of_rows_are_counted_with_the_smaller_noise(relation):
     counts, noise = sums.singles.of_all(1)
     for number in range(1, 4):
         cells = np.arange(4) < number
-        found = _sizes(sums, table, _Masks([], [], [np.ones(100, bool), cells]), 0)
+        found = number_of_rows(sums, table, Masks([], [], [np.ones(100, bool), cells]), 0)
         inside, outside = noise.sigma * number**0.5, np.hypot(sums.rows_noise, noise.sigma * (4 - number) ** 0.5)
         np.testing.assert_allclose(found[1], min(inside, outside))
         by_others = sums.rows - counts[~cells].sum()

@@ -305,14 +305,14 @@ def test_categories_that_go_with_one_another_keep_their_cells(rng):
     lost, left = [], []
     for _ in range(20):
         noisy = private + 40 * rng.normal(size=(8, 8))
-        correction = directions._correction(noisy - table, table, 40.0, (0, 0))
+        correction = directions.clear_part(noisy - table, table, 40.0, (0, 0))
         corrected = table + correction
         np.testing.assert_allclose(corrected.sum(1), table.sum(1), atol=60)
         np.testing.assert_allclose(corrected.sum(0), table.sum(0), atol=60)
         assert corrected.min() >= 0
         lost.append(np.abs(np.diag(table - private)).sum())
         left.append(np.abs(np.diag(corrected - private)).sum())
-        assert directions._correction(0.1 * (noisy - private), private, 40.0, (0, 0)) is None
+        assert directions.clear_part(0.1 * (noisy - private), private, 40.0, (0, 0)) is None
     assert np.mean(left) < 0.5 * np.mean(lost)
 
 
@@ -325,7 +325,7 @@ def test_many_clear_cells_need_little_memory(rng):
     clear = np.abs(noisy - expected) > 40
     assert clear.mean() > 0.9
     tracemalloc.start()
-    correction = directions._correction(noisy - table, table, 10.0, (0, 0))
+    correction = directions.clear_part(noisy - table, table, 10.0, (0, 0))
     assert tracemalloc.get_traced_memory()[1] < 1000 * table.nbytes
     tracemalloc.stop()
     np.testing.assert_allclose((table + correction)[clear], np.maximum(noisy, 0)[clear], atol=20)

@@ -95,7 +95,7 @@ def of_conditions(sums: Sums, query: Query, asked: set[int]) -> Answer | None:
 
 
 @short_repr
-class _Masks(NamedTuple):
+class Masks(NamedTuple):
     """Which bins of each column of a table meet the conditions, and where the cells of the columns do.
 
     Attributes:
@@ -109,9 +109,9 @@ class _Masks(NamedTuple):
     cells: list[Bool[np.ndarray, "_"]]
 
 
-def _masks(sums: Sums, query: Query, table: Counts) -> _Masks | None:
+def _masks(sums: Sums, query: Query, table: Counts) -> Masks | None:
     """The masks of a query; None if a condition cuts a bin."""
-    masks = _Masks([], [], [])
+    masks = Masks([], [], [])
     for conditions, of_bins in ((query.where, masks.counted), (query.share, masks.met)):
         ranges = sums.ranges_of(conditions)
         for j, bins in zip(table.columns, table.bins, strict=True):
@@ -126,7 +126,7 @@ def _masks(sums: Sums, query: Query, table: Counts) -> _Masks | None:
     return masks
 
 
-def _of_table(sums: Sums, query: Query, table: Counts, masks: _Masks) -> Answer | None:
+def _of_table(sums: Sums, query: Query, table: Counts, masks: Masks) -> Answer | None:
     """The answer from counts. It is a ratio of two noisy sums over bins.
 
     Its error is that of the delta method, unless the number of rows that count is known from elsewhere.
@@ -148,7 +148,7 @@ def _of_table(sums: Sums, query: Query, table: Counts, masks: _Masks) -> Answer 
         left_out = np.isnan(of_bins) & counted[place]
         counted[place] &= ~left_out
     mask = functools.reduce(np.multiply.outer, counted)
-    sizes = _sizes(sums, table, masks, place)
+    sizes = number_of_rows(sums, table, masks, place)
     if sizes is not None and left_out is not None and left_out.any():
         of_columns = [left_out if i == place else m for i, m in enumerate(masks.counted)]
         missing = functools.reduce(np.multiply.outer, of_columns)
@@ -173,7 +173,7 @@ def _values(
     return numeric_values(sums.schema.columns[j], edges[:-1][first])
 
 
-def _sizes(sums: Sums, table: Counts, masks: _Masks, place: int | None) -> tuple[float, float] | None:
+def number_of_rows(sums: Sums, table: Counts, masks: Masks, place: int | None) -> tuple[float, float] | None:
     """The number of rows that meet the conditions, and the standard deviation of its noise, if the noise of the table
     is not in it; None if it is known from the table alone. Missing cells of the column of a mean are among them."""
     chosen = [i for i, cells in enumerate(masks.cells) if not cells.all()]

@@ -80,7 +80,7 @@ def missed(
             table = counts[:, first, second].sum(0)
             difference = observed.pairs[:, first, second].sum(0) - table
             ordered = tuple(_num_ordered(observed, j, n) for j, n in zip((a, b), table.shape, strict=True))
-            correction = _correction(difference, table, math.sqrt(len(counts)) / precision, ordered)
+            correction = clear_part(difference, table, math.sqrt(len(counts)) / precision, ordered)
             if correction is not None:
                 differs = True
                 counts[:, first, second] += of_classes[:, None, None] * correction
@@ -117,7 +117,7 @@ def _num_ordered(observed: Observed, column: int, num_parts: int) -> int:
     return max(num_parts - others, 0) if observed.num_ordered[column] else 0
 
 
-def _correction(
+def clear_part(
     difference: Float[np.ndarray, "m n"], table: Float[np.ndarray, "m n"], noise: float, ordered: tuple[int, ...]
 ) -> Float[np.ndarray, "m n"] | None:
     """What is clear of the difference between noisy counts of a pair of columns and a table, or None."""
