@@ -697,12 +697,19 @@ def test_releases_differ(made):
 
 
 @pytest.mark.slow
-def test_an_attack_on_the_whole_sequence():
+@pytest.mark.parametrize(
+    ("columns", "last"),
+    [
+        ([Categorical(name, ("u", "v", "w", "x", "y")) for name in "abcd"], 4),
+        ([Numeric(name, 0, 199, integer=True) for name in "ab"], 199),  # with segments and moments
+    ],
+)
+def test_an_attack_on_the_whole_sequence(columns, last):
     """Of two tables that differ in a row as much as they can, by the likelihood ratio of all three measurements: nobody
     does better than 2ρ says, whatever is chosen on the way, and this attacker does as well."""
-    schema = Schema(tuple(Categorical(name, ("u", "v", "w", "x", "y")) for name in "abcd"))
-    neighbours = [np.zeros((40, 4), np.int64) for _ in range(2)]
-    neighbours[1][0] = 4
+    schema = Schema(tuple(columns))
+    neighbours = [np.zeros((40, len(columns)), np.int64) for _ in range(2)]
+    neighbours[1][0] = last
     rows = [schema.decode(codes) for codes in neighbours]
     statistics, bounds = [[], []], []
     for _ in range(25):

@@ -57,7 +57,7 @@ def missed(
     noisy counts differ from *independence* by more than four times the noise: dependence of which the mixture misses as
     much as the noise, and a tenth. In cells it is twice the noise, because they are chosen by their noisy counts. The
     correction is c − σ² T / g, where g is how far counts are from independence. Where cells are corrected, the others
-    give way, so that sums over rows and columns of a table stay. Bins tell what their unions have.
+    give way, so that sums over rows and columns of a table nearly stay. Bins tell what their unions have.
 
     Corrections are divided between the classes in proportion to their sizes.
 
@@ -89,8 +89,8 @@ def missed(
                     of_parts = np.einsum(
                         "tij,ia,jb->tab",
                         counts[:, first, second],
-                        _member(observed, *places[a]),
-                        _member(observed, *places[b]),
+                        observed.members(a),
+                        observed.members(b),
                     )
                     counts[:, of_unions[0], of_unions[1]] = of_parts
                     counts[:, of_unions[1], of_unions[0]] = np.swapaxes(of_parts, 1, 2)
@@ -120,7 +120,16 @@ def _num_ordered(observed: Observed, column: int, num_parts: int) -> int:
 def clear_part(
     difference: Float[np.ndarray, "m n"], table: Float[np.ndarray, "m n"], noise: float, ordered: tuple[int, ...]
 ) -> Float[np.ndarray, "m n"] | None:
-    """What is clear of the difference between noisy counts of a pair of columns and a table, or None."""
+    """What is clear of the difference between noisy counts of a pair of columns and a table, [m, n], or None.
+
+    It is the correction of :func:`missed`, which says in which directions, and from which size on.
+
+    Args:
+      difference: noisy counts less those of the table, [m, n].
+      table: counts of the mixture, [m, n].
+      noise: standard deviation of the noise of a count.
+      ordered: for both columns, how many parts have an order; 0 for none.
+    """
     rows, columns = table.sum(1), table.sum(0)
     expected = np.maximum(np.outer(rows, columns) / max(table.sum(), _LEAST_COUNT), _LEAST_COUNT)
     directions, num_scores = [], 0
@@ -202,11 +211,3 @@ def _balanced(
         moved *= (np.maximum(rows - kept.sum(1), 0) / np.maximum(moved.sum(1), _LEAST_COUNT))[:, None]
         moved *= np.maximum(columns - kept.sum(0), 0) / np.maximum(moved.sum(0), _LEAST_COUNT)
     return kept + moved
-
-
-def _member(observed: Observed, bins: slice, unions: slice) -> Float[np.ndarray, "bins parts"]:
-    """1 where a bin of a column is in a part of the coarse measurement: a union, or the bin itself."""
-    if bins == unions:
-        return np.eye(bins.stop - bins.start)
-    first = len(observed.unions)
-    return observed.unions[bins, unions.start - first : unions.stop - first]

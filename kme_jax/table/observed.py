@@ -77,6 +77,18 @@ class Observed:
             places.append((bins, slice(int(unions[0]), int(unions[-1]) + 1) if len(unions) else bins))
         return places
 
+    def members(self, a: int) -> Float[np.ndarray, "bins parts"]:
+        """1 where a bin of a column is in a part of the coarse measurement: a union, or the bin itself; 0 elsewhere.
+
+        Args:
+          a: place of the column.
+        """
+        bins, unions = self.places()[a]
+        if bins == unions:
+            return np.eye(bins.stop - bins.start)
+        first = len(self.unions)
+        return self.unions[bins, unions.start - first : unions.stop - first]
+
     def counts_of_bins(
         self, a: int, fitted: Float[np.ndarray, "bins"]
     ) -> tuple[Float64[np.ndarray, "bins"], Float64[np.ndarray, "bins"]]:
@@ -106,8 +118,8 @@ class Observed:
                 known = of_pairs.all(1)
                 sums[known] += 1 / (num_classes * (1 / of_pairs[known]).sum(1))
             if part != bins:
-                member = self.unions[bins, unions.start - len(self.unions) : unions.stop - len(self.unions)]
-                sums = member @ (sums / member.sum(0))
+                members = self.members(a)
+                sums = members @ (sums / members.sum(0))
             of_all += sums
         excess = np.maximum(np.square(fitted - counted) - _CLEARLY**2 / of_column, 0)
         errors = 1 / of_all + excess
