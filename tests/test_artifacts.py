@@ -58,6 +58,7 @@ LOADERS = {
     "generator": GeneratorRelease.load,
     "generator measurement": GeneratorMeasurement.load,
 }
+SLOW = ("release", "generator")  # loaders with the most mutants to refuse
 # Of all mutants one in so many is tried. `python -m tests.test_artifacts` tries all of them.
 STRIDES = {
     "release": 3,
@@ -183,8 +184,8 @@ def _try_all(name: str, folder: pathlib.Path, copy: pathlib.Path, stride: int) -
 @pytest.mark.parametrize(
     ("name", "share"),
     [
-        *(pytest.param(name, 20, id=f"{name}-few") for name in LOADERS if name != "generator"),
-        pytest.param("generator", 20, id="generator-few", marks=pytest.mark.slow),
+        *(pytest.param(name, 20, id=f"{name}-few") for name in LOADERS if name not in SLOW),
+        *(pytest.param(name, 20, id=f"{name}-few", marks=pytest.mark.slow) for name in SLOW),
         *(pytest.param(name, 2, id=f"{name}-many", marks=pytest.mark.long) for name in LOADERS),
     ],
 )

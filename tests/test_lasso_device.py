@@ -91,6 +91,7 @@ def test_a_working_set_that_grows_finds_all_weights(monkeypatch):
     assert len(sizes) > 1
 
 
+@pytest.mark.slow
 def test_first_order_steps_for_large_working_sets():
     features, target = _random(np.float32)
     problem = lasso.DeviceLeastSquares(_on_device(features[::3]), target)
@@ -130,6 +131,7 @@ def test_the_scale_of_the_vectors_does_not_matter():
     np.testing.assert_allclose(1e6 * scaled @ features, plain @ features, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_features_on_a_gpu_choose_this_solver(monkeypatch):
     features, target = _smooth()
     assert lasso_device.fits(jnp.asarray(features)) == (jax.default_backend() == "gpu")

@@ -101,14 +101,15 @@ def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
     left, right = np.arange(8) / 7, np.arange(12) / 11
     ridge = np.exp(-4 * np.square(left[:, None] - right))
     table = 10_000 * ridge[None] / ridge.sum()
-    observed, errors = _observed_behind(rng, table, 40.0), []
-    linked = np.ones(20)
+    linked, errors = np.ones(20), np.zeros(2)
     linked[[7, 19]] = 0  # the last bin of each column
-    for neighbours in (np.zeros(20), linked):
-        told = dataclasses.replace(observed, neighbours=neighbours)
-        fitted = mixture.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
-        errors.append(np.abs(_fitted(10_000, *fitted) - table).sum())
-    assert errors[1] < 0.8 * errors[0]  # 0.71 on a CPU, 0.75 on a GPU
+    for _ in range(4):
+        observed = _observed_behind(rng, table, 40.0)
+        for i, neighbours in enumerate((np.zeros(20), linked)):
+            told = dataclasses.replace(observed, neighbours=neighbours)
+            fitted = mixture.fit(jax.random.key(0), told, num_fits=8, num_relaxed=20)
+            errors[i] += np.abs(_fitted(10_000, *fitted) - table).sum()
+    assert errors[1] < 0.8 * errors[0]
 
 
 def _observed_of(num_classes, num_bins, noise):

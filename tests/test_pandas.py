@@ -160,6 +160,7 @@ def test_words_of_truth_are_boolean_only_without_others():
         SCHEMA.to_pandas(pa.table({"age": [1]}))
 
 
+@pytest.mark.slow
 def test_columns_of_points_are_matched_by_their_names():
     """Columns at the place of another one would give means of the wrong columns, without a word."""
     rng, names = np.random.default_rng(0), ["a", "b", "c"]

@@ -726,6 +726,7 @@ def test_coverage_is_counted(tmp_path):
     assert coverage.draw(result, tmp_path / "coverage.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_plans_are_compared_with_releases(tmp_path):
     config = planned.PlannedConfig(
         datasets=("firms",), num_rows=2000, num_seeds=2, epsilons=(1.0,), secure=False, output_dir=str(tmp_path)
