@@ -33,7 +33,7 @@ from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators import train as generators
 from kme_jax.generators.measure import measure_generator, measure_labelled
-from kme_jax.generators.networks import MLP, Convolutional, Network, SmoothImages
+from kme_jax.generators.networks import MLP, Convolutional, Network, Pool, SmoothImages
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
 from kme_jax.generators.train import CallSettings, Training, class_shares, train_generator, train_in_calls
 from kme_jax.privacy.calibration import gaussian_delta
@@ -105,7 +105,9 @@ def test_judgement_is_unbiased_and_knows_its_error():
     shares, means = np.asarray([0.7, 0.3]), rng.normal(size=(2, 1, 20))
     coordinates = shares[:, None] * means[:, 0] + 0.1 * rng.normal(size=(2, 20))
     found = [
-        generators.estimated_fit(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1:]
+        generators.squared_distance(
+            generators.estimated_fit(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1]
+        )
         for _ in range(800)
     ]
     fits, errors = np.transpose(found)
@@ -208,6 +210,64 @@ def test_labels_of_samples(trained):
     for number in (0, 2.5, "4"):
         with pytest.raises(ValueError, match="num_rows"):
             made.sample(number)
+
+
+@pytest.mark.parametrize("styles", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_several_generators_are_one(styles, tmp_path):
+    """The pool is a mixture in equal parts of generators that are trained alone, and its fit is that of its rows."""
+    measured, network = _measured(_rows(20_000)), dataclasses.replace(SMALL, styles=styles)
+    pool, seen = dataclasses.replace(QUICK, num_generators=2, num_cycles=2), []
+    given = (measured.embedding, network)
+    made = train_generator(
+        jax.random.key(1), *given, pool, counts=measured.counts, progress=lambda *work: seen.append(work)
+    )
+    keys = jax.random.split(jax.random.key(1))
+    alone = [
+        train_generator(key, *given, dataclasses.replace(pool, num_generators=1), counts=measured.counts)
+        for key in keys
+    ]
+    assert made.report.objective == alone[0].report.objective + alone[1].report.objective
+    assert made.report.steps == (50, 100, 150, 200)
+    assert seen == [(50, 200), (100, 200), (150, 200), (200, 200)]
+    found, size = made.sample(20_000, seed=2), max(styles, 1)
+    shares = np.exp(made.state["styles"]).reshape(3, 2, size)
+    np.testing.assert_allclose(np.exp([one.state["styles"] for one in alone]), np.moveaxis(shares, 1, 0))
+    of_all = mean_embedding(LABELLED, found.astype(float)).coordinates
+    of_each = [mean_embedding(LABELLED, one.sample(20_000, seed=3).astype(float)).coordinates for one in alone]
+    noise = np.sum((of_each[0] - mean_embedding(LABELLED, alone[0].sample(20_000).astype(float)).coordinates) ** 2)
+    apart = np.sum(np.subtract(*of_each) ** 2)
+    assert np.sum((of_all - np.mean(of_each, axis=0)) ** 2) < 2 * noise < 0.1 * apart
+    # The squared distance from a mean of two is the mean of those from both, less a quarter of that between them.
+    fits = [one.report.fit for one in alone]
+    assert made.report.fit == pytest.approx(np.mean(fits) - apart / 4, abs=0.1 * apart)
+    released = GeneratorRelease.create(made, measured)
+    released.save(tmp_path / "published")
+    again = GeneratorRelease.load(tmp_path / "published")
+    assert again.generator.network == Pool(network, 2)
+    np.testing.assert_array_equal(again.sample(50, seed=2), made.sample(50, seed=2))
+
+
+@pytest.mark.slow
+def test_several_trainings_go_on_where_they_were(tmp_path):
+    measured, training = _measured(_rows()), dataclasses.replace(QUICK, num_generators=2)
+    given, calls = (jax.random.key(1), measured.embedding, SMALL, training), CallSettings(50, 0.0)
+    whole, seen = train_generator(*given, counts=measured.counts), []
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        if done == 50:
+            raise Stop
+
+    public = {"counts": measured.counts, "checkpoint": str(tmp_path)}
+    with pytest.raises(Stop):
+        train_in_calls(*given, calls, **public, progress=stop)
+    resumed = train_in_calls(*given, calls, **public, progress=lambda *work: seen.append(work))
+    assert seen == [(50, 100), (100, 100)]
+    assert resumed.report == whole.report
+    for name, value in whole.state.items():
+        np.testing.assert_array_equal(value, resumed.state[name])
 
 
 @pytest.mark.long

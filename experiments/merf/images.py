@@ -53,8 +53,8 @@ class ImagesConfig(Config):
     variants: tuple[str, ...] = flag(
         ("improved", "published"),
         "What to run: published (settings of the authors' code), improved (today's default), and the steps between, "
-        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth; and edges "
-        "(kernels on edges beside those on pixels).",
+        "each with all that is before it: exact noise, orthogonal, scales, unbiased, styles, smooth; and, instead of "
+        "improved, edges (kernels on edges beside those on pixels) or pooled (three generators of one embedding).",
         quick=("improved",),
     )
     epsilons: tuple[float, ...] = flag((1.0, 0.2), "Privacy levels ε.", quick=(1.0,))
@@ -159,6 +159,13 @@ VARIANTS = {
     "improved": Variant("training up to the size of the noise", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES),
     "edges": Variant(
         "kernels on edges beside those on pixels", _EXACT, SmoothImages(), _CYCLES, scales=_SCALES, edges=_SCALES
+    ),
+    "pooled": Variant(
+        "three generators of one noisy embedding",
+        _EXACT,
+        SmoothImages(),
+        dataclasses.replace(_CYCLES, num_generators=3),
+        scales=_SCALES,
     ),
 }
 

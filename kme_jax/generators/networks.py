@@ -199,6 +199,57 @@ class SmoothImages(Network):
         return _Smooth(self, num_labels, num_outputs, rngs)
 
 
+@storable()
+@dataclasses.dataclass(frozen=True)
+class Pool(Network):
+    """Several networks of one kind, each with parameters of its own. A row comes from one of them.
+
+    Each style of each member is a style of the pool: style s of member m has the number m·max(S, 1) + s, where S is the
+    number of styles of a member. ``Training.num_generators`` makes it.
+
+    Attributes:
+      network: of the members.
+      size: number of members.
+    """
+
+    network: Network
+    size: int
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}")
+
+    @property
+    def code(self) -> int:
+        return self.network.code
+
+    @property
+    def styles(self) -> int:
+        return self.size * max(self.network.styles, 1)
+
+    def num_normals(self, num_outputs: int) -> int:
+        return self.network.num_normals(num_outputs)
+
+    def build(self, num_labels: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
+        return _Members(self, num_labels, num_outputs, rngs)
+
+
+class _Members(nnx.Module):
+    def __init__(self, pool: Pool, num_labels: int, num_outputs: int, rngs: nnx.Rngs):
+        self.pool, self.normals = pool, pool.num_normals(num_outputs)
+        self.members = nnx.List([pool.network.build(num_labels, num_outputs, rngs) for _ in range(pool.size)])
+
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
+        normals, styles, labels = jnp.split(x, (self.normals, self.normals + self.pool.styles), axis=1)
+        styles = styles.reshape(len(x), self.pool.size, -1)
+        total = 0.0
+        for number, member in enumerate(self.members):
+            of_member = styles[:, number]
+            inputs = [normals, of_member, labels] if self.pool.network.styles else [normals, labels]
+            total = total + jnp.sum(of_member, axis=1, keepdims=True) * member(jnp.concatenate(inputs, axis=1))
+        return total
+
+
 def _blur(size: int, width: float) -> Float[Array, "n n"]:
     """Gaussian weights of neighbours, [size, size]. The largest sum of a row is ``_GAIN``."""
     places = jnp.arange(float(size))

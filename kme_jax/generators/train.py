@@ -13,9 +13,11 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import re
 import warnings
-from typing import Any, Literal, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +40,7 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.transformed import TransformedMap
 from kme_jax.feature_maps.transforms import Transform
 from kme_jax.generators.checkpoints import Checkpoints
-from kme_jax.generators.networks import Convolutional, Network, check_module
+from kme_jax.generators.networks import Convolutional, Network, Pool, check_module
 from kme_jax.generators.nnx import nnx
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
 from kme_jax.privacy.budget import check_integer
@@ -58,6 +60,7 @@ _LEAST_VISIBLE = 0.5  # visibility of a class that is not below the noise
 _LEAST_COVERED = 0.01  # smallest share of covered rows
 _MOST_ROWS = 10**9  # of a sample
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
+_NETWORK, _STYLES = "network.", "styles"  # names of parameters: the prefix of those of the network, and the others
 
 
 @short_repr
@@ -84,6 +87,10 @@ class Training:
       features_per_step: number of features in a step, two for each frequency. It is for a FourierMap of rows or of
         transformed rows, whose blocks of frequencies take turns. None for all features.
       borrow: whether rare classes borrow from the others, see :func:`train_generator`.
+      num_generators: number of generators that are trained on the same noisy embedding, one after another, each from
+        random parameters of its own. They become one generator, which mixes their rows in equal parts. What a single
+        training adds by chance averages out, so classifiers learn more from such rows. Training takes this many times
+        as long.
 
     Examples:
       >>> from kme_jax.generators import Training
@@ -101,9 +108,10 @@ class Training:
     unbiased: bool = True
     features_per_step: int | None = None
     borrow: bool = True
+    num_generators: int = 1
 
     def __post_init__(self):
-        for name in ("num_steps", "num_cycles", "batch_size", "decay_steps"):
+        for name in ("num_steps", "num_cycles", "batch_size", "decay_steps", "num_generators"):
             value = getattr(self, name)
             if not is_size(value):
                 raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
@@ -770,11 +778,8 @@ def estimated_fit(
     coordinates: Float[np.ndarray, "classes F"],
     shares: Float[np.ndarray, "classes"],
     seen: Seen | None = None,
-) -> tuple[Float[np.ndarray, "classes styles"], float, float]:
-    """The best shares of the styles, [L, S], ‖μ̃ − μ_G‖² with these shares, and its standard error.
-
-    Given the generator, the residuals of two groups of rows are independent, so their inner product is an unbiased
-    estimate. The standard error is the jackknife's over groups.
+) -> tuple[Float[np.ndarray, "classes styles"], Float[np.ndarray, "groups classes F"]]:
+    """The best shares of the styles, [L, S], and residuals μ̃ − μ_G with these shares for each group of rows.
 
     Args:
       means: of φ over new rows of each style of each class, for groups of rows, [groups, L, S, F].
@@ -788,7 +793,15 @@ def estimated_fit(
         mean, goal = pairs[label]
         pairs[label] = cast(Seen, seen).coordinates(place, mean), cast(Seen, seen).coordinates(place, goal)
     styles = [simplex_least_squares(mean, goal) for mean, goal in pairs]
-    residuals = coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
+    return np.asarray(styles), coordinates - shares[:, None] * np.einsum("ls,glsf->glf", styles, means)
+
+
+def squared_distance(residuals: Float[np.ndarray, "groups classes F"]) -> tuple[float, float]:
+    """‖μ̃ − μ_G‖² and its standard error, from residuals μ̃ − μ_G for groups of rows, [groups, L, F].
+
+    Given the generator, the residuals of two groups of rows are independent, so their inner product is an unbiased
+    estimate. The standard error is the jackknife's over groups.
+    """
     products = np.einsum("glf,hlf->gh", residuals, residuals)
 
     def fit(products: np.ndarray) -> float:
@@ -796,7 +809,7 @@ def estimated_fit(
 
     size = len(products)
     without = [fit(np.delete(np.delete(products, k, axis=0), k, axis=1)) for k in range(size)]
-    return np.asarray(styles), fit(products), math.sqrt((size - 1) * np.var(without))
+    return fit(products), math.sqrt((size - 1) * np.var(without))
 
 
 def class_shares(counts: NoisyEmbedding, num_labels: int) -> Float[np.ndarray, "classes"]:
@@ -947,6 +960,112 @@ def train_in_calls(
     Raises:
       ValueError: as :func:`train_generator`.
     """
+    public = {"counts": counts, "bounds": bounds, "levels": levels}
+    keys = [key] if training.num_generators == 1 else list(jax.random.split(key, training.num_generators))
+    training = dataclasses.replace(training, num_generators=1)
+    members: list[_Trained] = []
+    for number, member_key in enumerate(keys):
+        before = sum(member.generator.report.steps[-1] for member in members)
+        after = (len(keys) - number - 1) * training.pieces()[-1]
+        folder = checkpoint if checkpoint is None or len(keys) == 1 else os.path.join(checkpoint, str(number))
+        told = functools.partial(_advanced, progress, before, after) if callable(progress) else None
+        members.append(
+            _trained(member_key, embedding, network, training, calls, **public, checkpoint=folder, progress=told)
+        )
+    made = members[0].generator if len(members) == 1 else _pooled(members, embedding)
+    report = made.report
+    if report.fit - 4 * math.hypot(report.standard_error, _spread(embedding, report.expected)) > (
+        _POOR_FIT * report.expected
+    ):
+        with contextlib.suppress(UserWarning):  # a setting that turns warnings into errors must not lose the generator
+            warnings.warn(
+                f"the generator does not fit: ‖μ̃ − μ_G‖² = {report.fit:.3g} after {report.steps[-1]} steps, and the "
+                f"noise's square is {report.expected:.3g}. More cycles or steps, a larger network, or counts of the "
+                "classes may help",
+                stacklevel=4,
+            )
+    return made
+
+
+def _advanced(progress: Callable[[int, int], None], before: int, after: int, done: int, total: int) -> None:
+    """Tells the progress of one of several trainings as that of all."""
+    progress(before + done, before + total + after)
+
+
+def _spread(embedding: NoisyEmbedding, expected: float) -> float:
+    """The standard deviation of the square of the noise, whose expectation is given.
+
+    For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
+    """
+    factor = 2 if embedding.mechanism.noise == "gaussian" else 5
+    return expected * math.sqrt(factor / np.size(embedding.coordinates))
+
+
+def _report(
+    embedding: NoisyEmbedding,
+    trace: Sequence[float],
+    steps: Sequence[int],
+    residuals: Float[np.ndarray, "groups classes F"],
+    expected: float,
+    visibility: Sequence[float],
+) -> GeneratorReport:
+    """The report of a generator with these residuals μ̃ − μ_G for groups of rows."""
+    fit, error = squared_distance(residuals)
+    converged = fit <= expected + 4 * math.hypot(error, _spread(embedding, expected))
+    return GeneratorReport(tuple(trace), tuple(steps), fit, error, expected, converged, tuple(visibility))
+
+
+class _Trained(NamedTuple):
+    """A generator, and residuals μ̃ − μ_G for groups of its rows, [groups, L, F]."""
+
+    generator: Generator
+    residuals: Float[np.ndarray, "groups classes F"]
+
+
+def _pooled(members: Sequence[_Trained], embedding: NoisyEmbedding) -> Generator:
+    """The mixture in equal parts of generators of one network, as one generator, see ``Pool``. Post-processing.
+
+    The mean embedding of the mixture is the mean of those of its members.
+    """
+    generators, residuals = zip(*members, strict=True)
+    first, reports = generators[0], [generator.report for generator in generators]
+    state: dict[str, Shaped[np.ndarray, "..."]] = {}
+    for number, generator in enumerate(generators):
+        for name, value in generator.state.items():
+            if name != _STYLES:
+                part = _NETWORK if name.startswith(_NETWORK) else ""
+                state[f"{part}members.{number}.{name.removeprefix(part)}"] = value
+    state[_STYLES] = np.concatenate([generator.state[_STYLES] for generator in generators], axis=1)
+    starts = np.cumsum([0, *(report.steps[-1] for report in reports[:-1])]).tolist()
+    return dataclasses.replace(
+        first,
+        network=Pool(first.network, len(generators)),
+        state=state,
+        report=_report(
+            embedding,
+            [value for report in reports for value in report.objective],
+            [start + step for start, report in zip(starts, reports, strict=True) for step in report.steps],
+            np.mean(residuals, axis=0),
+            first.report.expected,
+            np.mean([report.visibility for report in reports], axis=0).tolist(),
+        ),
+    )
+
+
+def _trained(
+    key: PRNGKeyArray,
+    embedding: NoisyEmbedding,
+    network: Network,
+    training: Training,
+    calls: CallSettings,
+    *,
+    counts: NoisyEmbedding | None,
+    bounds: tuple[float | Real[np.ndarray, "d"], float | Real[np.ndarray, "d"]] | None,
+    levels: int,
+    checkpoint: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> _Trained:
+    """One training, see :func:`train_in_calls`."""
     num_labels, features = _features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not num_labels:
@@ -1002,7 +1121,7 @@ def train_in_calls(
     state = parameters, statistics, training.optimiser().init(parameters)
     expected = coordinates.size * variance
 
-    def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, float, float]:
+    def judged(key: Array, least: int, share: float) -> tuple[np.ndarray, np.ndarray]:
         """See ``estimated_fit``. At least ``least`` rows of each class are used.
 
         There are more if the variance of their mean would exceed ``share`` of the square of the noise, up to a limit.
@@ -1055,12 +1174,12 @@ def train_in_calls(
             keeper.keep(done, trace, (state, seen), last=ends_cycle)
         last = end == pieces[-1]
         if ends_cycle and not last:
-            _, fit, error = judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)
+            fit, error = squared_distance(judged(jax.random.fold_in(judge_key, done), 2048, 1 / 50)[1])
             last = fit + error <= expected and (done > training.num_steps or not rare.any())
             if classes is not None and seen is not None and not last:
                 seen = prior_of(classes, done).seen(classes)
                 now = with_rare(seen, True)
-        if callable(progress):
+        if progress is not None:
             progress(done, done if last else pieces[-1])
         if last:
             break
@@ -1070,30 +1189,14 @@ def train_in_calls(
         seen = None if seen is None else prior.seen(classes)
         counted = are_counted(_marginal(counts), counts.mechanism.variance) if counts is not None else True
         visibility = tuple(float(value) for value in np.where(counted, prior.visibility(classes), 0.0))
-    style_shares, fit, error = judged(judge_key, 8192, 1 / 200)
+    style_shares, residuals = judged(judge_key, 8192, 1 / 200)
     parameters, statistics = cast(dict[str, Any], state[0]), state[1]
-    parameters |= {"styles": np.log(np.maximum(style_shares, _LEAST_STYLE)).astype(np.float32)}
-    # For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
-    spread = math.sqrt((2 if embedding.mechanism.noise == "gaussian" else 5) * coordinates.size) * variance
-    report = GeneratorReport(
-        tuple(trace),
-        tuple(pieces[: len(trace)]),
-        fit,
-        error,
-        expected,
-        fit <= expected + 4 * math.hypot(error, spread),
-        visibility,
-    )
-    if fit - 4 * math.hypot(error, spread) > _POOR_FIT * expected:
-        with contextlib.suppress(UserWarning):  # a setting that turns warnings into errors must not lose the generator
-            warnings.warn(
-                f"the generator does not fit: ‖μ̃ − μ_G‖² = {fit:.3g} after {done} steps, and the noise's square is "
-                f"{expected:.3g}. More cycles or steps, a larger network, or counts of the classes may help",
-                stacklevel=4,
-            )
+    parameters |= {_STYLES: np.log(np.maximum(style_shares, _LEAST_STYLE)).astype(np.float32)}
+    report = _report(embedding, trace, pieces[: len(trace)], residuals, expected, visibility)
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if num_labels else None
-    return Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
+    made = Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
+    return _Trained(made, residuals)
 
 
 def digest(embedding: NoisyEmbedding) -> str:
