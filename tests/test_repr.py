@@ -166,6 +166,7 @@ def test_in_full_is_what_dataclasses_write():
     many = tuple(range(1, 1000))
     assert in_full((MLP(many), Training(), (), 1)) == (
         f"(MLP(widths={many!r}, code=5, styles=0), Training(num_steps=1000, num_cycles=5, batch_size=500, "
-        "learning_rate=0.005, decay=None, decay_steps=1, unbiased=True, features_per_step=None, borrow=True), (), 1)"
+        "learning_rate=0.005, decay=None, decay_steps=1, unbiased=True, features_per_step=None, borrow=True, "
+        "num_generators=1), (), 1)"
     )
     assert len(repr(MLP(many))) < 100

@@ -220,11 +220,11 @@ class Pool(Network):
             raise ValueError(f"size must be at least 1, got {self.size}")
 
     @property
-    def code(self) -> int:
+    def code(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.network.code
 
     @property
-    def styles(self) -> int:
+    def styles(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.size * max(self.network.styles, 1)
 
     def num_normals(self, num_outputs: int) -> int:
@@ -242,12 +242,11 @@ class _Members(nnx.Module):
     def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
         normals, styles, labels = jnp.split(x, (self.normals, self.normals + self.pool.styles), axis=1)
         styles = styles.reshape(len(x), self.pool.size, -1)
-        total = 0.0
+        values = []
         for number, member in enumerate(self.members):
-            of_member = styles[:, number]
-            inputs = [normals, of_member, labels] if self.pool.network.styles else [normals, labels]
-            total = total + jnp.sum(of_member, axis=1, keepdims=True) * member(jnp.concatenate(inputs, axis=1))
-        return total
+            inputs = [normals, styles[:, number], labels] if self.pool.network.styles else [normals, labels]
+            values.append(member(jnp.concatenate(inputs, axis=1)))
+        return jnp.sum(jnp.sum(styles, axis=2).T[:, :, None] * jnp.stack(values), axis=0)
 
 
 def _blur(size: int, width: float) -> Float[Array, "n n"]:
