@@ -111,6 +111,7 @@ BAD = {
     "slope(age, height)": "no column 'height'",
     "share(age)": "expected one of the columns age, pay, net, one of",
     "share(age>=old)": "and a number",
+    "share(age>=5 or age<3)": "joined by and, not by or",
     "share()": "expected one of mean, sum, sd",
     "share(age=50)": "points are smooth: ask for a range",
     "mean(age) where age!=50": "points are smooth: ask for a range",
@@ -298,6 +299,15 @@ def test_the_command(monkeypatch, tmp_path, capsys, measured, draws, rows):
     assert len(loaded) == 1  # draws are made once for all questions
     assert cli.main(["estimate", "published", "mean(height)"]) == 2
     assert "no column 'height'" in capsys.readouterr().err.splitlines()[-1]
+    assert cli.main(["estimate", "published", "mean(height)", "count(*)", "--population"]) == 2
+    assert "ask for a share or a mean" in capsys.readouterr().err.splitlines()[-1]
+    assert len(loaded) == 1  # and not before questions are read
+    assert cli.main(["estimate", "published", "mean(height)", "mean(age)"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith("mean(age): ")
+    assert [line for line in printed.err.splitlines() if line.startswith("error: ")] == [
+        "error: query 'mean(height)': there is no column 'height', only age, pay, net"
+    ]
     assert cli.main([*words, "--num_replicates=7"]) == 2
     assert "does not apply to points" in capsys.readouterr().err.splitlines()[-1]
     assert cli.main([*words, "--method=bootstrap"]) == 2

@@ -8,6 +8,7 @@ import numpy as np
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.estimates import Estimate, Estimates, check_level
+from kme_jax.analysis.grammar import check_no_total
 from kme_jax.analysis.point_queries import PointsQuery
 from kme_jax.analysis.posterior import PosteriorDraws, check_has_posterior, posterior_draws
 from kme_jax.points.release import Measurement, Release
@@ -91,7 +92,7 @@ def estimate(
 
         options = {"population": population, "replicates": replicates, "seed": seed, "progress": progress}
         return answers(release, query, level=level, method=method, **options)
-    parsed = check_points_query(release, query)
+    parsed = check_points_query(release, query, population=population)
     check_level(level)
     measurement = release.measurement if isinstance(release, Release) else release
     draws = posterior_draws(release, seed=seed, progress=progress) if replicates is None else replicates
@@ -100,8 +101,6 @@ def estimate(
     ):
         raise ValueError("replicates: they are of another release")
     names = columns_of(measurement)
-    if population and parsed.is_total:
-        raise ValueError(f"query {query!r}: it is about the private rows; ask for a share or a mean of the population")
     answer = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
     answer = answer.within(*parsed.possible)
     return answer.times(measurement.statement["num_rows"]) if parsed.is_total else answer
@@ -119,15 +118,19 @@ def check_method(release: Any, method: str | None) -> str:
     return methods[0] if method is None else method
 
 
-def check_points_query(release: Release | Measurement, text: str) -> PointsQuery:
+def check_points_query(release: Release | Measurement, text: str, *, population: bool = False) -> PointsQuery:
     """The query that a text asks, which :func:`estimate` can answer for points.
 
     Raises:
-      ValueError: the text cannot be read, or the release has no posterior.
+      ValueError: the text cannot be read, or the release has no posterior, or it is about a total and the population
+        is asked for.
     """
     measurement = release.measurement if isinstance(release, Release) else release
     check_has_posterior(measurement)
-    return PointsQuery.parse(text, columns_of(measurement))
+    query = PointsQuery.parse(text, columns_of(measurement))
+    if population:
+        check_no_total(query)
+    return query
 
 
 def columns_of(measurement: Measurement) -> tuple[str, ...]:

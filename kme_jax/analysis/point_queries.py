@@ -61,8 +61,8 @@ class Condition:
             value = math.nan
         if match is None or math.isnan(value):
             raise ValueError(
-                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of < <= > >=, and a number: "
-                "age>=64.5"
+                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of < <= > >=, and a number, "
+                "such as age>=64.5; several conditions are joined by and, not by or"
             )
         if match[1] not in _COMPARISONS:
             raise ValueError(f"condition {text!r}: {_OF_DISCRETE}")
