@@ -232,7 +232,7 @@ def test_draws_that_do_not_fit_into_the_bounds_are_refused(monkeypatch, centre, 
     report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
     monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
     if is_refused:
-        with pytest.raises(ValueError, match="wider bounds help"):
+        with pytest.raises(ValueError, match="a release with wider bounds may have them"):
             posterior_draws(measured)
         mean = dataclasses.replace(mean, box=(np.zeros(1), np.ones(1)))  # draws were cut while they were sampled
     assert len(posterior_draws(measured).samples) == 4
