@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -99,6 +100,31 @@ def test_nobody_counts(rng):
     assert math.isnan(query.answer(NAMES, _people(rng, 10), np.full(10, 0.1)))
     for text in ("correlation(age, pay, net)", "slope(pay, net, age)"):
         assert math.isnan(PointsQuery.parse(text, NAMES).answer(NAMES, np.ones((3, 2)), np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_near"),
+    [
+        ("share(age<=4)", True),
+        ("quantile(age, 0.1)", True),
+        ("mean(age) where age>=4", True),
+        ("share(age<=40)", False),
+        ("median(age)", False),
+        ("mean(age)", False),
+    ],
+)
+def test_a_warning_says_that_rows_near_a_bound_are_not_told_apart(text, is_near):
+    """A fifth of the rows are within the length of the kernel, 5, of a bound. Nobody knows how many are below 4."""
+    measured = _measured(_amounts(), Gaussian(50.0), Bounds.create([0], [50], ["age"]))
+    points = np.concatenate([np.linspace(0, 4.5, 20), np.linspace(20, 50, 80)])[:, None]
+    sample = WeightedSample(points, np.full(100, 0.01), measured.noisy.mechanism)
+    draws = PosteriorDraws(measured, (sample, sample), 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimate(measured, text, replicates=draws)
+    assert ["closer to the bound 0 of age than the kernel's length, 5," in str(one.message) for one in caught] == (
+        [True] * is_near
+    )
 
 
 BAD = {

@@ -125,6 +125,11 @@ class PointsQuery:
         return self.statistic in TOTALS
 
     @property
+    def is_quantile(self) -> bool:
+        """Whether it is a median or another quantile."""
+        return self.statistic in ("median", "quantile")
+
+    @property
     def possible(self) -> tuple[float, float]:
         """The smallest and the largest value that the statistic can have."""
         if self.statistic in ("share", "count"):
