@@ -141,7 +141,7 @@ BAD = {
     "mean(age) where": "expected one of|no column",
     "mean(age) by city": "no column 'city'",
     "mean(age) where town=a and pay, net=missing": "no interval, because noise or coarse bins hide how age, "
-    "pay, net and town go together. Ask about one column and of the target rich",
+    "pay, net and town go together. Ask about one column and the target rich",
     "share(town=a and age>3 and pay, net=missing)": "how age, pay, net and town go together",
     "correlation(age, town)": "town is not numeric; ask for regression",
     "correlation(age)": "expected two columns",
@@ -594,8 +594,31 @@ def test_the_command(released, tmp_path, monkeypatch, capsys):
         (["estimate", "published", "mean(age)", "--level=95"], "between 0 and 1"),
         (["estimate", "published", "median(age) where age>50"], "the method bootstrap does"),
         (["estimate", "published", "mean(age)", "--method=bootstrap", "--num_replicates=1"], "num_replicates"),
+        (["estimate", "published", "mean(age)", "--num_replicates=9"], "is for --method=bootstrap"),
+        (["estimate", "published", "count(*)", "--population"], "ask for a share or a mean of the population"),
         (["estimate", "nowhere", "mean(age)"], "no such folder"),
     ):
         assert cli.main(wrong) == 2
         error = capsys.readouterr().err
         assert message in error.splitlines()[-1]
+
+
+def test_a_misspelt_question_does_not_end_the_command(released, tmp_path, monkeypatch, capsys):
+    """The others are answered, and each of the misspelt ones is one line on standard error."""
+    monkeypatch.chdir(tmp_path)
+    released.save("published")
+    words = ["estimate", "published", "mean(aeg)", "mean(age)", "maen(age)"]
+    assert cli.main([*words, "--output=answers.json"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith("mean(age): ")
+    told = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert len(told) == 2
+    assert "there is no column 'aeg'" in told[0]
+    assert "query 'maen(age)': expected one of mean, " in told[1]
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    assert set(answers) == {"mean(aeg)", "mean(age)", "maen(age)"}
+    assert "no column 'aeg'" in answers["mean(aeg)"]["error"]
+    assert cli.main(["estimate", "published", "mean(aeg)", "maen(age)", "--output=none.json"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("error: ")) == ("", 2)
+    assert not (tmp_path / "none.json").exists()

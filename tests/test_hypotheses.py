@@ -66,6 +66,19 @@ def _released(measured, points):
 # -- distances
 
 
+def test_columns_are_matched_by_name(template):
+    """As those of private rows are: a DataFrame may have them in another order. Other names are refused."""
+    rows = _rows(np.random.default_rng(1), 50)
+    table = pa.table({"y": rows[:, 1], "x": rows[:, 0]}).to_pandas()
+    released = _released(template, rows)
+    assert mmd(template, table) == mmd(template, rows)
+    assert two_sample_test(released, table) == two_sample_test(released, rows)
+    with pytest.raises(ValueError, match="rows: the columns are y, z, but the bounds have x, y"):
+        mmd(template, table.rename(columns={"x": "z"}))
+    with pytest.raises(ValueError, match="got a path; kme-jax test reads files"):
+        two_sample_test(released, "rows.csv")
+
+
 def test_cells_that_are_no_numbers_count_as_they_did_in_private_rows(template):
     """With bounds they are moved, as those of the private rows were. Without bounds, and in a whole column, they are
     refused."""

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -101,6 +102,31 @@ def test_nobody_counts(rng):
         assert math.isnan(PointsQuery.parse(text, NAMES).answer(NAMES, np.ones((3, 2)), np.ones(3)))
 
 
+@pytest.mark.parametrize(
+    ("text", "is_near"),
+    [
+        ("share(age<=4)", True),
+        ("quantile(age, 0.1)", True),
+        ("mean(age) where age>=4", True),
+        ("share(age<=40)", False),
+        ("median(age)", False),
+        ("mean(age)", False),
+    ],
+)
+def test_a_warning_says_that_rows_near_a_bound_are_not_told_apart(text, is_near):
+    """A fifth of the rows are within the length of the kernel, 5, of a bound. Nobody knows how many are below 4."""
+    measured = _measured(_amounts(), Gaussian(50.0), Bounds.create([0], [50], ["age"]))
+    points = np.concatenate([np.linspace(0, 4.5, 20), np.linspace(20, 50, 80)])[:, None]
+    sample = WeightedSample(points, np.full(100, 0.01), measured.noisy.mechanism)
+    draws = PosteriorDraws(measured, (sample, sample), 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimate(measured, text, replicates=draws)
+    assert ["closer to the bound 0 of age than the kernel's length, 5," in str(one.message) for one in caught] == (
+        [True] * is_near
+    )
+
+
 BAD = {
     "mean": "expected one of mean, sum, sd",
     "mode(age)": "expected one of mean, sum, sd",
@@ -111,6 +137,7 @@ BAD = {
     "slope(age, height)": "no column 'height'",
     "share(age)": "expected one of the columns age, pay, net, one of",
     "share(age>=old)": "and a number",
+    "share(age>=5 or age<3)": "joined by and, not by or",
     "share()": "expected one of mean, sum, sd",
     "share(age=50)": "points are smooth: ask for a range",
     "mean(age) where age!=50": "points are smooth: ask for a range",
@@ -231,7 +258,7 @@ def test_draws_that_do_not_fit_into_the_bounds_are_refused(monkeypatch, centre, 
     report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
     monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
     if is_refused:
-        with pytest.raises(ValueError, match="wider bounds help"):
+        with pytest.raises(ValueError, match="a release with wider bounds may have them"):
             posterior_draws(measured)
         mean = dataclasses.replace(mean, box=(np.zeros(1), np.ones(1)))  # draws were cut while they were sampled
     assert len(posterior_draws(measured).samples) == 4
@@ -298,6 +325,15 @@ def test_the_command(monkeypatch, tmp_path, capsys, measured, draws, rows):
     assert len(loaded) == 1  # draws are made once for all questions
     assert cli.main(["estimate", "published", "mean(height)"]) == 2
     assert "no column 'height'" in capsys.readouterr().err.splitlines()[-1]
+    assert cli.main(["estimate", "published", "mean(height)", "count(*)", "--population"]) == 2
+    assert "ask for a share or a mean" in capsys.readouterr().err.splitlines()[-1]
+    assert len(loaded) == 1  # and not before questions are read
+    assert cli.main(["estimate", "published", "mean(height)", "mean(age)"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith("mean(age): ")
+    assert [line for line in printed.err.splitlines() if line.startswith("error: ")] == [
+        "error: query 'mean(height)': there is no column 'height', only age, pay, net"
+    ]
     assert cli.main([*words, "--num_replicates=7"]) == 2
     assert "does not apply to points" in capsys.readouterr().err.splitlines()[-1]
     assert cli.main([*words, "--method=bootstrap"]) == 2

@@ -12,7 +12,22 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kme_jax import FourierMap, Gaussian, Ledger, MixedMap, SubspaceMap, cli, load, measure, release
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    Ledger,
+    MixedMap,
+    Spending,
+    SubspaceMap,
+    cli,
+    exponential_mechanism,
+    integer_embedding,
+    load,
+    measure,
+    noisy_function,
+    perturb_securely,
+    release,
+)
 from kme_jax.embedding import IntegerEmbedding
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.measure import measure_generator
@@ -536,6 +551,101 @@ def test_simulated_noise_is_said_to_be_not_private(place, capsys):
     assert "NOT PRIVATE" in capsys.readouterr().err
     noisy = release_table("rows.csv", schema, budget=PrivacyBudget(1.0, 1e-5), num_rows=9)
     assert "NOT PRIVATE" not in repr(noisy)
+
+
+# -- single functions
+
+
+PUBLIC = np.linspace(-2, 2, 4)[:, None]
+ROWS = np.random.default_rng(0).normal(size=(40, 1))
+MAP = SubspaceMap.from_points(Gaussian(gamma=0.5), PUBLIC)
+
+
+def _perturbed(spending, epsilon=1.0, rows=ROWS):
+    return perturb_securely(integer_embedding(MAP, rows), PrivacyBudget(epsilon, 1e-6), spending=spending)
+
+
+def _function(spending, epsilon=1.0, rows=ROWS, **options):
+    budget = PrivacyBudget(epsilon, 1e-6)
+    return noisy_function(rows, Gaussian(gamma=0.5), PUBLIC, budget=budget, spending=spending, **options)
+
+
+def _drawn(spending, epsilon=1.0, rows=ROWS, delta=0.0, **options):
+    budget = PrivacyBudget(epsilon, delta)
+    return exponential_mechanism(rows, MAP, PUBLIC, 2, budget=budget, spending=spending, **options)
+
+
+SPENDERS = {"perturb_securely": _perturbed, "noisy_function": _function, "exponential_mechanism": _drawn}
+
+
+@pytest.mark.parametrize("name", SPENDERS)
+def test_single_functions_record_what_they_spend(name, tmp_path):
+    """A second call is refused, with allow_repeat it adds to the total, and the cap holds for both."""
+    spend, ledger = SPENDERS[name], Ledger(tmp_path / "ledger")
+    spend(Spending(ledger, "rows"))
+    (entry,) = ledger.spent("rows")
+    is_pure = name == "exponential_mechanism"
+    assert (entry.epsilon, entry.delta) == (1.0, 0.0 if is_pure else 1e-6)
+    assert entry.rho == (0.5 if is_pure else spend(None).mechanism.rho)
+    with pytest.raises(LedgerError, match=r"released before, with .* use allow_repeat=True") as error:
+        spend(Spending(ledger, "rows"))
+    assert "\n" not in str(error.value)
+    ledger.set_cap("rows", 2.5, 1e-6)
+    again = Spending(ledger, "rows", allow_repeat=True)
+    spend(again)
+    with pytest.raises(LedgerError, match="more than the cap"):
+        spend(again, epsilon=2.0)
+    assert len(ledger.spent("rows")) == 2
+
+
+@pytest.mark.parametrize("name", ["noisy_function", "exponential_mechanism"])
+def test_single_functions_are_refused_before_a_row_is_read(name, tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.set_cap("rows", 0.5, 1e-6)
+    for place in ("functions", "small_databases"):
+        monkeypatch.setattr(f"kme_jax.algorithms.{place}.integer_embedding", lambda *_, **__: pytest.fail("rows read"))
+    with pytest.raises(LedgerError, match="more than the cap"):
+        SPENDERS[name](Spending(ledger, "rows"))
+    with pytest.raises(ValueError, match="leave out the key or the ledger"):
+        SPENDERS[name](Spending(ledger, "others"), key=jax.random.key(0))
+    assert not ledger.spent("rows")
+
+
+@pytest.mark.parametrize("name", SPENDERS)
+def test_single_functions_record_before_noise_is_drawn(name, tmp_path, monkeypatch):
+    """An interruption then says that the budget is spent."""
+    ledger = Ledger(tmp_path / "ledger")
+
+    def interrupted(*_):
+        assert len(ledger.spent("rows")) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(secure, "add_gaussian", interrupted)
+    monkeypatch.setattr(secure, "noisy_max", interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+        SPENDERS[name](Spending(ledger, "rows"))
+    assert "the budget is recorded as spent" in error.value.__notes__[0]
+
+
+def test_a_draw_whose_sensitivity_may_fail_is_recorded_with_its_delta(tmp_path):
+    """Two such draws add up to a finite ε."""
+    spending = Spending(Ledger(tmp_path / "ledger"), "rows", allow_repeat=True)
+    drawn = [_drawn(spending, delta=1e-6) for _ in range(2)]
+    entries = spending.ledger.spent("rows")
+    assert 0 < drawn[0].delta < 1e-7
+    assert entries[0].failure_probability == pytest.approx(drawn[0].delta, rel=1e-5)
+    assert [entry.delta for entry in entries] == [1e-6, 1e-6]
+    assert 1 < total(entries)["epsilon"] < 20
+
+
+def test_shares_of_a_sequence_add_up_in_the_ledger(tmp_path):
+    """Two halves of ρ spend the budget together."""
+    spending, budget = Spending(Ledger(tmp_path / "ledger"), "rows", allow_repeat=True), PrivacyBudget(1.0, 1e-6)
+    for _ in range(2):
+        perturb_securely(integer_embedding(MAP, ROWS), budget, share=0.5, spending=spending)
+    spent = total(spending.ledger.spent("rows"))
+    assert spent["rho"] == pytest.approx(zcdp_rho(budget), rel=1e-3)
+    assert spent["epsilon"] == pytest.approx(1.0, rel=1e-3)
 
 
 # -- runs that are interrupted and go on

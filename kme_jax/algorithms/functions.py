@@ -17,7 +17,9 @@ from kme_jax.embedding import integer_embedding, mean_embedding, rows_shape
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import PrivacyBudget, perturb, perturb_securely
+from kme_jax.privacy.ledger import KEY_AND_LEDGER, Spending
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.perturb import secure_mechanism
 
 
 @short_repr
@@ -113,6 +115,7 @@ def noisy_function(
     *,
     budget: PrivacyBudget,
     key: PRNGKeyArray | None = None,
+    spending: Spending | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
     progress: Progress | bool = False,
 ) -> NoisyFunction:
@@ -132,11 +135,14 @@ def noisy_function(
       points: z, [M, d], chosen independently of the rows.
       budget: (ε, δ), with δ in (0, 1), well below 1/N.
       key: None for secure noise. A JAX random key makes simulated, reproducible noise, which is NOT PRIVATE.
+      spending: the curator's ledger, and the name of the rows in it. It is checked before a row is read, and written
+        before noise is drawn. It is for secure noise. If None, nothing is recorded.
       tolerance: see ``SubspaceMap.from_points``.
       progress: True for bars, or a function that is called with (work done, all work) for the rows.
 
     Raises:
-      ValueError: if shapes mismatch, or the budget or an option is invalid.
+      ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
+        (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for secure noise.
 
     Examples:
@@ -149,7 +155,13 @@ def noisy_function(
       ((7,), True)
     """
     check_shapes(rows_shape(rows), points)
+    if spending is not None and key is not None:
+        raise ValueError(KEY_AND_LEDGER)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance, progress=progress is True)
     if key is None:
-        return NoisyFunction(perturb_securely(integer_embedding(subspace, rows, progress=progress), budget))
+        if spending is not None:
+            num_rows = rows_shape(rows)[0]
+            spending.check(secure_mechanism(subspace.integers(num_rows), num_rows, budget))
+        embedding = integer_embedding(subspace, rows, progress=progress)
+        return NoisyFunction(perturb_securely(embedding, budget, spending=spending))
     return NoisyFunction(perturb(key, mean_embedding(subspace, rows, progress=progress), budget))

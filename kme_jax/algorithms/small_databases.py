@@ -7,6 +7,7 @@ would have no guarantee. This is feasible for small domains alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -26,6 +27,8 @@ from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.facts import check_diameter_at, check_integers_at, public_features
 from kme_jax.privacy import secure
 from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_replace_one
+from kme_jax.privacy.composition import Composition
+from kme_jax.privacy.ledger import KEY_AND_LEDGER, Spending
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, proved_diameter
 from kme_jax.synthesis.sample import WeightedSample, uniform
 
@@ -195,6 +198,16 @@ def compare_databases(
     return ComparedDatabases(databases, distances, sensitivity, units, budget.delta - delta)
 
 
+def _spent(budget: PrivacyBudget, failure_probability: float) -> Composition:
+    """A draw as a ledger records it: it is (ε, 0), which implies ρ = ε²/2 (Bun & Steinke 2016, proposition 1.4).
+
+    If the sensitivity may fail with probability p, it is (ε, p). Noise then has δ ≥ 10p, see ``proved_diameter``, and
+    the record has this δ.
+    """
+    delta = budget.delta if failure_probability > 0 else 0.0
+    return Composition(budget.epsilon, delta, budget.epsilon**2 / 2, failure_probability, True)
+
+
 def exponential_mechanism(
     rows: Shaped[AnyArray, "N d"],
     feature_map: FeatureMap,
@@ -204,6 +217,7 @@ def exponential_mechanism(
     budget: PrivacyBudget,
     selection: Selection = "exponential",
     key: PRNGKeyArray | None = None,
+    spending: Spending | None = None,
     most_databases: int = MOST_DATABASES,
     progress: Progress | bool = False,
 ) -> SmallDatabase:
@@ -227,11 +241,15 @@ def exponential_mechanism(
       budget: (ε, δ); δ may be 0.
       selection: "exponential" or "permute_and_flip".
       key: None for a secure draw. A JAX random key makes a simulated, reproducible draw, which is NOT PRIVATE.
+      spending: the curator's ledger, and the name of the rows in it. It is checked before a row is read, and written
+        before the draw. The record has δ = 0, unless the diameter may fail; then it has the δ of the budget. It is for
+        secure draws. If None, nothing is recorded.
       most_databases: the largest number of databases that are compared; more need more memory and time.
       progress: True for a bar, or a function that is called with (databases done, all databases).
 
     Raises:
-      ValueError: if there are too many databases, or the domain, the map or the budget does not fit.
+      ValueError: if there are too many databases, or the domain, the map or the budget does not fit, or the budget may
+        not be spent (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for a secure draw.
 
     Examples:
@@ -246,12 +264,22 @@ def exponential_mechanism(
     """
     if selection not in _NOISE:
         raise ValueError(f"selection must be {' or '.join(map(repr, _NOISE))}, got {selection!r}")
+    if spending is not None:
+        if key is not None:
+            raise ValueError(KEY_AND_LEDGER)
+        check_shapes(rows_shape(rows), domain, "the domain has")
+        integers = feature_map.integers(rows_shape(rows)[0])
+        spending.check(_spent(budget, budget.delta - proved_diameter(integers, budget.delta)[1]))
     compared = compare_databases(
         rows, feature_map, domain, num_points, budget=budget, most_databases=most_databases, progress=progress
     )
     scale = compared.scale(budget.epsilon)
     if key is None:
-        source, chosen = secure.source(), compared.draw(budget.epsilon, selection)
+        source = secure.source()
+        if spending is not None:
+            spending.spend(_spent(budget, compared.delta))
+        with contextlib.nullcontext() if spending is None else spending.recorded(None):
+            chosen = compared.draw(budget.epsilon, selection)
     else:
         source = "simulated (jax.random)"
         with float64():

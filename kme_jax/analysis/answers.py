@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.estimates import Estimate, Estimates, check_level
+from kme_jax.analysis.grammar import check_no_total
 from kme_jax.analysis.point_queries import PointsQuery
 from kme_jax.analysis.posterior import PosteriorDraws, check_has_posterior, posterior_draws
+from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.points.release import Measurement, Release
 
 if TYPE_CHECKING:
     from kme_jax.analysis.replicates import Bootstrap
     from kme_jax.table.release import TableRelease
 
+_MANY_ROWS = 0.01  # the share of rows near a bound that makes it matter where they are
 METHODS = {"points": ("posterior",), "table": ("direct", "bootstrap")}
 
 
@@ -35,6 +39,9 @@ def estimate(
     *Points* have one method, *posterior*: any statistic of the distributions that explain the noisy embedding up to its
     noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
     questions, by ``kme_jax.analysis.posterior_draws``.
+
+    If a limit, a median or a quantile is closer to a bound than the kernel's length, and many rows are, the interval
+    may be too short, and a warning says so.
 
     *Tables* have two methods. *direct*: any of the questions below, from noisy sums (``kme_jax.analysis.direct``). This
     takes no time, and the interval is that of the known noise. *bootstrap*: an answer of the released rows, with an
@@ -91,7 +98,7 @@ def estimate(
 
         options = {"population": population, "replicates": replicates, "seed": seed, "progress": progress}
         return answers(release, query, level=level, method=method, **options)
-    parsed = check_points_query(release, query)
+    parsed = check_points_query(release, query, population=population)
     check_level(level)
     measurement = release.measurement if isinstance(release, Release) else release
     draws = posterior_draws(release, seed=seed, progress=progress) if replicates is None else replicates
@@ -100,11 +107,37 @@ def estimate(
     ):
         raise ValueError("replicates: they are of another release")
     names = columns_of(measurement)
-    if population and parsed.is_total:
-        raise ValueError(f"query {query!r}: it is about the private rows; ask for a share or a mean of the population")
     answer = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
+    _warn_of_bounds(draws, parsed, names, answer.value)
     answer = answer.within(*parsed.possible)
     return answer.times(measurement.statement["num_rows"]) if parsed.is_total else answer
+
+
+def _warn_of_bounds(draws: PosteriorDraws, query: PointsQuery, names: tuple[str, ...], value: float) -> None:
+    """Warns if an answer depends on where rows are that are closer to a bound than the kernel's length.
+
+    Features hardly tell that, so intervals contain the private statistic too rarely. It matters if a limit, a median or
+    a quantile is so close to the bound, and a hundredth of the rows are.
+    """
+    bounds, feature_map = draws.measurement.bounds, draws.measurement.noisy.feature_map
+    if bounds is None or not isinstance(feature_map, SpectralMap):
+        return
+    places = [(condition.column, condition.value) for condition in (*query.share, *query.where)]
+    if query.is_quantile:
+        places.append((query.columns[0], value))
+    lengths = feature_map.length_scale * (bounds.upper - bounds.lower)
+    for name, place in places:
+        j = names.index(name)
+        for bound in (float(bounds.lower[j]), float(bounds.upper[j])):
+            if 0 < abs(place - bound) < lengths[j] and bounds.lower[j] <= place <= bounds.upper[j]:
+                near = [float(s.weights[np.abs(s.points[:, j] - bound) < lengths[j]].sum()) for s in draws.samples]
+                if np.mean(near) >= _MANY_ROWS:
+                    warnings.warn(
+                        f"query {query.text!r}: many rows are closer to the bound {bound:g} of {name} than the "
+                        f"kernel's length, {lengths[j]:.3g}, and features do not tell where: the interval may be too "
+                        "short",
+                        stacklevel=3,
+                    )
 
 
 def check_method(release: Any, method: str | None) -> str:
@@ -119,15 +152,19 @@ def check_method(release: Any, method: str | None) -> str:
     return methods[0] if method is None else method
 
 
-def check_points_query(release: Release | Measurement, text: str) -> PointsQuery:
+def check_points_query(release: Release | Measurement, text: str, *, population: bool = False) -> PointsQuery:
     """The query that a text asks, which :func:`estimate` can answer for points.
 
     Raises:
-      ValueError: the text cannot be read, or the release has no posterior.
+      ValueError: the text cannot be read, or the release has no posterior, or it is about a total and the population
+        is asked for.
     """
     measurement = release.measurement if isinstance(release, Release) else release
     check_has_posterior(measurement)
-    return PointsQuery.parse(text, columns_of(measurement))
+    query = PointsQuery.parse(text, columns_of(measurement))
+    if population:
+        check_no_total(query)
+    return query
 
 
 def columns_of(measurement: Measurement) -> tuple[str, ...]:

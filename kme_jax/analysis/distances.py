@@ -8,6 +8,7 @@ distance. Here the release is enough.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from kme_jax._numerics.precision import check_columns, check_points, float64
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate
+from kme_jax.domain import in_order
 from kme_jax.embedding import mean_embedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.waves import SpectralMap
@@ -97,12 +99,16 @@ def _side_of_other(measurement: Measurement, other: Any) -> Side:
 def features_rows(measurement: Measurement, rows: Real[AnyArray, "n d"]) -> Float64[np.ndarray, "n d"]:
     """Public rows as the feature map expects them, [n, d].
 
-    With bounds they are scaled, and what is beyond a bound or missing is moved, as for the private rows.
+    With bounds they are scaled, and what is beyond a bound or missing is moved, as for the private rows. Columns that
+    have names on both sides, such as those of a DataFrame and of the bounds, are matched by their names.
 
     Raises:
-      ValueError: they do not have the shape [n, d], there are less than two, or without bounds one is not finite, or
-        with bounds a column has no number.
+      ValueError: they have other names than the bounds, or not the shape [n, d], there are less than two, or without
+        bounds one is not finite, or with bounds a column has no number.
     """
+    rows, _ = in_order(rows, None, measurement.bounds)
+    if isinstance(rows, str | os.PathLike):
+        raise ValueError("rows: expected an array or a DataFrame, got a path; kme-jax test reads files")
     if measurement.bounds is None:
         points = np.asarray(check_points(rows, "rows"), np.float64)
     else:
@@ -156,7 +162,8 @@ def mmd(
 
     Args:
       release: of points, or its measurement.
-      other: public rows, [n, d]; or another release with the same features.
+      other: public rows, [n, d], whose columns are matched by name if they and the bounds have names; or another
+        release with the same features.
       population: whether the distance is that of the populations from which all rows were drawn at random. Otherwise
         it is that of the rows. A population's covariance is estimated from the public rows or the synthetic points.
       level: of the interval.

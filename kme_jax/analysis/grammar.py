@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown_for
@@ -63,6 +63,33 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
         by, *conditions = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
         where = conditions[0] if conditions else None
     return Parts(match[1].lower(), inside, where, by)
+
+
+class HasTotal(Protocol):
+    """A question that may be about a sum over rows.
+
+    Attributes:
+      text: as it was written.
+      is_total: whether it is.
+    """
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def is_total(self) -> bool: ...
+
+
+def check_no_total(query: HasTotal) -> None:
+    """Refuses a number of rows or a sum, if the population is asked for: it has no number of rows.
+
+    Raises:
+      ValueError: see above.
+    """
+    if query.is_total:
+        raise ValueError(
+            f"query {query.text!r}: it is about the private rows; ask for a share or a mean of the population"
+        )
 
 
 def _inside(text: str, start: int) -> tuple[str, str | None, str | None] | None:

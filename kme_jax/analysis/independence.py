@@ -63,15 +63,15 @@ def independence_test(release: Release, first: str | int, second: str | int, *, 
     if not isinstance(release, Release):
         raise ValueError(f"release: expected a release of points with synthetic points, got a {type(release).__name__}")
     check_gaussian(release.noisy)
+    columns = [_index(release.columns, column) for column in (first, second)]
+    if columns[0] == columns[1]:
+        raise ValueError(f"columns: expected two different ones, got {first!r} and {second!r}")
     feature_map, seed = release.noisy.feature_map, check_integer("seed", seed, 0, MAX_SEED)
     if not isinstance(feature_map, LatticeMap):
         raise ValueError(
             "release: the test needs a LatticeMap. A release has one for a Gaussian kernel whose length is long enough "
             "for the number of columns: measure the rows with a longer one, or with more features"
         )
-    columns = [_index(release.columns, column) for column in (first, second)]
-    if columns[0] == columns[1]:
-        raise ValueError(f"columns: expected two different ones, got {first!r} and {second!r}")
     indices = np.asarray(feature_map.indices)
     joint, alone, signs = _frequencies(indices, columns)
     if not len(joint):

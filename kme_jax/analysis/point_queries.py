@@ -61,8 +61,8 @@ class Condition:
             value = math.nan
         if match is None or math.isnan(value):
             raise ValueError(
-                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of < <= > >=, and a number: "
-                "age>=64.5"
+                f"condition {text!r}: expected one of the columns {', '.join(names)}, one of < <= > >=, and a number, "
+                "such as age>=64.5; several conditions are joined by and, not by or"
             )
         if match[1] not in _COMPARISONS:
             raise ValueError(f"condition {text!r}: {_OF_DISCRETE}")
@@ -123,6 +123,11 @@ class PointsQuery:
     def is_total(self) -> bool:
         """Whether it is a sum over rows: the answer of weighted points is that of one row, and N times as large."""
         return self.statistic in TOTALS
+
+    @property
+    def is_quantile(self) -> bool:
+        """Whether it is a median or another quantile."""
+        return self.statistic in ("median", "quantile")
 
     @property
     def possible(self) -> tuple[float, float]:

@@ -177,8 +177,8 @@ def posterior_draws(
         cut = [(np.clip(points, *box), weights) for points, weights in draws]
         if mean.box is None and _moved(measurement, draws, cut) > _MOST_MOVED:
             raise ValueError(
-                "there are no intervals: many rows may lie on a bound, or so close that draws reach beyond "
-                "it; wider bounds help"
+                "there are no intervals: many rows may lie on a bound, or so close that draws reach beyond it; a "
+                "release with wider bounds may have them, and one with a longer kernel, which has a LatticeMap"
             )
         draws = cut
     anchors = _anchors(draws, proposal, box, rng)

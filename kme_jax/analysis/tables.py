@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level
+from kme_jax.analysis.grammar import check_no_total
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.replicates import Bootstrap, bootstrap, check_population
 from kme_jax.analysis.sums import Answer, Sums
@@ -35,12 +36,8 @@ def answers(
     progress: Progress | bool = False,
 ) -> Estimate | Estimates:
     """The answer to a question about the private rows of a table. See ``kme_jax.estimate``."""
-    query = check_query(release, text, method)
+    query = check_query(release, text, method, population=population)
     check_level(level)
-    if population:
-        check_population(release)
-    if population and query.is_total:
-        raise ValueError(f"query {text!r}: it is about the private rows; ask for a share or a mean of the population")
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
         groups = [] if query.terms and query.by is None else query.groups(release.schema.extended)
@@ -65,7 +62,7 @@ def answers(
     return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
-def check_query(release: TableRelease, text: str, method: str) -> Query:
+def check_query(release: TableRelease, text: str, method: str, *, population: bool = False) -> Query:
     """The query that a text asks, of a form that the method can answer.
 
     Raises:
@@ -74,11 +71,14 @@ def check_query(release: TableRelease, text: str, method: str) -> Query:
     if not isinstance(release, TableRelease):
         raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
     query = Query.parse(text, release.schema.extended)
+    if population:
+        check_population(release)
+        check_no_total(query)
     others, known = _others(release.measurement, query)
     if method == "bootstrap" and len(others) > 1:
         raise ValueError(
-            f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions of {known}, because "
-            "a release weakens the dependence of other columns"
+            f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions about {known}, "
+            "because a release weakens the dependence of other columns"
         )
     return query
 
@@ -87,7 +87,7 @@ def _others(measurement: TableMeasurement, query: Query) -> tuple[list[str], str
     """The columns of a query, less the target if marginals are split by it; and which questions are of one column."""
     is_split = measurement.layout.split >= 0
     others = sorted(query.asked_columns(measurement.schema.extended) - ({measurement.target} if is_split else set()))
-    return others, f"one column and of the target {measurement.target}" if is_split else "one column"
+    return others, f"one column and the target {measurement.target}" if is_split else "one column"
 
 
 def direct_estimates(

@@ -45,8 +45,9 @@ def two_sample_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
 
     Args:
       release: of points or of a table.
-      other: public rows, [n, d], or a table for the release of a table (a path, a pyarrow table or a DataFrame); or
-        another release with the same features or the same schema.
+      other: public rows, [n, d], whose columns are matched by name if they and the bounds have names; or a table for
+        the release of a table (a path, a pyarrow table or a DataFrame); or another release with the same features or
+        the same schema.
       seed: of the simulated quantiles.
 
     Returns:

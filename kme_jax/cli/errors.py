@@ -20,6 +20,10 @@ class InputError(ValueError):
     """A mistake that the user can correct. The command prints its text in one line and ends with exit status 2."""
 
 
+class ToldError(Exception):
+    """The work ended, and some of it could not be done. :func:`tell_error` has said what. The exit status is 2."""
+
+
 def guarded(work: Callable[[], None], debug: bool = False) -> int:
     """Runs a function, and turns an exception into one line on standard error and an exit status.
 
@@ -41,6 +45,8 @@ def guarded(work: Callable[[], None], debug: bool = False) -> int:
             flush_output()
     except BrokenPipeError:  # the reader of the output has ended; the work itself is done
         discard_output()
+    except ToldError:
+        return 2
     except KeyboardInterrupt as error:
         _print_trace(debug)
         print(_one_line(error, "interrupted"), file=sys.stderr)
@@ -82,6 +88,11 @@ def device_problem() -> str | None:
         cause = f"JAX_PLATFORMS={platforms}: " if platforms else ""
         return f"{cause}JAX cannot use the devices it is told to use ({error})"
     return None
+
+
+def tell_error(error: ValueError) -> None:
+    """Prints an error in one line on standard error, for work that goes on without what it is about."""
+    print(f"error: {_one_line(error)}", file=sys.stderr)
 
 
 def _end_with(line: str) -> None:

@@ -40,6 +40,8 @@ _UNFINISHED = b" # not finished\n"
 REPEAT = "allow_repeat=True"
 """What allows another release of the same rows. The command kme-jax puts its own flag in this place of a message."""
 
+KEY_AND_LEDGER = "spending: a key makes simulated noise, which releases nothing; leave out the key or the ledger"
+
 
 class LedgerError(ValueError):
     """The ledger cannot be used, or the budget may not be spent."""

@@ -7,8 +7,9 @@ the low bits (Mironov 2012) or who knows the key. :func:`perturb` marks its resu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,9 @@ from kme_jax.privacy.mechanisms import (
     proved_distance,
     proved_sensitivity,
 )
+
+if TYPE_CHECKING:
+    from kme_jax.privacy.ledger import Spending
 
 Array = jax.Array
 
@@ -236,6 +240,7 @@ def perturb_securely(
     share: float = 1.0,
     noise: str | None = None,
     fine: bool | None = None,
+    spending: Spending | None = None,
 ) -> NoisyEmbedding:
     """μ̃ = (Σ_n q(x_n) + noise) / (s N), with secure noise. The result may be published.
 
@@ -259,10 +264,15 @@ def perturb_securely(
       budget: (ε, δ).
       share: see :func:`secure_mechanism`.
       noise: see :func:`secure_mechanism`.
+      fine: see :func:`secure_mechanism`.
+      spending: the curator's ledger, and the name of the rows in it. It is written and flushed before noise is drawn.
+        Each call is a release of its own there. So a sequence of shares needs ``allow_repeat=True``. If None, nothing
+        is recorded.
 
     Raises:
       TypeError: if the embedding is not an ``IntegerEmbedding``.
-      ValueError: as :func:`secure_mechanism`, or the embedding is for another relation.
+      ValueError: as :func:`secure_mechanism`, or the embedding is for another relation, or the budget may not be spent
+        (``LedgerError``).
       ModuleNotFoundError: if OpenDP is not installed.
 
     Examples:
@@ -279,7 +289,11 @@ def perturb_securely(
     integers = embedding.integer_map
     mechanism = secure_mechanism(integers, embedding.num_rows, budget, share=share, noise=noise, fine=fine)
     add, grid = noise_of(mechanism.noise).add_securely, cast(float, mechanism.grid)
-    noisy = add(integers.released(embedding.total), mechanism.scale / grid)
+    released = integers.released(embedding.total)
+    if spending is not None:
+        spending.spend(mechanism)
+    with contextlib.nullcontext() if spending is None else spending.recorded(None):
+        noisy = add(released, mechanism.scale / grid)
     return NoisyEmbedding(integers.feature_map, noisy.astype(np.float64) * grid, mechanism)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import kme_jax
 from kme_jax.cli import parsing
 from kme_jax.cli.artifacts import RELEASES, is_of_points
-from kme_jax.cli.errors import InputError
+from kme_jax.cli.errors import InputError, ToldError, tell_error
 from kme_jax.cli.printing import print_line, report_of, warn_of_simulated_noise
 
 SUMMARY = "Answer questions about the private rows of a release, with intervals."
@@ -30,7 +31,9 @@ are groups, too, and the months of one that is not: mean(fare) by begin hour. Th
 regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy
 sums. It takes no time, and its intervals are those of the known noise. A question can be about two columns and the
 target. The method "bootstrap" answers questions about one column and the target. It repeats the release on its own
-rows, so it takes a while. Its intervals are often shorter, and somewhat too short."""
+rows, so it takes a while. Its intervals are often shorter, and somewhat too short.
+
+A question that cannot be read is an error, and the others are answered. The exit status is then 2."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +60,8 @@ def run(args: argparse.Namespace) -> None:
     """Does the work.
 
     Raises:
-      ValueError: if an argument or the folder is not valid.
+      ValueError: if an argument or the folder is not valid, or no question can be read.
+      ToldError: if some of the questions cannot be read. The others are answered.
       OSError: if a file cannot be read or written.
     """
     from kme_jax.analysis import Estimate, estimate
@@ -70,9 +74,17 @@ def run(args: argparse.Namespace) -> None:
     output = None if args.output is None else check_new_file(args.output, (".json",))
     release = kme_jax.load(args.folder, RELEASES)
     method = check_method(release, args.method)
+    errors = _errors(args, release, method)
+    for error in errors.values():
+        if len(args.queries) == 1:
+            raise error
+        tell_error(error)
+    queries = [text for text in args.queries if text not in errors]
+    if not queries:
+        raise ToldError
     replicates = _replicates(args, release, method)
     answers: dict[str, Estimates | str] = {}
-    for text in args.queries:
+    for text in queries:
         try:
             answer = estimate(
                 release,
@@ -100,27 +112,53 @@ def run(args: argparse.Namespace) -> None:
         if used := rows_used(release.statement):
             print_line(f"answers are about the private rows that were used: {used}")
     if output is not None:
-        _write(output, {text: _document(groups) for text, groups in answers.items()})
+        documents = {text: _document(groups) for text, groups in answers.items()}
+        _write(output, documents | {text: {"error": str(error)} for text, error in errors.items()})
+    if errors:
+        raise ToldError
+
+
+def _errors(args: argparse.Namespace, release: Any, method: str) -> dict[str, ValueError]:
+    """Why questions cannot be asked, by the text of those that cannot.
+
+    Raises:
+      ValueError: no question can be asked of this release, or not with these arguments.
+    """
+    if is_of_points(release):
+        from kme_jax.analysis.answers import check_points_query
+        from kme_jax.analysis.posterior import check_has_posterior
+
+        check_has_posterior(release.measurement)
+        if args.num_replicates is not None:
+            raise InputError("--num_replicates does not apply to points")
+        check = functools.partial(check_points_query, release, population=args.population)
+    else:
+        from kme_jax.analysis.replicates import check_population
+        from kme_jax.analysis.tables import check_query
+
+        if args.population:
+            check_population(release)
+        if method == "direct" and args.num_replicates is not None:
+            raise InputError("--num_replicates is for --method=bootstrap")
+        check = functools.partial(check_query, release, method=method, population=args.population)
+    errors: dict[str, ValueError] = {}
+    for text in args.queries:
+        try:
+            check(text)
+        except ValueError as error:
+            errors[text] = error
+    return errors
 
 
 def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
-    """Checks the questions, and makes the replicates that all of them share; None if they need none."""
+    """The replicates that all questions share; None if they need none."""
+    warn_of_simulated_noise(release)
     if is_of_points(release):
         from kme_jax.analysis import posterior_draws
-        from kme_jax.analysis.answers import check_points_query
 
-        for text in args.queries:
-            check_points_query(release, text)
-        if args.num_replicates is not None:
-            raise InputError("--num_replicates does not apply to points")
-        warn_of_simulated_noise(release)
         return posterior_draws(release, seed=args.seed, progress=True)
     from kme_jax.analysis import bootstrap
-    from kme_jax.analysis.tables import check_query
 
-    for text in args.queries:
-        check_query(release, text, method)
-    warn_of_simulated_noise(release)
     if method == "direct":
         return None
     number = 20 if args.num_replicates is None else args.num_replicates

@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} is for tables: give it with --schema")
     import numpy as np
 
+    from kme_jax.feature_maps.lattice import LatticeMap
     from kme_jax.points.measure import plan_map, plan_mechanism
     from kme_jax.points.plan import plan
     from kme_jax.privacy.budget import check_num_rows
@@ -144,6 +145,11 @@ def run(args: argparse.Namespace) -> None:
     if args.errors:
         print_line("mean ±: the error of a column's mean, as a share of the column's range")
         print_line("probability ±: the error of the probability that a column is below a level")
+    if proposal is not None and not isinstance(feature_map, LatticeMap):
+        print_line(
+            "random features: there may be no intervals if many rows are near a bound, and there is no test of "
+            "independence; a Gaussian kernel with a longer --length or more --num_features may have both"
+        )
 
 
 def _plan_table(args: argparse.Namespace) -> None:
