@@ -437,6 +437,23 @@ def test_batches_are_measured_as_an_array_is():
         assert np.abs(of_batches.coordinates - expected.coordinates).max() < 12 * expected.mechanism.scale
 
 
+@pytest.mark.parametrize("measure", ["simulated", "secure"])
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("scale", "epsilon", "warns"), [(1.0, 2.0, False), (1e2, 1e3, True), (1.0, 1e-3, True)])
+def test_an_embedding_that_looks_like_noise_says_so(scale, epsilon, warns, labelled, measure):
+    """Rows that are all far apart for the kernel, with hardly any noise, and more noise than the rows have to say."""
+    rows, budget = _rows(2000) * [scale, scale, 1], PrivacyBudget(epsilon, 1e-5)
+    rows, features = (rows, LABELLED) if labelled else (rows[:, :2], FOURIER)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        if measure == "secure":
+            measure_generator(rows, features, budget=budget)
+        else:
+            counts = mean_embedding(TableMap.of_codes(3), class_labels(features, rows)) if labelled else None
+            measure_labelled(jax.random.key(0), mean_embedding(features, rows), counts, budget)
+    assert [str(warning.message)[:43] for warning in seen] == ["the noisy embedding looks like noise alone,"] * warns
+
+
 @pytest.mark.long
 def test_warnings_that_are_errors_lose_nothing(tmp_path):
     """Neither a measurement, whose budget is spent, nor what was trained."""
