@@ -880,7 +880,8 @@ def train_generator(
     for the classes that are not rare, and its size is estimated from all classes. From then on, each direction of
     μ̃_c/π_c counts by the share of it that is signal and not noise. All of this sees the noisy embedding, the noisy
     counts and the size of their noise, so it is post-processing. Other classes are left as they are, and without rare
-    classes nothing changes. ``report.below_noise`` names classes that cannot be seen.
+    classes nothing changes. Of two classes none is rare if the estimate of their distance is below its standard error:
+    each would borrow from the other alone. ``report.below_noise`` names classes that cannot be seen.
 
     Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
     default precision of the device's matrix products. On an NVIDIA GPU this is TF32 (10 bits of mantissa).
