@@ -497,6 +497,23 @@ def test_batches_are_measured_as_an_array_is():
         assert np.abs(of_batches.coordinates - expected.coordinates).max() < 12 * expected.mechanism.scale
 
 
+@pytest.mark.parametrize("measure", ["simulated", "secure"])
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("scale", "epsilon", "warns"), [(1.0, 2.0, False), (1e2, 1e3, True), (1.0, 1e-3, True)])
+def test_an_embedding_that_looks_like_noise_says_so(scale, epsilon, warns, labelled, measure):
+    """Rows that are all far apart for the kernel, with hardly any noise, and more noise than the rows have to say."""
+    rows, budget = _rows(2000) * [scale, scale, 1], PrivacyBudget(epsilon, 1e-5)
+    rows, features = (rows, LABELLED) if labelled else (rows[:, :2], FOURIER)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        if measure == "secure":
+            measure_generator(rows, features, budget=budget)
+        else:
+            counts = mean_embedding(TableMap.of_codes(3), class_labels(features, rows)) if labelled else None
+            measure_labelled(jax.random.key(0), mean_embedding(features, rows), counts, budget)
+    assert [str(warning.message)[:43] for warning in seen] == ["the noisy embedding looks like noise alone,"] * warns
+
+
 @pytest.mark.long
 def test_warnings_that_are_errors_lose_nothing(tmp_path):
     """Neither a measurement, whose budget is spent, nor what was trained."""
@@ -623,15 +640,67 @@ def test_what_cannot_be_is_refused():
         {"learning_rate": 0.0},
         {"decay": 1.5},
         {"features_per_step": 3},
+        {"features_per_step": 4.0},
+        {"learning_rate": "fast"},
+        {"decay": "slow"},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Training(**wrong)
-    for wrong in ({"code": 0}, {"styles": -1}, {"widths": (0,)}, {"widths": 50}, {"widths": [50, 50]}):
+    wrong_sizes = ({"code": 0}, {"code": 1.5}, {"styles": -1}, {"styles": 2.5}, {"styles": None})
+    for wrong in (*wrong_sizes, {"widths": (0,)}, {"widths": 50}, {"widths": [50, 50]}):
         with pytest.raises(ValueError, match=r"1 or more"):
             MLP(**wrong)
     points = SubspaceMap.from_points(Gaussian(0.5), rows[:5, :2])
     with pytest.raises(ValueError, match="SubspaceMap"):
         train_generator(key, perturb(key, mean_embedding(points, rows[:, :2]), BUDGET), SMALL, QUICK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bounds": 1.0}, r"bounds: expected a lower and an upper bound, such as \(0, 1\), got 1.0"),
+        ({"bounds": (0, 1, 2)}, "bounds: expected a lower and an upper bound"),
+        ({"bounds": "01"}, "bounds: expected a lower and an upper bound"),
+        ({"bounds": (0, "one")}, "bounds: expected a lower and an upper bound"),
+        # A generator with such levels could be saved, and not loaded.
+        ({"bounds": (0, 1), "levels": -1}, "levels must be at least 0, got -1"),
+        ({"bounds": (0, 1), "levels": 2.5}, "levels must be a whole number, got 2.5"),
+        ({"network": MLP}, r"network: expected a Network, such as MLP\(\), got MLP"),
+        ({"training": 100}, r"training: expected a Training, such as Training\(\), got int"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_one_line(changes, message):
+    given = {"network": SMALL, "training": QUICK} | changes
+    embedding = perturb(jax.random.key(0), mean_embedding(LABELLED, _rows(10)), BUDGET)
+    with pytest.raises(ValueError, match=message):
+        train_generator(jax.random.key(0), embedding, **given)
+
+
+@pytest.mark.parametrize("features", [None, Gaussian(0.5), "fourier"])
+def test_what_is_no_feature_map_is_refused_before_anything_is_spent(features):
+    with pytest.raises(ValueError, match="features: expected a feature map, such as a FourierMap or a LabelledMap"):
+        measure_generator(_rows(100), features, budget=BUDGET)
+
+
+def test_a_checkpoint_is_a_folder(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    embedding = perturb(jax.random.key(0), mean_embedding(LABELLED, _rows(10)), BUDGET)
+    with pytest.raises(ValueError, match="is a file, and checkpoints need a folder"):
+        train_generator(jax.random.key(0), embedding, SMALL, QUICK, checkpoint=str(file))
+
+
+def test_an_error_has_a_line_to_copy(trained, tmp_path):
+    measured, made = trained
+    folder = GeneratorRelease.create(made, measured).save(tmp_path / "folder")
+    with pytest.raises(ReleaseError, match=re.escape(f"kme_jax.load({str(folder)!r}).sample(1000) makes rows")):
+        GeneratorMeasurement.load(folder)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "a", True])
+def test_a_seed_of_a_sample_is_a_whole_number(trained, seed):
+    with pytest.raises(ValueError, match="seed must be"):
+        trained[1].sample(5, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,8 +207,9 @@ def test_relaxed_rows_are_mixtures_of_rows():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="num_labels"):
-        LabelledMap(FOURIER, 0)
+    for num_labels in (0, 3.0, 2.5, True, ("yes", "no")):
+        with pytest.raises(ValueError, match="num_labels must be a whole number and at least 1"):
+            LabelledMap(FOURIER, num_labels)
     for categories in ((), (3, 0), 4, (2.5,)):
         with pytest.raises(ValueError, match="categories"):
             MixedMap(FOURIER, categories)

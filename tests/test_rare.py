@@ -67,6 +67,18 @@ class TestClassEmbeddings:
         _, classes, _ = _drawn(0, variance=1.0, shares=np.linspace(0.6, 1.0, NUM_CLASSES) / 6.4)  # all alike
         assert not classes.rare.any()
 
+    def test_of_two_classes_none_borrows_if_their_distance_is_not_known(self):
+        """The mean of the others is the other class, so that nothing would tell them apart."""
+        shares, variance = np.asarray([0.94, 0.06]), 0.02
+        noise = variance * np.sum(1 / np.square(shares))  # of each coordinate of ỹ_1 − ỹ_0
+        for errors, borrows in ((0.0, False), (0.9, False), (1.1, True), (3.0, True)):
+            square = NUM_FEATURES * noise + errors * math.sqrt(2 * NUM_FEATURES) * noise
+            values = np.stack([np.zeros(NUM_FEATURES), np.full(NUM_FEATURES, math.sqrt(square / NUM_FEATURES))])
+            classes = ClassEmbeddings.create(shares[:, None] * values, shares, variance)
+            assert NUM_FEATURES * classes.variances[1] > classes.spread  # so the noise hides the class
+            np.testing.assert_array_equal(classes.rare, [False, borrows])
+            assert np.array_equal(classes.shrunk(), classes.values) == (not borrows)
+
     def test_without_a_prior_a_rare_class_goes_to_the_mean(self):
         better = []
         for seed in range(10):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Real, Shaped
 
-from kme_jax._numerics.precision import Progress, are_sizes
+from kme_jax._numerics.precision import Progress, are_sizes, is_size
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
@@ -196,8 +196,8 @@ class LabelledMap(FeatureMap):
     num_labels: int = dataclasses.field(metadata={"static": True})
 
     def __post_init__(self):
-        if self.num_labels < 1:
-            raise ValueError(f"num_labels must be at least 1, got {self.num_labels}")
+        if not is_size(self.num_labels):
+            raise ValueError(f"num_labels must be a whole number and at least 1, got {self.num_labels!r:.50}")
 
     @property
     def kernel(self) -> Kernel:  # pyright: ignore[reportIncompatibleVariableOverride]  # nobody writes to it

@@ -22,7 +22,7 @@ class Checkpoints:
       seconds_between: smallest time between two checkpoints, except for the last one.
 
     Raises:
-      ValueError: the folder cannot be written.
+      ValueError: the folder is a file, or cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike, inputs: Sequence[Any], seconds_between: float):
@@ -32,6 +32,8 @@ class Checkpoints:
         self._fingerprint, self._kept_at = _fingerprint(inputs), time.monotonic()
         self._seconds_between = seconds_between
         options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True, enable_async_checkpointing=False)
+        if self._folder.exists() and not self._folder.is_dir():
+            raise ValueError(f"{self._folder}: is a file, and checkpoints need a folder")
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options)
         except OSError as error:

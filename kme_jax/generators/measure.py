@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import warnings
 from typing import TYPE_CHECKING, cast
@@ -69,7 +70,9 @@ def measure_labelled(
 
     if counts is None:
         noisy = perturb(key, embedding, budget, calibration=calibration, diameter=diameter)
-        return GeneratorMeasurement(noisy, None, Composition.of([noisy.mechanism], budget))
+        composition = Composition.of([noisy.mechanism], budget)
+        warn_of_lost_rows(noisy, None)
+        return GeneratorMeasurement(noisy, None, composition)
     if not 0 < count_share < 1:
         raise ValueError(f"count_share must be between 0 and 1, got {count_share}")
     embedding_key, counts_key = jax.random.split(key)
@@ -77,7 +80,7 @@ def measure_labelled(
     remaining = PrivacyBudget(budget.epsilon, budget.delta - noisy.mechanism.failure_probability)
     shares = perturb(counts_key, counts, remaining, calibration=calibration, share=count_share)
     composition = Composition.of([noisy.mechanism, shares.mechanism], budget)
-    warn_of_uncounted_rows(shares)
+    warn_of_lost_rows(noisy, shares)
     return GeneratorMeasurement(noisy, shares, composition)
 
 
@@ -97,7 +100,8 @@ def measure_generator(
     discrete Gaussian, see ``perturb_securely``. The ρ of the two measurements add up to no more than the budget's ρ,
     which is checked (``Composition``). The ledger, if there is one, is written before noise is drawn. No error depends
     on the content of a row: a row that the map does not cover, or whose label is not a class, counts as the zero
-    vector. If noisy shares of the classes show that there are many such rows, a warning says so.
+    vector. If noisy shares of the classes show that there are many such rows, a warning says so. Another warning says
+    if the noisy embedding looks like noise alone.
 
     Args:
       rows: the private rows, [N, columns]: numbers, then category codes for a ``MixedMap``, then the label for a
@@ -172,8 +176,7 @@ def measure_generator(
         measured = GeneratorMeasurement(noisy, shares, composition, total)
         if folder is not None:
             measured.save(folder)
-    if shares is not None:
-        warn_of_uncounted_rows(shares)
+    warn_of_lost_rows(noisy, shares)
     return measured
 
 
@@ -203,23 +206,47 @@ def _mechanisms(
     return (with_fine, True) if fine else (mechanisms, False)
 
 
-def warn_of_uncounted_rows(counts: NoisyEmbedding) -> None:
-    """Warns if ``covered_share`` is below 1.
+def warn_of_lost_rows(embedding: NoisyEmbedding, counts: NoisyEmbedding | None) -> None:
+    """Warns if many rows were not counted, or if the noisy embedding looks like noise alone.
 
-    The warning is post-processing of noisy counts. An error that depends on the rows themselves would not be private.
-    The budget is already spent, so a setting that turns warnings into errors does not lose the measurement.
+    The first is that ``covered_share`` is below 1. The second is that ‖μ̃‖² is within 5 standard deviations of what the
+    noise has, plus what rows have that are all far apart for the kernel. Both are post-processing of what is released.
+    An error that depends on the rows themselves would not be private. The budget is already spent, so a setting that
+    turns warnings into errors does not lose the measurement.
 
     Args:
-      counts: noisy shares of the classes, [L].
+      embedding: the noisy embedding μ̃.
+      counts: noisy shares of the classes, [L]; None if they were not measured.
     """
     from kme_jax.generators.train import covered_share  # here: it needs flax
 
-    share, num_labels = covered_share(counts), counts.feature_map.num_features
-    if share < 1:
-        with contextlib.suppress(UserWarning):
-            warnings.warn(
-                f"noisy shares of the classes add up to {share:.3f}, not to 1: the map does not cover the other rows, "
-                f"which were not counted. A label is a whole number from 0 to {num_labels - 1}, in the last column; "
-                "codes are below their number of categories; numbers are finite, and within the map's reach",
-                stacklevel=3,
-            )
+    share = 1.0 if counts is None else covered_share(counts)
+    if counts is not None and share < 1:
+        message = (
+            f"noisy shares of the classes add up to {share:.3f}, not to 1: the map does not cover the other rows, "
+            f"which were not counted. A label is a whole number from 0 to {counts.feature_map.num_features - 1}, in "
+            "the last column; codes are below their number of categories; numbers are finite, and within the map's "
+            "reach"
+        )
+    elif _looks_like_noise(embedding):
+        message = (
+            "the noisy embedding looks like noise alone, so a generator learns little from it: either numbers are not "
+            "on the scale of the kernel, for example from 0 to 255 and not from 0 to 1, or the rows are too few for "
+            "this budget"
+        )
+    else:
+        return
+    with contextlib.suppress(UserWarning):
+        warnings.warn(message, stacklevel=3)
+
+
+def _looks_like_noise(embedding: NoisyEmbedding) -> bool:
+    """Whether ‖μ̃‖² is at most that of noise (and 5 standard deviations) and of rows with orthogonal features.
+
+    The mean of N features that are orthogonal to each other has the square ‖φ‖²/N. Twice this is allowed for.
+    """
+    mechanism, size = embedding.mechanism, embedding.feature_map.num_features
+    # For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
+    spread = math.sqrt((2 if mechanism.noise == "gaussian" else 5) * size) * mechanism.variance
+    apart = 2 * embedding.feature_map.norm_bound**2 / mechanism.num_rows
+    return float(np.sum(np.square(embedding.coordinates))) < size * mechanism.variance + 5 * spread + apart

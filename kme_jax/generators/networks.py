@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from kme_jax._numerics.precision import are_sizes
+from kme_jax._numerics.precision import are_sizes, is_size
 from kme_jax._numerics.registry import storable
 from kme_jax.generators.nnx import nnx
 
@@ -80,8 +80,10 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
 
 
 def _check(code: int, styles: int, widths: tuple[int, ...]) -> None:
-    if code < 1 or styles < 0:
-        raise ValueError(f"a network needs a code of 1 or more and styles of 0 or more, got {code} and {styles}")
+    if not is_size(code) or not (is_size(styles) or styles == 0):
+        raise ValueError(
+            f"a network needs a code of 1 or more and styles of 0 or more, in whole numbers, got {code} and {styles}"
+        )
     if not are_sizes(widths):
         raise ValueError(f"widths: expected a tuple with a number of units, 1 or more, for each layer, got {widths!r}")
 

@@ -75,10 +75,14 @@ class ClassEmbeddings:
     def rare(self) -> Bool[np.ndarray, "classes"]:
         """Which classes borrow, [L]: those whose noise exceeds both what tells classes apart, and four times the least.
 
-        The second condition leaves all classes alone if they are about equally frequent.
+        The second condition leaves all classes alone if they are about equally frequent. Of two classes, none is rare
+        if ``spread`` is below its standard error. No third class says how far apart classes are then, and a class that
+        goes to the mean of the others, which is the other class, can no longer be told apart from it.
         """
-        above_spread = self.values.shape[1] * self.variances > self.spread
-        return above_spread & (self.variances > _RATIO * self.variances.min())
+        size = self.values.shape[1]
+        # Both classes have the same difference, ỹ_1 − ỹ_0. Its square has F squares of normal variables.
+        known = len(self.variances) > 2 or self.spread >= math.sqrt(2 * size) * float(self.noise[0])
+        return (size * self.variances > self.spread) & (self.variances > _RATIO * self.variances.min()) & known
 
     def shrunk(self) -> Float[np.ndarray, "classes F"]:
         """Posterior means of rare classes under a prior that is the same in all directions; ỹ of the others, [L, F].

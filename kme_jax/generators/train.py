@@ -26,7 +26,7 @@ import optax
 from jaxtyping import Float, Float32, Int, Int32, PRNGKeyArray, Real, Shaped
 
 from kme_jax._numerics import html
-from kme_jax._numerics.precision import Progress, is_size, reproducible_jit
+from kme_jax._numerics.precision import MAX_SEED, Progress, is_size, reproducible_jit
 from kme_jax._numerics.progress import shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -43,7 +43,7 @@ from kme_jax.generators.checkpoints import Checkpoints
 from kme_jax.generators.networks import Convolutional, Network, Pool, check_module
 from kme_jax.generators.nnx import nnx
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
-from kme_jax.privacy.budget import check_integer
+from kme_jax.privacy.budget import check_integer, check_number
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
 
 Array = jax.Array
@@ -56,9 +56,11 @@ _MOST_BYTES = {"cpu": 2**24, "other": 2**28}  # of the features of such rows tha
 _MOST_VALUES = 4e8  # limit of the number of features of such rows, unless there are only a few rows
 _LEAST_STYLE = 1e-30  # share of a style that no row has
 _POOR_FIT = 2.0  # ‖μ̃ − μ_G‖² above which a warning is given, in units of the square of the noise
+_EXAMPLES = {"network": "MLP()", "training": "Training()"}  # of arguments
 _LEAST_VISIBLE = 0.5  # visibility of a class that is not below the noise
 _LEAST_COVERED = 0.01  # smallest share of covered rows
 _MOST_ROWS = 10**9  # of a sample
+_MOST_LEVELS = 2**31 - 1
 _LEAST_SHARE = 1e-3  # of a class whose noisy count is near or below zero
 _NETWORK, _STYLES = "network.", "styles"  # names of parameters: the prefix of those of the network, and the others
 
@@ -115,11 +117,11 @@ class Training:
             value = getattr(self, name)
             if not is_size(value):
                 raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
-        if not 0 < self.learning_rate < math.inf:
+        if not 0 < check_number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        if self.decay is not None and not 0 < self.decay <= 1:
+        if self.decay is not None and not 0 < check_number("decay", self.decay) <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, got {self.decay}")
-        if self.features_per_step is not None and (self.features_per_step < 2 or self.features_per_step % 2):
+        if self.features_per_step is not None and (not is_size(self.features_per_step) or self.features_per_step % 2):
             raise ValueError(f"features_per_step must be even and at least 2, got {self.features_per_step}")
 
     def learning_rate_at(self, step: int | Int[Array, ""]) -> Float[Array, ""]:
@@ -215,9 +217,13 @@ class Rows:
           levels: see the attribute.
 
         Raises:
-          ValueError: the map cannot take relaxed rows, bounds are not finite or not in order, or there are levels
-            without bounds.
+          ValueError: this is no feature map, the map cannot take relaxed rows, bounds are not finite or not in order,
+            or levels are no whole number, or are given without bounds.
         """
+        if not isinstance(features, FeatureMap):
+            name = type(features).__name__
+            raise ValueError(f"features: expected a feature map, such as a FourierMap or a LabelledMap, got {name}")
+        levels = check_integer("levels", levels, 0, _MOST_LEVELS)
         if isinstance(features.numeric if isinstance(features, MixedMap) else features, TableMap):
             raise ValueError("a generator needs features of numbers, got a TableMap: release_table releases tables")
         if not features.has_derivative:
@@ -232,7 +238,12 @@ class Rows:
             if levels:
                 raise ValueError("levels are those between bounds: give bounds")
             return cls(None, None, dim, categories)
-        lower, upper = (np.asarray(bound, np.float32) for bound in bounds)
+        try:
+            lower, upper = (np.asarray(bound, np.float32) for bound in (() if isinstance(bounds, str) else bounds))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"bounds: expected a lower and an upper bound, such as (0, 1), got {bounds!r:.50}"
+            ) from None
         if {lower.shape, upper.shape} - {(), (dim,)}:
             raise ValueError(f"bounds: expected a lower and an upper one for {dim} columns, or one each for all")
         lower, upper = np.broadcast_to(lower, dim), np.broadcast_to(upper, dim)
@@ -247,7 +258,7 @@ class Rows:
           ValueError: the fields do not fit together.
         """
         sizes = all(size >= 1 for size in self.categories)
-        require(self.dim >= 1 and sizes and 0 <= self.levels < 2**31, "rows: a number is out of range")
+        require(self.dim >= 1 and sizes and 0 <= self.levels <= _MOST_LEVELS, "rows: a number is out of range")
         require((self.lower is None) == (self.upper is None), "rows: expected both bounds, or none")
         require(self.lower is not None or self.levels == 0, "rows: levels are those between bounds")
         if self.lower is not None and self.upper is not None:
@@ -413,17 +424,18 @@ class Generator:
 
         Args:
           num_rows: number of rows.
-          seed: of the latent codes.
+          seed: of the latent codes, from 0 to 2³² − 1.
           labels: of the rows, [num_rows]. "balanced" for equal numbers of rows of each class, up to one row. None for
             the classes' shares, up to one row. In the last two cases the order is random.
           noise: whether to add the independent noise of ``SmoothImages`` to each number. Rows without it are the same
             otherwise. They are better to look at and worse to learn from. Other networks add no noise.
 
         Raises:
-          ValueError: num_rows is no whole number from 1 on, or invalid labels.
+          ValueError: num_rows is no whole number from 1 on, the seed is no whole number or out of range, or invalid
+            labels.
         """
         num_rows = check_integer("num_rows", num_rows, 1, _MOST_ROWS)
-        key = jax.random.key(seed)
+        key = jax.random.key(check_integer("seed", seed, 0, MAX_SEED))
         label_key, code_key = jax.random.split(key)
         labels = self._labels(label_key, num_rows, labels)
         num_labels = 0 if self.shares is None else len(self.shares)
@@ -881,7 +893,8 @@ def train_generator(
     for the classes that are not rare, and its size is estimated from all classes. From then on, each direction of
     μ̃_c/π_c counts by the share of it that is signal and not noise. All of this sees the noisy embedding, the noisy
     counts and the size of their noise, so it is post-processing. Other classes are left as they are, and without rare
-    classes nothing changes. ``report.below_noise`` names classes that cannot be seen.
+    classes nothing changes. Of two classes none is rare if the estimate of their distance is below its standard error:
+    each would borrow from the other alone. ``report.below_noise`` names classes that cannot be seen.
 
     Angles of Fourier features and their gradients have the accuracy of float32. The layers of the network have the
     default precision of the device's matrix products. On an NVIDIA GPU this is TF32 (10 bits of mantissa).
@@ -960,6 +973,10 @@ def train_in_calls(
     Raises:
       ValueError: as :func:`train_generator`.
     """
+    for name, value, kind in (("network", network, Network), ("training", training, Training)):
+        if not isinstance(value, kind):
+            given = value.__name__ if isinstance(value, type) else type(value).__name__
+            raise ValueError(f"{name}: expected a {kind.__name__}, such as {_EXAMPLES[name]}, got {given}")
     public = {"counts": counts, "bounds": bounds, "levels": levels}
     keys = [key] if training.num_generators == 1 else list(jax.random.split(key, training.num_generators))
     training = dataclasses.replace(training, num_generators=1)

@@ -412,7 +412,7 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -
         files = {name: _checked_entry(entry) for name, entry in entries.items()}
     if kinds is not None and kind not in kinds:
         wanted = " or ".join(_KINDS[name].about if name in _KINDS else f"a {name}" for name in kinds)
-        remedy = f"; {known.remedy.format(folder)}" if known.remedy else ""
+        remedy = f"; {known.remedy.format(str(folder))}" if known.remedy else ""
         raise ReleaseError(f"{folder}: holds {known.about}, not {wanted}{remedy}")
     return Folder(folder, kind, files)
 
