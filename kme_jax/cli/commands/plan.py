@@ -147,8 +147,8 @@ def run(args: argparse.Namespace) -> None:
         print_line("probability ±: the error of the probability that a column is below a level")
     if proposal is not None and not isinstance(feature_map, LatticeMap):
         print_line(
-            "random features: there may be no intervals if many rows are near a bound, and there is no test of "
-            "independence; a Gaussian kernel with a longer --length or more --num_features may have both"
+            "random features: there is no test of independence, and if many rows are near a bound, there may be no "
+            "intervals; a Gaussian kernel with more --num_features or a longer --length may have both"
         )
 
 
