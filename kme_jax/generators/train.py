@@ -91,8 +91,8 @@ class Training:
       borrow: whether rare classes borrow from the others, see :func:`train_generator`.
       num_generators: number of generators that are trained on the same noisy embedding, one after another, each from
         random parameters of its own. They become one generator, which mixes their rows in equal parts. What a single
-        training adds by chance averages out, so classifiers learn more from such rows. Training takes this many times
-        as long.
+        training adds by chance averages out, so classifiers often learn a little more from such rows. Training takes
+        this many times as long.
 
     Examples:
       >>> from kme_jax.generators import Training
