@@ -247,6 +247,13 @@ def test_several_generators_are_one(styles, tmp_path):
     np.testing.assert_array_equal(again.sample(50, seed=2), made.sample(50, seed=2))
 
 
+@pytest.mark.parametrize(("network", "size"), [(SMALL, 0), (SMALL, 101), (SMALL, 2.0), (Pool(SMALL, 2), 2), (MLP, 2)])
+def test_strange_pools_are_refused(network, size):
+    """A folder of somebody else may hold one, which would take all memory."""
+    with pytest.raises(ValueError, match=r"size must be|expected a network"):
+        Pool(network, size)
+
+
 @pytest.mark.slow
 def test_several_trainings_go_on_where_they_were(tmp_path):
     measured, training = _measured(_rows()), dataclasses.replace(QUICK, num_generators=2)
@@ -633,6 +640,7 @@ def test_what_cannot_be_is_refused():
         dp_merf(key, rows, LABELLED, SMALL, QUICK, budget=PrivacyBudget(1.0, 1e-3), count_share=1.0)
     for wrong in (
         {"num_steps": 0},
+        {"num_generators": 101},
         {"num_cycles": 0},
         {"num_steps": 2.5},
         {"num_steps": True},

@@ -26,7 +26,7 @@ from kme_jax.privacy.budget import PrivacyBudget, check_num_rows, check_number
 from kme_jax.privacy.calibration import Calibration, fine_rho, takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
-from kme_jax.privacy.mechanisms import Diameter, Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import Diameter, Mechanism, NoisyEmbedding, noise_of
 from kme_jax.privacy.perturb import perturb_securely, secure_mechanism
 from kme_jax.storage.folders import ROOM, check_folder
 from kme_jax.storage.rows import BatchedRows, every_batch
@@ -246,7 +246,6 @@ def _looks_like_noise(embedding: NoisyEmbedding) -> bool:
     The mean of N features that are orthogonal to each other has the square ‖φ‖²/N. Twice this is allowed for.
     """
     mechanism, size = embedding.mechanism, embedding.feature_map.num_features
-    # For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
-    spread = math.sqrt((2 if mechanism.noise == "gaussian" else 5) * size) * mechanism.variance
+    spread = math.sqrt(noise_of(mechanism.noise).square_variance * size) * mechanism.variance
     apart = 2 * embedding.feature_map.norm_bound**2 / mechanism.num_rows
     return float(np.sum(np.square(embedding.coordinates))) < size * mechanism.variance + 5 * spread + apart

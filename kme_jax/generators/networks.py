@@ -23,6 +23,9 @@ from kme_jax.generators.nnx import nnx
 
 Array = jax.Array
 
+MOST_MEMBERS = 100
+"""The largest number of networks in a pool. Time and memory of a training grow with it."""
+
 
 class Network(abc.ABC):
     """A description of a network.
@@ -218,8 +221,10 @@ class Pool(Network):
     size: int
 
     def __post_init__(self):
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
+        if not isinstance(self.network, Network) or isinstance(self.network, Pool):
+            raise ValueError(f"network: expected a network that is no pool, got {self.network!r:.50}")
+        if not is_size(self.size) or self.size > MOST_MEMBERS:
+            raise ValueError(f"size must be a whole number from 1 to {MOST_MEMBERS}, got {self.size}")
 
     @property
     def code(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -40,11 +40,11 @@ from kme_jax.feature_maps.table import TableMap
 from kme_jax.feature_maps.transformed import TransformedMap
 from kme_jax.feature_maps.transforms import Transform
 from kme_jax.generators.checkpoints import Checkpoints
-from kme_jax.generators.networks import Convolutional, Network, Pool, check_module
+from kme_jax.generators.networks import MOST_MEMBERS, Convolutional, Network, Pool, check_module
 from kme_jax.generators.nnx import nnx
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
 from kme_jax.privacy.budget import check_integer, check_number
-from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism, NoisyEmbedding, noise_of
 
 Array = jax.Array
 
@@ -117,6 +117,8 @@ class Training:
             value = getattr(self, name)
             if not is_size(value):
                 raise ValueError(f"{name} must be a whole number and at least 1, got {value}")
+        if self.num_generators > MOST_MEMBERS:
+            raise ValueError(f"num_generators must be at most {MOST_MEMBERS}, got {self.num_generators}")
         if not 0 < check_number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if self.decay is not None and not 0 < check_number("decay", self.decay) <= 1:
@@ -989,8 +991,8 @@ def train_in_calls(
         members.append(
             _trained(member_key, embedding, network, training, calls, **public, checkpoint=folder, progress=told)
         )
-    made = members[0].generator if len(members) == 1 else _pooled(members, embedding)
-    report = made.report
+    generator = members[0].generator if len(members) == 1 else _pooled(members, embedding)
+    report = generator.report
     if report.fit - 4 * math.hypot(report.standard_error, _spread(embedding, report.expected)) > (
         _POOR_FIT * report.expected
     ):
@@ -1001,7 +1003,7 @@ def train_in_calls(
                 "classes may help",
                 stacklevel=4,
             )
-    return made
+    return generator
 
 
 def _advanced(progress: Callable[[int, int], None], before: int, after: int, done: int, total: int) -> None:
@@ -1010,12 +1012,9 @@ def _advanced(progress: Callable[[int, int], None], before: int, after: int, don
 
 
 def _spread(embedding: NoisyEmbedding, expected: float) -> float:
-    """The standard deviation of the square of the noise, whose expectation is given.
-
-    For a variable of variance v, the variance of its square is 2 v² (Gaussian) or 5 v² (Laplace).
-    """
-    factor = 2 if embedding.mechanism.noise == "gaussian" else 5
-    return expected * math.sqrt(factor / np.size(embedding.coordinates))
+    """The standard deviation of the square of the noise, whose expectation is given."""
+    square_variance = noise_of(embedding.mechanism.noise).square_variance
+    return expected * math.sqrt(square_variance / np.size(embedding.coordinates))
 
 
 def _report(
@@ -1212,8 +1211,9 @@ def _trained(
     report = _report(embedding, trace, pieces[: len(trace)], residuals, expected, visibility)
     mechanisms = tuple(noisy.mechanism for noisy in (embedding, counts) if noisy is not None)
     labels = shares if num_labels else None
-    made = Generator(network, rows, labels, _flat(parameters, statistics), report, mechanisms, digest(embedding))
-    return _Trained(made, residuals)
+    state_by_name = _flat(parameters, statistics)
+    generator = Generator(network, rows, labels, state_by_name, report, mechanisms, digest(embedding))
+    return _Trained(generator, residuals)
 
 
 def digest(embedding: NoisyEmbedding) -> str:

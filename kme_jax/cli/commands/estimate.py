@@ -112,8 +112,10 @@ def run(args: argparse.Namespace) -> None:
         if used := rows_used(release.statement):
             print_line(f"answers are about the private rows that were used: {used}")
     if output is not None:
-        documents = {text: _document(groups) for text, groups in answers.items()}
-        _write(output, documents | {text: {"error": str(error)} for text, error in errors.items()})
+        documents = {
+            text: {"error": str(errors[text])} if text in errors else _document(answers[text]) for text in args.queries
+        }
+        _write(output, documents)
     if errors:
         raise ToldError
 
