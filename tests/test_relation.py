@@ -173,6 +173,11 @@ def test_any_number_of_rows_is_released(tmp_path, num_rows, epsilon):
     assert "the number of rows, the schema" not in describe(said)
 
 
+def test_the_text_of_a_source_shows_no_number_of_rows():
+    """The number may be private, and a notebook shows the text of an open table."""
+    assert repr(open_table(_people(737), SCHEMA)) == "TableSource('the table')"
+
+
 def test_shares_of_the_budget_add_up():
     measured = measure_table(_people(300), SCHEMA, budget=BUDGET, target="rich")
     rhos = [noisy.mechanism.rho for noisy in measured.measured.values()]

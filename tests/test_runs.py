@@ -302,6 +302,18 @@ def test_a_copy_in_the_place_of_the_folder_is_refused(interrupted, tmp_path):
     _refused(tmp_path, text, **interrupted)
 
 
+def test_files_that_are_put_back_do_not_undo_that_a_run_is_complete(tmp_path):
+    """Programs that restore a backup leave files alone that have not changed, such as the lock."""
+    folder, made_of = tmp_path / "run", {"table": 1}
+    with RunFolder.opened(folder, made_of):
+        before = (folder / "run.json").read_bytes()
+    with RunFolder.opened(folder, made_of) as run:
+        run.complete()
+    (folder / "run.json").write_bytes(before)
+    with pytest.raises(RunError, match=r"is a copy, which could draw noise twice"), RunFolder.opened(folder, made_of):
+        pass
+
+
 def test_other_files_in_the_folder_stay(files, tmp_path):
     (tmp_path / "run").mkdir()
     ledger = Ledger(tmp_path / "run" / "ledger")

@@ -1,6 +1,7 @@
 """What is spent is told as it is, is refused before the ledger is written, and is never lost after that."""
 
 import copy
+import fcntl
 import itertools
 import json
 import math
@@ -484,6 +485,27 @@ def test_a_ledger_that_was_open_to_all_is_the_owners(words, place):
     path.chmod(0o666)
     assert cli.main(words) == 0
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_ledger_that_is_replaced_while_it_is_locked_records_nothing(is_new, tmp_path, monkeypatch):
+    """What is written to a file that is no longer there would be a release without a record."""
+    ledger, one = Ledger(tmp_path / "people.ledger"), Composition.planned(PrivacyBudget(1.0, 1e-6))
+    ledger.spend("others", one)
+    real = fcntl.flock
+
+    def flock(file, how):
+        real(file, how)
+        ledger.path.unlink()
+        if is_new:
+            ledger.path.write_text("")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(LedgerError, match=r"was replaced or removed while it was opened; try again$"):
+        ledger.spend("people", one)
+    monkeypatch.undo()
+    ledger.spend("people", one)
+    assert len(ledger.spent("people")) == 1
 
 
 ARGUMENTS = [

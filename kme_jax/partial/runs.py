@@ -14,7 +14,8 @@ going on reads it. If a run ends after noise was drawn and before its result was
 result, and it had no influence. Other noise may then be drawn in its place. Two processes cannot use the folder at
 once. A copy of the folder is refused, also if it is put in the place of the folder, because noise could then be drawn
 twice for one entry in the ledger. (A copy is known by the time of its file ``lock``. A disk that is set back as a whole
-to an earlier state shows no such sign: do not go on with a run there.) A complete run cannot go on.
+to an earlier state shows no such sign: do not go on with a run there.) A complete run cannot go on, also if earlier
+files are put back: its end changes the time of the lock.
 """
 
 from __future__ import annotations
@@ -151,6 +152,8 @@ class RunFolder:
         """
         with _errors(self.path):
             self._write(_RUN, json.dumps(self._document() | {"complete": True}).encode())
+            os.utime(self.path / _LOCK)  # so that an earlier run.json, if it is put back, is that of a copy
+            flush(self.path / _LOCK)
             for pattern in (self._sums("*"), self._noisy("*"), f"{_UNFINISHED}*"):
                 for path in self.path.glob(pattern):
                     path.unlink()

@@ -298,11 +298,20 @@ class Ledger:
             import fcntl  # here, because systems without POSIX do not have it
 
             fcntl.flock(file, fcntl.LOCK_EX)
+            if not self._is_at_path(file):
+                raise LedgerError(f"{self.path}: was replaced or removed while it was opened; try again")
             yield file
         except ModuleNotFoundError as error:
             raise LedgerError("a ledger needs a system with POSIX file locks") from error
         finally:
             os.close(file)
+
+    def _is_at_path(self, file: int) -> bool:
+        """Whether the open file is still the one of this path. What is written to another one, nobody reads again."""
+        try:
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def _append(self, file: int, data: bytes) -> None:
         try:

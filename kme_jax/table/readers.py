@@ -74,8 +74,9 @@ class TableSource(RowSource):
             self.num_rows = int(self.persons.used.sum())
 
     def __repr__(self) -> str:
-        number = f", num_rows={self.num_rows}" if self.person is None else f", person={self.person!r}"
-        return f"TableSource({self._reader.label!r}{number})"
+        # Without the number of rows, which may be private: a notebook keeps what it shows, and may be published.
+        person = "" if self.person is None else f", person={self.person!r}"
+        return f"TableSource({self._reader.label!r}{person})"
 
     def sum(self, task: Task, progress: Callable[[int], None] | None = None) -> IntegerEmbedding:
         """The exact sum over all rows that are used, see ``RowSource.sum``. SENSITIVE.

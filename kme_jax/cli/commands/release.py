@@ -140,8 +140,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--partials",
         metavar="FOLDER",
         help="A folder that keeps what is finished. If the command is interrupted, the same command "
-        "goes on, and spends no more. The folder holds sums of private rows: do not publish it. It is emptied at the "
-        "end.",
+        "goes on, and spends no more. The folder holds sums of private rows: do not publish it. They are deleted at "
+        "the end.",
     )
     parser.add_argument(
         "--processes",
