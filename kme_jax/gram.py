@@ -41,6 +41,9 @@ def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | No
     Returns:
       [n, m].
 
+    Raises:
+      ValueError: if shapes mismatch.
+
     Examples:
       >>> import numpy as np
       >>> from kme_jax import Gaussian
@@ -49,7 +52,11 @@ def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | No
       array([[1.   , 0.368],
              [0.368, 1.   ]], dtype=float32)
     """
-    return kernel.pairwise(x, x if y is None else y)
+    y = x if y is None else y
+    shapes = list(jnp.shape(x)), list(jnp.shape(y))
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:  # columns would be broadcast
+        raise ValueError(f"expected points [n, d] and [m, d], got the shapes {shapes[0]} and {shapes[1]}")
+    return kernel.pairwise(x, y)
 
 
 _gram = reproducible_jit(gram)

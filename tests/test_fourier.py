@@ -12,6 +12,7 @@ import scipy.stats
 from kme_jax import (
     FourierMap,
     Gaussian,
+    GaussianSum,
     Laplacian,
     Matern32,
     Matern52,
@@ -460,6 +461,14 @@ def test_frequencies_come_from_the_key_alone():
     assert np.abs(turns(0) - turns(1)).min() > 0
     with float64():  # no dependence on the caller's float64 setting
         np.testing.assert_array_equal(turns(0), FourierMap.from_kernel(jax.random.key(0), UNIT[0], 12, 3).turns)
+
+
+def test_a_length_is_that_of_columns_that_are_not_ignored():
+    """Most frequencies of this kernel are 0. Optimisers of points take steps of this length."""
+    kernel = GaussianSum([[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5]])
+    features = FourierMap.from_kernel(jax.random.key(0), kernel, 1000, dim=3)
+    assert (features.turns == 0).mean() > 0.5
+    assert features.length_scale == pytest.approx(1.0, rel=0.2)
 
 
 def test_a_map_is_a_pytree_and_new_frequencies_do_not_recompile(rng):

@@ -120,6 +120,28 @@ def test_parameters_that_are_not_python_floats_are_checked_too(value):
         kernels.Gaussian(value)
 
 
+@pytest.mark.parametrize("kernel", [*UNIT, kernels.Polynomial(2, 1.0), kernels.Matching(), UNIT[0] + UNIT[1]], ids=str)
+def test_several_points_are_not_taken_for_one(kernel):
+    for x, y in [
+        (np.zeros((4, 2)), np.zeros((4, 2))),
+        (np.zeros(2), np.zeros((4, 2))),
+        (np.zeros(1), np.zeros(2)),
+        (0, 1),
+    ]:
+        with pytest.raises(ValueError, match="expected two points of the same shape"):
+            kernel(x, y)
+
+
+def test_columns_that_points_do_not_have_are_refused():
+    for start, stop in [(2, 2), (3, 2), (-1, 2)]:
+        with pytest.raises(ValueError, match="0 <= start < stop"):
+            kernels.OnColumns(kernels.Gaussian(1.0), start, stop)
+    kernel = kernels.OnColumns(kernels.Gaussian(1.0), 1, 3)
+    for call in (kernel, kernel.pairwise):
+        with pytest.raises(ValueError, match="columns 1 to 2 of points with 2 columns"):
+            call(*np.zeros((2, 2) if call == kernel else (2, 5, 2)))
+
+
 def test_parameters_adapt_to_the_points():
     assert kernels.Gaussian(np.float64(0.1)) == kernels.Gaussian(0.1)
     with float64():
@@ -240,3 +262,10 @@ class TestGaussianSum:
                 kernels.GaussianSum([[1.0], [2.0]], weights)
         with pytest.raises(ValueError, match="columns"):
             self.KERNEL.spectral_sample(jax.random.key(0), 10, 2)
+
+    @pytest.mark.parametrize("columns", [1, 2])
+    def test_points_with_other_columns_are_refused(self, columns):
+        """Broadcasting would take a single column for all of them."""
+        for points in (np.zeros((2, columns)), np.zeros((2, 5, columns))):
+            with pytest.raises(ValueError, match=f"for 3 columns, got {columns}"):
+                (self.KERNEL if points.ndim == 2 else self.KERNEL.pairwise)(*points)

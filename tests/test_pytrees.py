@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from kme_jax import Gaussian, Laplacian, Matern32, Matern52
+from kme_jax import Gaussian, GaussianSum, Laplacian, Matern32, Matern52
 from kme_jax._numerics.pytrees import pytree_dataclass
 
 
@@ -49,3 +49,19 @@ def test_one_jitted_function_for_all_kernels(rng):
     every = jax.jit(lambda kernels, x: [kernel.pairwise(x, x) for kernel in kernels])(_kernels(), x)
     for kernel, expected in zip(_kernels(), every, strict=True):
         np.testing.assert_allclose(compiled(kernel, x), expected, rtol=1e-5, err_msg=str(kernel))
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(0.5), Laplacian(0.5), Gaussian(0.5) + Matern32(1.0), GaussianSum([[0.5]])])
+def test_a_gradient_may_have_values_that_a_kernel_may_not(kernel):
+    """A kernel checks that γ > 0. Its derivative by γ is negative, and an optimiser starts with zeros."""
+    x, y = np.float32([0.0]), np.float32([1.0])
+    slope = jax.grad(lambda k: k(x, y))(kernel)
+    assert jax.tree.structure(slope) == jax.tree.structure(kernel)
+    assert jax.tree.leaves(slope)[0] == pytest.approx(-np.exp(-0.5), rel=1e-5)
+    assert not any(map(np.any, jax.tree.leaves(jax.tree.map(np.zeros_like, kernel))))
+
+
+def test_a_batch_of_kernels():
+    kernels = jax.tree.map(lambda *gammas: np.stack(gammas), Gaussian(0.5), Gaussian(2.0))
+    values = jax.vmap(lambda kernel: kernel(np.float32([0.0]), np.float32([1.0])))(kernels)
+    np.testing.assert_allclose(values, np.exp([-0.5, -2.0]), rtol=1e-6)

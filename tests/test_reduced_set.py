@@ -7,7 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
-from kme_jax import FourierMap, Gaussian, PrivacyBudget, SubspaceMap, mean_embedding, perturb
+from kme_jax import (
+    FourierMap,
+    Gaussian,
+    MeanEmbedding,
+    NormalProposal,
+    PrivacyBudget,
+    SubspaceMap,
+    adaptive_weights,
+    closed_form_weights,
+    l1_ball_weights,
+    mean_embedding,
+    perturb,
+    posterior_mean,
+)
 from kme_jax._numerics.precision import float64
 from kme_jax.nonprivate import Reference
 from kme_jax.synthesis import (
@@ -266,6 +279,29 @@ def test_joint_is_a_function_of_its_key(rows, rng):
     )
     np.testing.assert_array_equal(first.points, again.points)
     assert not np.array_equal(first.points, other.points)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        closed_form_weights,
+        lambda embedding, points: closed_form_weights(embedding),
+        l1_ball_weights,
+        adaptive_weights,
+        lambda embedding, points: adaptive_weights(embedding),
+        lambda embedding, points: joint_reduced_set(jax.random.key(0), embedding, points, 2),
+        lambda embedding, points: greedy_preimages([embedding], points),
+        lambda embedding, points: list(lasso_weights(embedding, points)),
+        lambda embedding, points: posterior_mean(jax.random.key(0), embedding, NormalProposal.create([0, 0], 1)),
+    ],
+)
+def test_no_step_3_takes_an_embedding_without_noise(step, rng):
+    points = rng.normal(size=(4, 2))
+    maps = SubspaceMap.from_points(KERNEL, points), FourierMap.from_kernel(jax.random.key(0), KERNEL, 4, 2)
+    for feature_map in maps:
+        exact = MeanEmbedding(feature_map, np.zeros(feature_map.num_features), 10)
+        with pytest.raises(TypeError, match="expected a noisy embedding, the result of perturb, got a MeanEmbedding"):
+            step(exact, points)
 
 
 def test_bad_arguments(rows, rng):

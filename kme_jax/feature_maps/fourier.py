@@ -218,8 +218,13 @@ class FourierMap(SpectralMap):
 
     @property
     def length_scale(self) -> float:
-        """A length over which the kernel varies, from its frequencies: 1/|ω| for a typical coordinate."""
-        return 0.6745 / (2 * math.pi * float(np.median(np.abs(np.asarray(self.turns)))))
+        """A length over which the kernel varies, from its frequencies: 1/|ω| for a typical coordinate that is not 0.
+
+        Coordinates are 0 for the columns that a term of a ``GaussianSum`` ignores.
+        """
+        turns = np.abs(np.asarray(self.turns))
+        turns = turns[turns > 0]
+        return 0.6745 / (2 * math.pi * float(np.median(turns))) if turns.size else math.inf
 
     @property
     def diameter(self) -> float:

@@ -90,6 +90,24 @@ def _floating(*points: AnyArray) -> list[Array]:
     return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float)) for x in arrays]
 
 
+def two_points(
+    kernel: object, x: Real[AnyArray, "*x_shape"], y: Real[AnyArray, "*y_shape"]
+) -> tuple[Float[Array, "d"], Float[Array, "d"]]:
+    """Two points [d] as floating-point arrays.
+
+    Raises:
+      ValueError: if they are arrays of several points, which would give a single number for all of them.
+    """
+    shapes = list(jnp.shape(x)), list(jnp.shape(y))
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{type(kernel).__name__}: expected two points of the same shape [d], got {shapes[0]} and {shapes[1]}: for "
+            "several points use pairwise, or kme_jax.gram.gram"
+        )
+    x, y = _floating(x, y)
+    return x, y
+
+
 def _no_spectral_measure(kernel: Kernel) -> ValueError:
     return ValueError(
         f"{type(kernel).__name__} is not shift-invariant, or does not state it (is_shift_invariant, spectral_sample). "
@@ -374,7 +392,7 @@ class Gaussian(_OfDistance):
         return dim > _DIRECT_COLUMNS
 
     def __call__(self, x, y):
-        x, y = _floating(x, y)
+        x, y = two_points(self, x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.square(x - y)))
 
     @staticmethod
@@ -456,14 +474,20 @@ class GaussianSum(UnitShiftInvariant):
     def _in_short(self) -> str:
         return f"{self.gammas.shape[0]} terms, {self.gammas.shape[1]} columns"
 
+    def _require_columns(self, columns: int) -> None:
+        if columns != self.gammas.shape[1]:
+            raise ValueError(f"GaussianSum: the kernel is for {self.gammas.shape[1]} columns, got {columns}")
+
     def __call__(self, x, y):
-        x, y = _floating(x, y)
+        x, y = two_points(self, x, y)
+        self._require_columns(x.shape[0])
         exponents = jnp.sum(jnp.asarray(self.gammas, x.dtype) * jnp.square(x - y)[None, :], axis=1)
         return jnp.sum(jnp.asarray(self.weights, x.dtype) * jnp.exp(-exponents))
 
     def pairwise(self, x, y, *, expand=False):
         del expand
         x, y = _floating(x, y)
+        self._require_columns(x.shape[1])
 
         def add_term(total, term):
             gammas, weight = term
@@ -476,8 +500,7 @@ class GaussianSum(UnitShiftInvariant):
         return jax.lax.scan(add_term, zero, terms)[0]
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
-        if dim != self.gammas.shape[1]:
-            raise ValueError(f"GaussianSum: the kernel is for {self.gammas.shape[1]} columns, got {dim}")
+        self._require_columns(dim)
         term_key, normal_key = jax.random.split(key)
         draws = normal(normal_key, (num_frequencies, dim), dtype)
         weights = jnp.asarray(self.weights)
@@ -511,7 +534,7 @@ class Laplacian(_OfDistance):
         _set_positive(self, "gamma")
 
     def __call__(self, x, y):
-        x, y = _floating(x, y)
+        x, y = two_points(self, x, y)
         return jnp.exp(-self.gamma * jnp.sum(jnp.abs(x - y)))
 
     @staticmethod
@@ -556,7 +579,7 @@ class _Matern(_OfDistance):
         return self._polynomial(s) * exp2(s * (-1 / math.log(2)))
 
     def __call__(self, x, y):
-        return self._at(jnp.sum(jnp.square(operator.sub(*_floating(x, y)))), exp2_nonpositive)
+        return self._at(jnp.sum(jnp.square(operator.sub(*two_points(self, x, y)))), exp2_nonpositive)
 
     def spectral_sample(self, key, num_frequencies, dim, dtype=None, *, normal=jax.random.normal):
         # The spectral density is a multivariate Student t with 2ν degrees of freedom (Rasmussen & Williams, eq. 4.15).
@@ -720,7 +743,7 @@ class Matching(Kernel):
     """k(x, y) = the share of the columns in which x and y are equal. With a single column this is 1[x = y]."""
 
     def __call__(self, x, y):
-        x, y = _floating(x, y)
+        x, y = two_points(self, x, y)
         return jnp.mean(jnp.asarray(x == y, x.dtype))
 
     def pairwise(self, x, y, *, expand=False):
@@ -746,16 +769,31 @@ class OnColumns(Kernel):
       kernel: a kernel on R^(stop − start).
       start: the first column.
       stop: the index after the last column.
+
+    Raises:
+      ValueError: unless 0 ≤ start < stop.
     """
 
     kernel: Kernel
     start: int = dataclasses.field(metadata={"static": True})
     stop: int = dataclasses.field(metadata={"static": True})
 
+    def __post_init__(self):
+        if not 0 <= self.start < self.stop:
+            raise ValueError(f"OnColumns: expected 0 <= start < stop, got start={self.start} and stop={self.stop}")
+
+    def _require_columns(self, *points: AnyArray) -> None:
+        columns = min(x.shape[-1] for x in points)
+        if columns < self.stop:
+            raise ValueError(f"OnColumns: columns {self.start} to {self.stop - 1} of points with {columns} columns")
+
     def __call__(self, x, y):
+        x, y = two_points(self, x, y)
+        self._require_columns(x, y)
         return self.kernel(x[self.start : self.stop], y[self.start : self.stop])
 
     def pairwise(self, x, y, *, expand=False):
+        self._require_columns(x, y)
         columns = slice(self.start, self.stop)
         return self.kernel.pairwise(x[:, columns], y[:, columns], expand=expand)
 

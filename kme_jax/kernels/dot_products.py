@@ -23,7 +23,7 @@ from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.validation import check_positive, require
-from kme_jax.kernels.base import UNROLLED_COLUMNS, Kernel
+from kme_jax.kernels.base import UNROLLED_COLUMNS, Kernel, two_points
 
 Array = jax.Array
 
@@ -68,7 +68,7 @@ class DotProduct(Kernel):
         """f of inner products, elementwise."""
 
     def __call__(self, x, y):
-        x, y = (in_ball(_floating(point)[None, :], self.radius)[0] for point in (x, y))
+        x, y = (in_ball(point[None, :], self.radius)[0] for point in two_points(self, x, y))
         return self._at(jnp.sum(x * y))
 
     def pairwise(self, x, y, *, expand=False):

@@ -276,6 +276,16 @@ class NoisyEmbedding:
     mechanism: Mechanism
 
 
+def check_noisy(embedding: object) -> None:
+    """Refuses what is no noisy embedding. Step 3 sees noisy embeddings alone, and never a mean embedding.
+
+    Raises:
+      TypeError: if the embedding is not a ``NoisyEmbedding``.
+    """
+    if not isinstance(embedding, NoisyEmbedding):
+        raise TypeError(f"expected a noisy embedding, the result of perturb, got a {type(embedding).__name__}")
+
+
 class HasDiameter(Protocol):
     """What noise is calibrated to: a feature map, an integer map, or bounds that hold for several.
 

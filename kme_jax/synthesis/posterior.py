@@ -62,7 +62,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.domain import NormalProposal
 from kme_jax.feature_maps.waves import SpectralMap, Waves
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, check_noisy
 
 Array = jax.Array
 # centres [K, d] and location [d] in lengths from the proposal's mean, log_spread [d], log_gammas [K], log_widths [G],
@@ -528,6 +528,7 @@ def sample_posterior(
       ValueError: as :func:`posterior_mean`, but for the settings, which are valid by themselves.
     """
     num_atoms, num_trajectories = settings.num_atoms, settings.num_trajectories
+    check_noisy(embedding)
     feature_map, mechanism = embedding.feature_map, embedding.mechanism
     if not isinstance(feature_map, SpectralMap):
         raise ValueError(

@@ -32,7 +32,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.feature_maps.fourier import FourierMap
-from kme_jax.privacy.mechanisms import NoisyEmbedding
+from kme_jax.privacy.mechanisms import NoisyEmbedding, check_noisy
 from kme_jax.synthesis import preimage_kernel
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares, lasso_path
 from kme_jax.synthesis.preimage_kernel import BETA1, BETA2, EPSILON
@@ -43,6 +43,7 @@ Array = jax.Array
 
 
 def _fourier_map(embedding: NoisyEmbedding) -> FourierMap:
+    check_noisy(embedding)
     if not isinstance(embedding.feature_map, FourierMap):
         raise ValueError(
             f"expected the noisy embedding of a FourierMap, got {type(embedding.feature_map).__name__}: "

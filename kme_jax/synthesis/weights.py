@@ -22,7 +22,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.facts import public_features
 from kme_jax.feature_maps.subspace import SubspaceMap
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, check_noisy
 from kme_jax.synthesis.entropic import BatchFit, EntropicBatch, padded_sizes, project_features
 from kme_jax.synthesis.lasso import SolverReport, l1_ball_least_squares
 from kme_jax.synthesis.sample import WeightedSample
@@ -66,6 +66,7 @@ class _Problem:
           ValueError: if there are no points, or they have another number of columns than rows of the map, or the map
             has no features for one of them.
         """
+        check_noisy(embedding)
         feature_map = embedding.feature_map
         are_points_of_map = points is None
         if are_points_of_map:
@@ -93,6 +94,7 @@ def closed_form_weights(embedding: NoisyEmbedding, points: Real[AnyArray, "M d"]
         ``SubspaceMap``, the result is the weights of least norm whose embedding is closest to μ̃.
 
     Raises:
+      TypeError: if the embedding is not a ``NoisyEmbedding``.
       ValueError: if there are no points, or they have another number of columns than rows of the map, or the map has no
         features for one of them (``FeatureMap.covers``).
 
@@ -106,6 +108,7 @@ def closed_form_weights(embedding: NoisyEmbedding, points: Real[AnyArray, "M d"]
       >>> sample.weights.shape, bool(sample.weights.min() < 0)  # no probabilities
       ((20,), True)
     """
+    check_noisy(embedding)
     feature_map = embedding.feature_map
     if points is None and isinstance(feature_map, SubspaceMap):
         return WeightedSample(feature_map.points, feature_map.expand(embedding.coordinates), embedding.mechanism)
@@ -297,12 +300,15 @@ def adaptive_weights_batch(
       The result of :func:`adaptive_weights` for each embedding.
 
     Raises:
+      TypeError: as for :func:`closed_form_weights`.
       ValueError: if there are no embeddings, or they have different maps, or there are no points, or the points have
         another number of columns than rows of the map, or the map has no features for one of them
         (``FeatureMap.covers``).
     """
     if not embeddings:
         raise ValueError("embeddings: expected one or more, got none")
+    for embedding in embeddings:
+        check_noisy(embedding)
     feature_map = embeddings[0].feature_map
     if any(embedding.feature_map is not feature_map for embedding in embeddings):
         raise ValueError(
