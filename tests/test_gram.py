@@ -109,7 +109,6 @@ def test_bad_shapes_are_refused(rng):
         gram.double_mean(Gaussian(1.0), np.array([["a"]]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("shapes", [[(3, 2), (4, 1)], [(3,), (4,)], [(3, 2), (2,)]])
 def test_points_of_a_gram_matrix_have_the_same_columns(shapes):
     """A single column would be taken for all columns of the other points."""
@@ -117,6 +116,7 @@ def test_points_of_a_gram_matrix_have_the_same_columns(shapes):
         gram.gram(Gaussian(1.0), *map(np.zeros, shapes))
 
 
+@pytest.mark.long
 def test_rows_are_shared_over_devices():
     code = """
 import jax, numpy as np
