@@ -192,8 +192,13 @@ def _meet(
 def _quantile(values: Float[np.ndarray, "M"], weights: Float64[np.ndarray, "M"], share: float) -> float:
     """The quantile of weighted values, linear between the middles of their steps.
 
-    The cumulative distribution is made to increase where weights are negative.
+    Where weights are negative, the increasing function that is closest to the cumulative distribution takes its place.
     """
     order = np.argsort(values, kind="stable")
-    cumulative = np.maximum.accumulate(np.cumsum(weights[order]) - weights[order] / 2)
-    return float(np.interp(share, cumulative, values[order]))
+    values, cumulative = values[order], np.cumsum(weights[order]) - weights[order] / 2
+    if (np.diff(cumulative) < 0).any():
+        from scipy.optimize import isotonic_regression  # takes long to import
+
+        widths = np.gradient(values) + 1e-9 * (values[-1] - values[0]) + np.finfo(float).tiny
+        cumulative = isotonic_regression(cumulative, weights=widths).x
+    return float(np.interp(share, cumulative, values))

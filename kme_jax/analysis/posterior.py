@@ -23,8 +23,11 @@ With more columns the bounds are mostly empty, and a larger τ makes intervals f
 Many private rows may lie on a bound of a column. So draws are cut at the bounds while they are sampled: what is beyond
 a bound is moved to it (see ``kme_jax.synthesis.posterior``). Such draws explain the noisy embedding. But features
 hardly tell whether rows are on the bound or next to it, and draws prefer one answer. So if draws have a share f of
-their rows on a face, τ² at a distance x from it is larger by the factor 1 + 100 f/(f + 0.01) exp(−x²/2ℓ²), with the
+their rows on a face, τ² at a distance x from it is larger by the factor F = 1 + 100 f/(f + 0.01) exp(−x²/2ℓ²), with the
 length ℓ of the kernel. These numbers were chosen on simulated rows. Where draws have nothing on a face, τ² is as above.
+η is the mean of what β allows, and features cannot tell the rest. Near such a face draws differ too little in it. So
+there a draw begins from a random density v with the variance τ² (F − 1), and becomes ν + v + η, where ψ(ν + v) takes the
+place of ψ(ν). This is how one draws from the posterior of a normal distribution.
 
 Draws of maps without a lattice are cut after they were sampled. If this moves their embeddings by more than five
 standard deviations of the noise, they explain it no longer, and there are no intervals.
@@ -243,14 +246,14 @@ def corrections(
     rng: np.random.Generator,
     factors: Float64[np.ndarray, "n"] | None = None,
 ) -> Float64[np.ndarray, "draws n"]:
-    """η of the module's text for each draw: weights of the anchors, whose sum is 0.
+    """v + η of the module's text for each draw: weights of the anchors, whose sum is 0.
 
     Args:
       measurement: with β and ψ.
       draws: points and weights of each ν.
       anchors: points of m.
       rng: of the new noise.
-      factors: by which τ² is multiplied at each anchor; None for 1.
+      factors: F, by which τ² is multiplied at each anchor; None for 1.
     """
     feature_map, mechanism = measurement.noisy.feature_map, measurement.noisy.mechanism
     explained = [
@@ -258,16 +261,27 @@ def corrections(
     ]
     noise = math.sqrt(mechanism.variance) * rng.standard_normal((len(draws), feature_map.num_features))
     left = np.asarray(measurement.noisy.coordinates, np.float64) + noise - np.asarray(explained, np.float64)
-    shares = np.ones(len(anchors)) if factors is None else factors
-    shares = shares / len(anchors)  # W, with the factors
     features = np.asarray(feature_map(anchors.astype(np.float32)), np.float64)
+    tau_squared = (10.0 if feature_map.dim <= _FEW_COLUMNS else 1.0) / mechanism.num_rows
+    shares, begun = np.full(len(anchors), 1 / len(anchors)), np.zeros((len(draws), len(anchors)))  # W and W v
+    if factors is not None and (factors > 1).any():
+        deviations = np.sqrt(tau_squared * (factors - 1) * shares)
+        shares = shares * factors
+        begun = _without_sum(deviations * rng.standard_normal(begun.shape), shares)
+        left -= begun @ features
     features -= shares @ features / shares.sum()
     features *= np.sqrt(shares)[:, None]
     system = features @ features.T
-    tau_squared = (10.0 if feature_map.dim <= _FEW_COLUMNS else 1.0) / mechanism.num_rows
     system[np.diag_indices(len(anchors))] += mechanism.variance / tau_squared
     solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(system, lower=True), features @ left.T).T * np.sqrt(shares)
-    return solved - solved.sum(axis=1, keepdims=True) * shares / shares.sum()
+    return begun + _without_sum(solved, shares)
+
+
+def _without_sum(
+    weights: Float64[np.ndarray, "draws n"], shares: Float64[np.ndarray, "n"]
+) -> Float64[np.ndarray, "draws n"]:
+    """The weights, less their sum in these shares."""
+    return weights - weights.sum(axis=1, keepdims=True) * shares / shares.sum()
 
 
 def _resampled(weights: Float64[np.ndarray, "M"], num_rows: int, rng: np.random.Generator) -> Float64[np.ndarray, "M"]:
