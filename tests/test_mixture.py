@@ -133,8 +133,15 @@ def test_the_number_of_fits(num_classes, noise, max_entries, num_fits):
     assert mixture.choose_num_fits(observed, max_entries) == num_fits
 
 
+@pytest.mark.parametrize(("num_parts", "num_steps"), [(2, 1500), (565, 1500), (600, 1200), (900, 450), (5000, 450)])
+def test_fits_of_many_parts_have_fewer_steps(num_parts, num_steps):
+    """Each step takes longer. Tables of few parts have the largest number of steps."""
+    assert mixture.choose_num_steps(num_parts) == num_steps
+
+
 def test_second_moments_and_their_gradient(rng):
     parts, weights, direction = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3)), rng.normal(size=(2, 4, 4))
+    direction += np.swapaxes(direction, 1, 2)
 
     def moments(parts, weights):
         return np.einsum("tka,tk,tkb->tab", parts, weights, parts)
@@ -152,6 +159,22 @@ def test_second_moments_and_their_gradient(rng):
         step = step[..., None] * there
         slope = (moments(parts + step, weights) - moments(parts - step, weights)) / (2 * width)
         assert of_parts[t, k].sum() == pytest.approx((slope * direction).sum(), rel=1e-4, abs=1e-4)
+
+
+def test_pairs_both_ways_have_the_same_misfit(rng):
+    """Each pair of parts is measured one way, and no part with itself."""
+    one_way = np.triu(rng.random((6, 6)) < 0.7, 1)
+    one_way[[1, 4], [4, 1]] = False, True
+    precision, pairs = rng.random((6, 6)) * one_way, rng.normal(size=(2, 6, 6)) * one_way
+    counts = rng.normal(size=(2, 6, 6))
+    counts += np.swapaxes(counts, 1, 2)
+    both = mixture.both_ways(pairs, precision)
+    misfits = [
+        np.square((counts - of["pairs"]) * of["pairs_precision"]).sum()
+        for of in ({"pairs": pairs, "pairs_precision": precision}, both)
+    ]
+    assert misfits[0] == pytest.approx(misfits[1])
+    np.testing.assert_array_equal(both["pairs"], np.swapaxes(both["pairs"], 1, 2))
 
 
 @pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), np.asarray([900.0, 100.0])])
