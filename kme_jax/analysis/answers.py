@@ -12,6 +12,7 @@ from kme_jax.analysis.estimates import Estimate, Estimates, check_level
 from kme_jax.analysis.grammar import check_no_total
 from kme_jax.analysis.point_queries import PointsQuery
 from kme_jax.analysis.posterior import PosteriorDraws, check_has_posterior, posterior_draws
+from kme_jax.feature_maps.lattice import LatticeMap
 from kme_jax.feature_maps.waves import SpectralMap
 from kme_jax.points.release import Measurement, Release
 
@@ -40,8 +41,9 @@ def estimate(
     noise, see ``kme_jax.analysis.posterior``. Draws of them take as long as a synthesis, so make them once for several
     questions, by ``kme_jax.analysis.posterior_draws``.
 
-    If a limit, a median or a quantile is closer to a bound than the kernel's length, and many rows are, the interval
-    may be too short, and a warning says so.
+    Next to a bound with many rows, features tell little about where they are. Intervals of limits, medians and
+    quantiles there are wide if the release has a ``LatticeMap``. With other features they may be too short, and a
+    warning says so.
 
     *Tables* have two methods. *direct*: any of the questions below, from noisy sums (``kme_jax.analysis.direct``). This
     takes no time, and the interval is that of the known noise. *bootstrap*: an answer of the released rows, with an
@@ -116,11 +118,12 @@ def estimate(
 def _warn_of_bounds(draws: PosteriorDraws, query: PointsQuery, names: tuple[str, ...], value: float) -> None:
     """Warns if an answer depends on where rows are that are closer to a bound than the kernel's length.
 
-    Features hardly tell that, so intervals contain the private statistic too rarely. It matters if a limit, a median or
-    a quantile is so close to the bound, and a hundredth of the rows are.
+    Features hardly tell that. Draws that were not cut while they were sampled do not allow for it, so intervals contain
+    the private statistic too rarely. It matters if a limit, a median or a quantile is so close to the bound, and a
+    hundredth of the rows are.
     """
     bounds, feature_map = draws.measurement.bounds, draws.measurement.noisy.feature_map
-    if bounds is None or not isinstance(feature_map, SpectralMap):
+    if bounds is None or not isinstance(feature_map, SpectralMap) or isinstance(feature_map, LatticeMap):
         return
     places = [(condition.column, condition.value) for condition in (*query.share, *query.where)]
     if query.is_quantile:

@@ -26,8 +26,8 @@ hardly tell whether rows are on the bound or next to it, and draws prefer one an
 their rows on a face, τ² at a distance x from it is larger by the factor F = 1 + 100 f/(f + 0.01) exp(−x²/2ℓ²), with the
 length ℓ of the kernel. These numbers were chosen on simulated rows. Where draws have nothing on a face, τ² is as above.
 η is the mean of what β allows, and features cannot tell the rest. Near such a face draws differ too little in it. So
-there a draw begins from a random density v with the variance τ² (F − 1), and becomes ν + v + η, where ψ(ν + v) takes the
-place of ψ(ν). This is how one draws from the posterior of a normal distribution.
+there a draw begins from a random density v with the variance τ² (F − 1), and becomes ν + v + η, where ψ(ν + v) takes
+the place of ψ(ν). This is how one draws from the posterior of a normal distribution.
 
 Draws of maps without a lattice are cut after they were sampled. If this moves their embeddings by more than five
 standard deviations of the noise, they explain it no longer, and there are no intervals.
