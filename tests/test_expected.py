@@ -155,6 +155,7 @@ def test_the_command(tmp_path, capsys):
     assert text.count("counts of 6 pairs of columns") == text.count("pair (the worst 5 of 6)") == 2
     assert text.count("\nincome  ") == text.count("median of all pairs") == 2
     assert "job and rich" not in text
+    assert "the error of the mean, rarely exceeded if rows fill the bounds; a long, thin tail adds to it" in text
     assert cli.main([*words, "--pairs"]) == 0
     assert capsys.readouterr().out.count("job and rich") == 2
     assert cli.main([*words, "--json", "--target=rich"]) == 0

@@ -386,6 +386,22 @@ def test_a_schema_is_checked_against_the_rows(place, capsys):
     assert capsys.readouterr().out.splitlines()[3].split()[1:5] == ["datetime", "1", "1", "2"]
 
 
+def test_a_check_says_how_cells_of_this_schema_look(place, capsys):
+    """A column with a decimal comma or a format is not told to have one."""
+    (place / "x.csv").write_text('full;paid;day\n"8,5 %";1,5 EUR;2025/12/31\n"9,5 %";2,5 EUR;2025/12/30\n')
+    columns = [
+        {"name": "full", "kind": "numeric", "lower": 0, "upper": 100, "decimal": ","},
+        {"name": "paid", "kind": "numeric", "lower": 0, "upper": 100},
+        {"name": "day", "kind": "datetime", "lower": "2025-01-01", "upper": "2025-12-31", "format": "%d.%m.%Y"},
+    ]
+    (place / "x.json").write_text(json.dumps({"schema_version": 1, "columns": columns}))
+    assert cli.main(["check", "x.csv", "--schema=x.json"]) == 0
+    full, paid, day = capsys.readouterr().out.splitlines()[3:6]
+    assert full.endswith("Numbers look like 1234,5 or 1.234,5, without a unit or a sign such as %.")
+    assert paid.endswith('1234.5, without a unit or a sign such as %; 1234,5 needs "decimal": "," in the schema.')
+    assert day.endswith("Times look like %d.%m.%Y, or like 2025-12-31 or 2025-12-31 23:59:59.")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

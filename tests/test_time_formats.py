@@ -55,6 +55,18 @@ def test_types_of_a_column_have_no_influence():
     assert found[3:].tolist() == [february, february, column.num_values, column.num_values, february]
 
 
+def test_zones_and_bounds_are_as_the_guide_says():
+    """Times with a zone are in UTC, and a bound without a time of day is midnight."""
+    zoned = pandas.date_range("2025-07-01T00:30", periods=2, freq="D", tz="Europe/Berlin")
+    schema = Schema([Datetime("t", "2025-01-01", "2025-12-31", "minute")])
+    for cells in (zoned, [time.isoformat() for time in zoned], ["2025-06-30 22:30", "2025-07-01 22:30"]):
+        codes = np.concatenate(list(open_table(pandas.DataFrame({"t": cells}), schema).codes()))
+        times = schema.to_pandas(schema.decode(codes))["t"]
+        assert times.astype(str).tolist() == ["2025-06-30 22:30:00", "2025-07-01 22:30:00"]
+    last = np.concatenate(list(open_table(pa.table({"t": ["2025-12-31 15:30"]}), schema).codes()))
+    assert str(schema.to_pandas(schema.decode(last))["t"][0]) == "2025-12-31 00:00:00"
+
+
 def test_cells_of_a_format():
     column = Datetime("at", "2024-01-01", "2024-12-31T23:59", "minute", format="%d/%m/%Y %H:%M", default="2024-06-01")
     cells = [

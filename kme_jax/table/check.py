@@ -14,18 +14,11 @@ import numpy as np
 from kme_jax._numerics.short_repr import in_short, short_repr
 from kme_jax._numerics.text import printable
 from kme_jax.feature_maps.table import LEVELS
+from kme_jax.table.columns import Column, Datetime, Numeric
 from kme_jax.table.readers import TableSource
 from kme_jax.table.written import WrittenColumn, described
 
 _MANY_MOVED = 0.02  # share of all rows
-# By kind of column: what its cells look like.
-_LOOKS = {
-    "numeric": "Numbers look like 1234.5, unless the schema says that the decimal sign is a comma.",
-    "weight": "Weights look like 1234.5, unless the schema says that the decimal sign is a comma.",
-    "datetime": "Times look like 2025-12-31 or 2025-12-31 23:59:59, unless the schema has a format.",
-    "categorical": "Cells are spelled like the categories.",
-    "ordinal": "Cells are spelled like the categories.",
-}
 
 
 @short_repr
@@ -40,6 +33,7 @@ class ColumnCheck:
       unreadable: number of cells that cannot be read as a value of the column.
       moved: number of numbers or times beyond a bound, which are moved to the bound.
       filled: the value that missing and unreadable cells count as, as text; None if they count as missing.
+      looks: a sentence that says how cells must be written, so that they can be read. It follows from the schema.
     """
 
     name: str
@@ -48,6 +42,7 @@ class ColumnCheck:
     unreadable: int
     moved: int
     filled: str | None = None
+    looks: str = ""
 
     def _in_short(self) -> str:
         # Counts are not shown: a notebook keeps what it shows, and may be published.
@@ -83,9 +78,25 @@ def check_table(source: TableSource) -> list[ColumnCheck]:
     kinds = [*(column.kind for column in source.schema.columns), *([] if weight is None else [weight.kind])]
     filled = [None if c.nullable else c.labels(np.array([c.usual]))[0] for c in columns]
     return [
-        ColumnCheck(c.name, kind, *map(int, row), filled=value)
+        ColumnCheck(c.name, kind, *map(int, row), filled=value, looks=_looks(c))
         for c, kind, row, value in zip(columns, kinds, counts, filled, strict=True)
     ]
+
+
+def _looks(column: Column) -> str:
+    """A sentence that says how cells of a column must be written."""
+    if isinstance(column, Numeric):
+        if column.decimal == ",":
+            return "Numbers look like 1234,5 or 1.234,5, without a unit or a sign such as %."
+        return (
+            'Numbers look like 1234.5, without a unit or a sign such as %; 1234,5 needs "decimal": "," in the schema.'
+        )
+    if isinstance(column, Datetime):
+        iso = "2025-12-31 or 2025-12-31 23:59:59"
+        if column.format is None:
+            return f'Times look like {iso}; others need a "format" in the schema.'
+        return f"Times look like {column.format}, or like {iso}."
+    return "Cells are spelled like the categories."
 
 
 def check_constraints(source: TableSource) -> dict[str, int]:
@@ -168,13 +179,11 @@ def describe(
     for c in checks:
         line = f"{c.name:<30.30} {c.kind:<12} {c.missing:>10} {c.unreadable:>10} {c.moved:>10}"
         if c.missing + c.unreadable == num_rows:
-            line += f"   none is read: is the kind right? {_LOOKS[c.kind]}" if c.kind in _LOOKS else ""
+            line += f"   none is read: is the kind right? {c.looks}".rstrip()
         else:
             if c.unreadable > _MANY_MOVED * num_rows:
-                looks = _LOOKS.get(c.kind, "")
-                line += (
-                    f"   {c.unreadable / num_rows:.0%} cannot be read. {looks} Files are in UTF-8, or need --encoding."
-                )
+                hints = f"{c.looks} Files are in UTF-8, or need --encoding.".lstrip()
+                line += f"   {c.unreadable / num_rows:.0%} cannot be read. {hints}"
             lost = c.missing + c.unreadable
             if c.filled is not None and lost > _MANY_MOVED * num_rows:
                 line += f"   {lost / num_rows:.0%} count as {c.filled}, because the column is not nullable."

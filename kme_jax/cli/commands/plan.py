@@ -192,7 +192,7 @@ def _plan_table(args: argparse.Namespace) -> None:
     print_line("noise: of the count of a cell, in rows")
     print_line("stands out: the share of the rows that a cell needs to be clearly more than noise")
     print_line("distance ≤: the total variation, which noisy counts rarely exceed; smooth columns come much closer")
-    print_line("mean ≤: the error of the mean, which the first measurement rarely exceeds; later ones make it smaller")
+    print_line("mean ≤: the error of the mean, rarely exceeded if rows fill the bounds; a long, thin tail adds to it")
     if any(expected.pairs for expected in tables):
         print_line(
             "a pair: the noise of its own counts alone; what bins hide and the noise of single columns add to it"

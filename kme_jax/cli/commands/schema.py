@@ -38,7 +38,9 @@ A schema with the kind id, constant or weight has "schema_version": 3.
 What every row meets can be added, with "schema_version": 2 or 3 (the guide to tables has all kinds of constraints):
   "constraints": [{"kind": "order", "smaller": "begin", "larger": "end"}]
 Cells such as -999 or "refused" that stand for missing ones are listed as "missing", in a column of any kind. With
-"decimal": ",", text such as 1.234,5 is a number.
+"decimal": ",", text such as 1.234,5 is a number. A number has no unit beside it: 68,9 % cannot be read.
+A time that names a time zone is read and released in UTC. A bound without a time of day is midnight: for minutes, write
+"upper": "2025-12-31T23:59".
 Categories are text in quotes, also where they are made of digits: a postal code keeps its leading zeros. Only false and
 true may stand without quotes.
 
