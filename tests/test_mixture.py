@@ -168,13 +168,10 @@ def test_pairs_both_ways_have_the_same_misfit(rng):
     precision, pairs = rng.random((6, 6)) * one_way, rng.normal(size=(2, 6, 6)) * one_way
     counts = rng.normal(size=(2, 6, 6))
     counts += np.swapaxes(counts, 1, 2)
-    both = mixture.both_ways(pairs, precision)
-    misfits = [
-        np.square((counts - of["pairs"]) * of["pairs_precision"]).sum()
-        for of in ({"pairs": pairs, "pairs_precision": precision}, both)
-    ]
+    given = (pairs, precision), mixture.both_ways(pairs, precision)
+    misfits = [np.square((counts - noisy) * precise).sum() for noisy, precise in given]
     assert misfits[0] == pytest.approx(misfits[1])
-    np.testing.assert_array_equal(both["pairs"], np.swapaxes(both["pairs"], 1, 2))
+    np.testing.assert_array_equal(given[1][0], np.swapaxes(given[1][0], 1, 2))
 
 
 @pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), np.asarray([900.0, 100.0])])

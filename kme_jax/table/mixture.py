@@ -310,15 +310,16 @@ def _data(observed: Observed) -> dict[str, np.ndarray]:
         for name in names
     }
     data["singles_sigma"] = data["singles_sigma"][None]
-    data |= both_ways(data["pairs"], data["pairs_precision"])
+    pairs, precision = both_ways(data["pairs"], data["pairs_precision"])
+    data |= {"pairs": pairs, "pairs_precision": precision[None]}
     data |= {"rows": single(observed.num_rows), "triples": observed.triples}
     return data | {"neighbours": single(observed.neighbours[None, None, :-1])}
 
 
 def both_ways(
     pairs: Float[np.ndarray, "classes parts parts"], precision: Float[np.ndarray, "parts parts"]
-) -> dict[str, np.ndarray]:
-    """Data of ``_steps`` that have each pair of parts both ways, for the gradient of :func:`second_moments`.
+) -> tuple[Float[np.ndarray, "classes parts parts"], Float[np.ndarray, "parts parts"]]:
+    """Counts and precisions that have each pair of parts both ways, for the gradient of :func:`second_moments`.
 
     The misfit is the same: each way has half of the squared precision.
 
@@ -326,8 +327,7 @@ def both_ways(
       pairs: counts of pairs, one way, and 0 where nothing was measured. No part has a pair with itself.
       precision: 1/σ, one way.
     """
-    both = np.float32(math.sqrt(0.5)) * (precision + precision.T)
-    return {"pairs": pairs + np.swapaxes(pairs, -1, -2), "pairs_precision": both[None]}
+    return pairs + np.swapaxes(pairs, -1, -2), np.float32(math.sqrt(0.5)) * (precision + precision.T)
 
 
 def _start_of_steps(parameters: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Any]:
