@@ -433,6 +433,8 @@ def test_what_noisy_sums_do_not_answer(released):
     unknown = direct_answer(hidden, Query.parse("sd(age)", SCHEMA)).estimate(0.95)
     assert unknown.low == 0
     assert unknown.high > 100
+    with pytest.raises(ValueError, match=r"how age and pay, net go together\. Synthetic rows"):
+        direct_estimates(hidden, Query.parse("correlation(age, pay, net)", SCHEMA), 0.95)
 
 
 def test_groups_that_noise_hides_are_left_out():

@@ -131,9 +131,11 @@ def direct_estimates(
                     found[name] = possible.times(measurement.schema.units_of_row) if query.is_total else possible
     if not found:
         others, known = _others(measurement, query)
+        # A correlation of two columns cannot be asked about one.
+        remedy = f"Ask about {known}, or use fewer conditions. " if not query.terms or query.where else ""
         reason = (
-            f"no interval, because noise or coarse bins hide how {_listed(others)} go together. Ask about {known}, or "
-            "use fewer conditions. Synthetic rows still give a number, but its error is not known"
+            f"no interval, because noise or coarse bins hide how {_listed(others)} go together. {remedy}Synthetic rows "
+            "still give a number, but its error is not known"
             if len(others) > 1
             else "noise hides it: every possible value is in its interval"
             if is_wide
