@@ -170,7 +170,7 @@ def test_targets_beyond_the_box_are_refused():
 def test_nothing_private_gets_in():
     assert list(inspect.signature(shrink).parameters) == ["embedding", "target_points", "amount"]
     embedding = mean_embedding(MAPS["subspace"], ROWS)
-    with pytest.raises(TypeError, match="shrinkage needs a noisy embedding, got MeanEmbedding"):
+    with pytest.raises(TypeError, match="expected a noisy embedding, the result of perturb, got a MeanEmbedding"):
         shrink(embedding)
 
 

@@ -480,6 +480,7 @@ def posterior_mean(
       The posterior mean, and the report of the sampler.
 
     Raises:
+      TypeError: the embedding is not a ``NoisyEmbedding``.
       ValueError: the map has no frequencies, the noise is not Gaussian, the proposal has another number
         of columns, or a count is below 1.
 
@@ -525,6 +526,7 @@ def sample_posterior(
       As :func:`posterior_mean`.
 
     Raises:
+      TypeError: the embedding is not a ``NoisyEmbedding``.
       ValueError: as :func:`posterior_mean`, but for the settings, which are valid by themselves.
     """
     num_atoms, num_trajectories = settings.num_atoms, settings.num_trajectories

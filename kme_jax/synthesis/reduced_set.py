@@ -249,6 +249,7 @@ def greedy_preimages(
       Points, [len(embeddings), M, d].
 
     Raises:
+      TypeError: an embedding is not a ``NoisyEmbedding``.
       ValueError: a map is not a FourierMap, maps differ in precision or in their numbers of features or columns, or
         shapes mismatch.
     """
@@ -469,6 +470,7 @@ def joint_reduced_sets(
       For each embedding and each size, the sample and the report of :func:`joint_reduced_set`.
 
     Raises:
+      TypeError: an embedding is not a ``NoisyEmbedding``.
       ValueError: as for :func:`joint_reduced_set`, or maps differ in precision or in their numbers of features or
         columns.
     """
@@ -560,6 +562,7 @@ def joint_reduced_set(
       whether the last tenth of the steps improved the objective by less than 1e-3 of its value.
 
     Raises:
+      TypeError: the embedding is not a ``NoisyEmbedding``.
       ValueError: M < 1, there are fewer candidates than M, radius < 1, or the map is not a FourierMap.
 
     Examples:

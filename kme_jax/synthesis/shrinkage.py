@@ -20,7 +20,7 @@ from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.facts import public_features
-from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
+from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding, check_noisy
 from kme_jax.synthesis.sample import WeightedSample
 from kme_jax.synthesis.weights import closed_form_weights
 
@@ -111,8 +111,7 @@ def shrink(
       >>> bool(less < raw), 0 < shrunk.amount <= 1
       (True, True)
     """
-    if not isinstance(embedding, NoisyEmbedding):
-        raise TypeError(f"shrinkage needs a noisy embedding, got {type(embedding).__name__}")
+    check_noisy(embedding)
     noisy = np.asarray(embedding.coordinates, np.float64)
     target = np.zeros(len(noisy)) if target_points is None else _mean_features(embedding.feature_map, target_points)
     variance, size = embedding.mechanism.variance, len(noisy)

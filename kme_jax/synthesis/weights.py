@@ -152,6 +152,7 @@ def l1_ball_weights(
       The sample, and the report of the solver.
 
     Raises:
+      TypeError: as for :func:`closed_form_weights`.
       ValueError: if C < 1 (the ball would not contain the embeddings of probability measures), or as
         :func:`closed_form_weights`.
 
@@ -261,6 +262,7 @@ def adaptive_weights(
       risk.
 
     Raises:
+      TypeError: as for :func:`closed_form_weights`.
       ValueError: as :func:`adaptive_weights_batch`.
 
     Examples:
