@@ -6,6 +6,8 @@ import pytest
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.plan import choose_bins
 
+CODES = Binning(41, ordered=False, missing=True, width=1)
+
 
 def _two_modes(rng, noise):
     """12 000 rows in cells 100 to 140, 8000 in cells 700 to 780, and noise in the cells between them."""
@@ -48,3 +50,33 @@ def test_few_values_among_many_cells_have_bins_of_their_own():
     assert len(set(bins[prices])) == len(prices)
     smooth = choose_bins(Binning(500, ordered=True, missing=False, width=1), np.full(500, 60.0), 20, 400.0)
     assert smooth.max() < 25
+
+
+def _codes():
+    """Two frequent codes, 20 rare ones of family 0, 15 of family 1, 3 of family 2, and the missing cell."""
+    counts = np.array([900.0, 800.0, *[40.0] * 20, *[30.0] * 15, *[10.0] * 3, 5.0])
+    return counts, np.array([0, 1, *[0] * 20, *[1] * 15, *[2] * 3, 3])
+
+
+def test_rare_categories_share_a_bin_with_their_family():
+    counts, family = _codes()
+    bins = choose_bins(CODES, counts, 10, 200.0, [family])
+    np.testing.assert_array_equal(bins, [0, 1, *[2] * 20, *[3] * 15, *[4] * 3, 5])
+
+
+def test_families_come_before_frequent_categories():
+    counts, family = _codes()
+    bins = choose_bins(CODES, counts, 1.0, 200.0, [family])  # three bins at most, beside that of the missing cell
+    np.testing.assert_array_equal(bins, [0, 1, *[0] * 20, *[1] * 15, *[2] * 3, 3])
+
+
+def test_families_that_are_too_small_join_larger_ones():
+    counts, family = _codes()
+    halves, one = np.where(np.arange(41) % 2, family, family + 4), np.zeros(41, np.int64)
+    bins = choose_bins(CODES, counts, 10, 700.0, [halves, family, one])
+    np.testing.assert_array_equal(bins, [0, 1, *[2] * 20, *[3] * 18, 4])
+
+
+def test_without_families_all_rare_categories_share_a_bin():
+    counts, _ = _codes()
+    np.testing.assert_array_equal(choose_bins(CODES, counts, 10, 200.0), [0, 1, *[2] * 38, 3])

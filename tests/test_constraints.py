@@ -91,6 +91,36 @@ def test_what_is_measured():
     assert Schema(SCHEMA.measured.columns).recoding.is_identity
 
 
+def test_columns_that_follow_from_one_group_its_codes():
+    """Of a ward follow its zone, the side of the zone, and its rent. Finest groups come first."""
+    wards = tuple("abcdefgh")
+    columns = (
+        Numeric("age", 0, 100, integer=True),
+        Categorical("ward", wards, nullable=True),
+        Categorical("zone", ("x", "y", "z")),
+        Categorical("side", ("east", "west")),
+        Numeric("rent", 0, 3, integer=True),
+    )
+    zones = dict(zip((*wards, "missing"), "xxxyyyzzz", strict=True))
+    rents = dict(zip((*wards, "missing"), (0, 0, 1, 2, 2, 2, 3, 3, 3), strict=True))
+    sides = Lookup("zone", "side", {"x": "east", "y": "west", "z": "west"})
+    constraints = (sides, Lookup("ward", "zone", zones), Lookup("ward", "rent", rents))
+    families = Schema(columns, constraints=constraints).recoding.families()
+    assert list(families) == [1]
+    as_groups = [[list(groups).index(group) for group in groups] for groups in families[1]]
+    by_zone, by_side = [0, 0, 0, 3, 3, 3, 6, 6, 6], [0, 0, 0, 3, 3, 3, 3, 3, 3]
+    assert as_groups == [[0, 0, 2, 3, 3, 3, 6, 6, 6], by_zone, by_side]
+    assert Schema(columns).recoding.families() == {}
+
+
+def test_values_of_a_number_are_at_most_sixteen_groups():
+    codes = tuple(map(str, range(100)))
+    columns = (Categorical("code", codes), Numeric("price", 0, 1000, integer=True))
+    prices = Lookup("code", "price", {code: 10 * int(code) for code in codes})
+    (groups,) = Schema(columns, constraints=(prices,)).recoding.families()[0]
+    np.testing.assert_array_equal(groups, np.arange(100) * 16 // 100)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_codes_become_rows_that_meet_all_constraints(seed):
     """Codes of measured columns as they may be drawn, and those of private rows that break everything."""

@@ -80,7 +80,7 @@ def test_the_distance_of_a_pair_is_that_of_its_noise(rng, num_rows):
     layout = Layout.create(*binnings_and_target(schema, None), num_rows, comparable_rho(Composition.planned(budget)))
     even = [np.full((1, b.num_cells), num_rows / b.num_cells) for b in layout.binnings]
     singles = Singles(even, [1.0, 1.0], None, [], None, 0.0, [c[0] for c in even], [1.0, 1.0], [None] * 2, even, [], [])
-    plan = Plan.create(layout, singles, num_rows, comparable_rho(Composition.planned(budget)))
+    plan = Plan.create(layout, singles, num_rows, comparable_rho(Composition.planned(budget)), {})
     found = []
     for noise, of_columns in ((pair.coarse_noise, plan.merged), (pair.fine_noise, plan.bins)):
         one, other = (_spread(*three) for three in zip(layout.binnings, schema.columns, of_columns, strict=True))

@@ -526,7 +526,7 @@ def test_plans_do_not_see_rows():
     rho = first.statement["rho"]
     layout = plans.Layout.create(first.measured["single columns"].feature_map.binnings, -1, TABLE.num_rows, rho)
     singles = plans.Singles.read(layout, first.measured["single columns"])
-    plan = plans.Plan.create(layout, singles, TABLE.num_rows, rho)
+    plan = plans.Plan.create(layout, singles, TABLE.num_rows, rho, {})
     for ours, theirs in zip(plan.bins + plan.unions, first.plan.bins + first.plan.unions, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     coarse = first.measured["pairs, coarsely"]
@@ -774,7 +774,7 @@ def test_wide_tables_have_bins_that_there_is_room_for():
     singles = plans.Singles(
         counts, ones, None, [], None, np.inf, sums, ones, [None] * 200, counts, [None] * 200, inside
     )
-    plan = plans.Plan.create(layout, singles, 10**8, 1.0)
+    plan = plans.Plan.create(layout, singles, 10**8, 1.0, {})
     assert sum(int(bins.max()) + 1 for bins in plan.bins) ** 2 <= 1.1 * plans.MOST_CELLS
 
 

@@ -147,7 +147,7 @@ def expected_errors(
     check_columns(schema, target)
     check_budget(budget)
     check_relation(schema, budget.relation)
-    schema = schema.measured
+    families, schema = schema.recoding.families(), schema.measured
     if num_rows < 2:
         raise ValueError(f"num_rows: expected at least 2 rows, got {num_rows}")
     if budget.relation == REPLACE_ONE:
@@ -162,7 +162,7 @@ def expected_errors(
     coarse_noise, fine_noise, third = None, None, None
     if layout.pairs():
         even = _spread_evenly(layout, singles, num_rows)
-        plan = plans.Plan.create(layout, even, num_rows, rho)
+        plan = plans.Plan.create(layout, even, num_rows, rho, families)
         has_triples = plans.triples_pay(layout, num_rows, plans.shares(layout)[1] * rho)
         half = range(math.ceil(len(layout.pairs()) / 2))
         coarse = plans.coarse_map(layout, plan, has_triples)

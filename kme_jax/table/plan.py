@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
@@ -735,18 +735,23 @@ def _along_values(
 
 
 def choose_bins(
-    binning: Binning, counts: Real[np.ndarray, "cells"], num_bins: float, least: float
+    binning: Binning,
+    counts: Real[np.ndarray, "cells"],
+    num_bins: float,
+    least: float,
+    families: Sequence[Int64[np.ndarray, "cells"]] = (),
 ) -> Int64[np.ndarray, "cells"]:
     """The bin of each cell of a column, int64 [cells].
 
     Neighbouring cells of an ordered column are merged; a cell with more counts than a bin needs stays alone. In other
-    columns the rarest cells are merged.
+    columns the rarest cells are merged: those of each family that has enough counts, and all others.
 
     Args:
       binning: of the column.
       counts: an estimate for each cell, [cells].
       num_bins: the approximate number of bins of an ordered column with many more cells.
       least: the smallest count of a bin.
+      families: numbers of the families of cells of a column without order, the finest families first.
     """
     values = counts[: binning.num_values]
     if binning.ordered:
@@ -763,13 +768,71 @@ def choose_bins(
             bins[bins == current] = current - 1
     else:
         most = max(2, round(_UNORDERED_BINS * num_bins))
-        order = np.argsort(-values, kind="stable")
-        alone = int(np.sum(values >= least))
-        bins = np.empty(len(values), np.int64)
-        bins[order] = np.minimum(np.arange(len(values)), min(alone, most - 1))
+        bins = _frequent_first(values, most, least, [of_cells[: len(values)] for of_cells in families])
     if not binning.missing:
         return bins
     return np.append(bins, bins.max() + 1)
+
+
+def _frequent_first(
+    counts: Real[np.ndarray, "cells"], most: int, least: float, families: Sequence[Int64[np.ndarray, "cells"]]
+) -> Int64[np.ndarray, "cells"]:
+    """The bin of each cell of a column without order, [cells]. The cells that stay alone come first, by their counts.
+
+    The other cells of a family share a bin if they have enough counts together. All that are left share the last bin.
+    If there are more bins than allowed, fewer cells stay alone.
+
+    Args:
+      counts: an estimate for each cell.
+      most: the largest number of bins, 2 or more.
+      least, families: as in :func:`choose_bins`.
+    """
+    order, alone = np.argsort(-counts, kind="stable"), min(int(np.sum(counts >= least)), most - 1)
+    shared, left = _large_families(counts, order[alone:], least, families)
+    while alone and alone + len(shared) >= most:
+        alone -= 1
+        shared, left = _large_families(counts, order[alone:], least, families)
+    bins = np.empty(len(counts), np.int64)
+    bins[order] = np.minimum(np.arange(len(counts)), alone)
+    bins[left] = min(alone + len(shared), most - 1)
+    for place, cells in enumerate(sorted(shared, key=lambda cells: -counts[cells].sum()), start=alone):
+        bins[cells] = min(place, most - 1)
+    return bins
+
+
+def _large_families(
+    counts: Real[np.ndarray, "cells"],
+    left: Int64[np.ndarray, "_"],
+    least: float,
+    families: Sequence[Int64[np.ndarray, "cells"]],
+) -> tuple[list[Int64[np.ndarray, "_"]], Int64[np.ndarray, "_"]]:
+    """The cells of each family that has enough counts, and the cells of no such family.
+
+    Args:
+      counts: an estimate for each cell.
+      left: the cells that belong to families.
+      least, families: as in :func:`choose_bins`.
+    """
+    found = []
+    for of_cells in families:
+        large = np.flatnonzero(np.bincount(of_cells[left], counts[left]) >= least)
+        found += [left[of_cells[left] == family] for family in large]
+        left = left[~np.isin(of_cells[left], large)]
+    return found, left
+
+
+def _families_of_bins(
+    families: Sequence[Int64[np.ndarray, "cells"]], bins: Int64[np.ndarray, "cells"]
+) -> list[Int64[np.ndarray, "_"]]:
+    """The families of bins, for families of their cells. A bin with cells of several families is one by itself."""
+    found, number = [], int(bins.max()) + 1
+    for of_cells in families:
+        of_bins = np.zeros(number, np.int64)
+        of_bins[bins] = of_cells
+        mixed = np.unique(bins[of_cells != of_bins[bins]])
+        of_bins[mixed] = int(of_cells.max()) + 1 + mixed
+        found.append(of_bins)
+    return found
 
 
 def _num_frequent(counts: Real[np.ndarray, "cells"]) -> int:
@@ -831,8 +894,23 @@ class Plan:
     ranges: Int64[np.ndarray, "scored 2"]
 
     @classmethod
-    def create(cls, layout: Layout, singles: Singles, num_rows: int, rho: float) -> Plan:
-        """The plan from the first measurement, where rho is ρ of all three measurements."""
+    def create(
+        cls,
+        layout: Layout,
+        singles: Singles,
+        num_rows: int,
+        rho: float,
+        families: Mapping[int, Sequence[Int64[np.ndarray, "cells"]]],
+    ) -> Plan:
+        """The plan from the first measurement.
+
+        Args:
+          layout: of the columns.
+          singles: the first measurement.
+          num_rows: N.
+          rho: ρ of all three measurements.
+          families: by index of a column, those of its cells, see :func:`choose_bins`. They are public.
+        """
         num_pairs = max(1, len(layout.pairs()))
         fine, coarse = _fine_noise(num_pairs, rho), math.sqrt(num_pairs / (SHARES[1] * rho))
         room = math.sqrt(MOST_CELLS / layout.num_classes) / len(layout.columns)
@@ -842,11 +920,12 @@ class Plan:
         )
         bins, unions = [], []
         for j, counts in zip(layout.columns, singles.smoothed, strict=True):
-            binning, counts = layout.binnings[j], counts.sum(0)
-            bins.append(choose_bins(binning, counts, num_bins, _SIGNIFICANT * fine))
-            sums = np.bincount(bins[-1], counts)
+            binning, counts, of_cells = layout.binnings[j], counts.sum(0), families.get(j, ())
+            bins.append(choose_bins(binning, counts, num_bins, _SIGNIFICANT * fine, of_cells))
+            of_bins = Binning(int(bins[-1].max()) + 1, binning.ordered, binning.missing, 1)
             least = min(_SIGNIFICANT * coarse, num_rows / 10)
-            unions.append(choose_bins(Binning(len(sums), binning.ordered, binning.missing, 1), sums, num_unions, least))
+            sums, of_sums = np.bincount(bins[-1], counts), _families_of_bins(of_cells, bins[-1])
+            unions.append(choose_bins(of_bins, sums, num_unions, least, of_sums))
         return cls(bins, unions, _score_ranges(layout, singles))
 
     def check(self, layout: Layout) -> None:
@@ -1083,7 +1162,7 @@ def wide_columns(layout: Layout, plan: Plan) -> list[int]:
 
 def rare_cells(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "_"]:
     """The cells of the column at place a that share a bin, because each has few rows. A column with an order has
-    no such cells.
+    no such cells. Nor does one in which cells share several bins, those of their families.
 
     Args:
       layout: of the columns.

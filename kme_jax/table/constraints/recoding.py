@@ -24,6 +24,7 @@ _MOST_COMBINATIONS = 100_000
 _NUM_DONORS = 96  # rows, of which the most similar one gives its value
 _MOST_AT_ONCE = 1 << 16  # rows that get values
 _MOST_KEYS = 40  # combinations of clauses, between which values are exchanged
+_MOST_GROUPS = 16  # of the values of an ordered column
 _ROUNDS = 6  # of exchanges: a partner has one value to give
 
 
@@ -127,6 +128,31 @@ class Recoding:
         if others is None:
             raise ValueError(f"{name} follows from {shown(found.sources or [part.name for part in found.measured])}")
         return self.codes_of(*others)
+
+    def families(self) -> dict[int, list[Int64[np.ndarray, "codes"]]]:
+        """By place of a measured column, groups of its codes: those for which the columns that follow from it agree.
+
+        Numbers of the groups, for every code, [codes]. First come groups in which all of these columns agree, then
+        those in which all agree but the one whose constraint is last, and so on. A column with an order has at most 16
+        groups of values.
+        """
+        known = {column.name: (place, np.arange(column.num_codes)) for place, column in enumerate(self.measured)}
+        by_name, follow = {column.name: column for column in self.columns}, set()
+        for one in self.determinations:
+            if not one.measured and len(one.sources) == 1 and one.sources[0] in known:
+                place, codes = known[one.sources[0]]
+                known |= {
+                    name: (place, of_name)
+                    for name, of_name in zip(one.columns, one.to_released((), (codes,)), strict=True)
+                }
+                follow |= set(one.columns)
+        found: dict[int, list[Int64[np.ndarray, "codes"]]] = {}
+        for name in (name for _, one in self.by_constraint if one for name in one.columns if name in follow):
+            place, codes = known[name]
+            levels = found.setdefault(place, [])
+            both = np.stack([_grouped(by_name[name], codes), *levels[:1]])
+            levels.insert(0, np.unique(both, axis=1, return_inverse=True)[1].reshape(-1))
+        return found
 
     def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
         """Codes of the measured columns, for those of the released ones. SENSITIVE if the rows are.
@@ -319,6 +345,12 @@ class Recoding:
                 ]
                 condition = f" if {shown(values)}" if values else ""
                 raise ValueError(f"constraints contradict each other: no value of {name} is left{condition}")
+
+
+def _grouped(column: Column, codes: ColumnCodes) -> Int64[np.ndarray, "n"]:
+    """Groups of codes of a column, [n]: at most ``_MOST_GROUPS`` of neighbouring values if it has an order."""
+    different, groups = np.unique(codes, return_inverse=True)
+    return groups.reshape(-1) * min(len(different), _MOST_GROUPS) // len(different) if column.ordered else groups
 
 
 def _labelled(constraints: Sequence[Constraint]) -> Iterator[tuple[str, Constraint]]:
