@@ -44,7 +44,7 @@ from kme_jax.feature_maps.base import MAX_SUM_BITS
 from kme_jax.partial import Partial, Task, combine, merge, partial_sums
 from kme_jax.privacy.composition import Composition
 from kme_jax.table import RowSource
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.release import binnings_and_target
 
 ENGINES = ("one_process", "processes", "dask", "spark")

@@ -22,7 +22,7 @@ from kme_jax.embedding import mean_embedding
 from kme_jax.privacy import NoisyEmbedding
 from kme_jax.table import mixture
 from kme_jax.table.measure import measure_table
-from kme_jax.table.plan import sigma
+from kme_jax.table.planning import sigma
 from kme_jax.table.release import COUNT, NAMES
 
 SCHEMA = Schema(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kme_jax.feature_maps.table import Binning
-from kme_jax.table.plan import choose_bins
+from kme_jax.table.planning import choose_bins
 
 CODES = Binning(41, ordered=False, missing=True, width=1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from kme_jax import Ledger, PrivacyBudget, Spending, measure_table, release_table
 from kme_jax.storage.files import FileError
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.engines import base, engine_source
 from kme_jax.table.engines.base import EngineError
 from tests import engine_tables

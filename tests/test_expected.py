@@ -10,7 +10,7 @@ from kme_jax.privacy.composition import Composition
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.marginals import compared_cells
-from kme_jax.table.plan import Layout, Plan, Singles, comparable_rho, map_of, narrow_moments, sigma
+from kme_jax.table.planning import Layout, Plan, Singles, comparable_rho, map_of, narrow_moments, sigma
 from kme_jax.table.release import binnings_and_target
 
 SCHEMA = Schema(

@@ -19,7 +19,7 @@ from kme_jax.privacy.budget import steps_between, unit_of
 from kme_jax.privacy.statement import describe
 from kme_jax.storage.files import FileError
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.evaluate import evaluate_table
 from kme_jax.table.persons import find_persons, is_of_ids
 from kme_jax.table.readers import open_table

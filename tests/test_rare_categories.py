@@ -8,7 +8,7 @@ import pytest
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, load, measure_table
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.rare_categories import RareCategories
 from kme_jax.table.rare_fit import SURELY, choose_rare, log_linear_model
 from kme_jax.table.release import NAMES
@@ -122,9 +122,7 @@ def test_estimates_use_the_counts_of_rare_categories(release):
 
 def test_nothing_is_measured_for_categories_that_say_nothing():
     measured = measure_table(_people(tells=False), SCHEMA, budget=BUDGET, secure=False)
-    layout = plans.Layout.of_plan(
-        measured.measured[NAMES[0]].feature_map.binnings, -1, measured.plan, measured.measured[NAMES[0]]
-    )
+    layout = measured.plan.layout(measured.measured[NAMES[0]].feature_map.binnings, -1, measured.measured[NAMES[0]])
     assert len(plans.rare_cells(layout, measured.plan, 0)) > 50
     blocks = measured.measured[NAMES[2]].feature_map.blocks
     assert not any(plans.is_of_rare(layout, measured.plan, block) for block in blocks)
@@ -133,9 +131,7 @@ def test_nothing_is_measured_for_categories_that_say_nothing():
 def test_the_choice_sees_noisy_counts_alone(release):
     """The map of the third measurement follows from the first two, and its bound holds for it."""
     measured = release.measurement.measured
-    layout = plans.Layout.of_plan(
-        measured[NAMES[0]].feature_map.binnings, -1, release.measurement.plan, measured[NAMES[0]]
-    )
+    layout = release.measurement.plan.layout(measured[NAMES[0]].feature_map.binnings, -1, measured[NAMES[0]])
     plan, rho = release.measurement.plan, release.statement["rho"]
     singles, coarse = plans.Singles.read(layout, measured[NAMES[0]]), measured[NAMES[1]]
     associated, surely = (plans.association(layout, plan, singles, coarse, doubt=doubt) for doubt in (0.0, SURELY))

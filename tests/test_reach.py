@@ -10,7 +10,7 @@ from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, measure_table
 from kme_jax.feature_maps.table import Binning, Moment
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.measure import NAMES
-from kme_jax.table.plan import Singles
+from kme_jax.table.planning import Singles
 from kme_jax.table.reach import Known, cells_alone, cells_with_rows
 from kme_jax.table.tilt import Moments, cell_scores
 

@@ -33,7 +33,7 @@ from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.privacy.statement import describe
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import Categorical, Numeric, Schema, measure_table, mixture, open_table
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.release import COUNT, NAMES
 from tests import artifacts
 

@@ -20,7 +20,7 @@ from kme_jax.feature_maps.base import IntegerMap
 from kme_jax.feature_maps.table import LEVELS, TableMap
 from kme_jax.privacy.statement import describe
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.check import describe_weights
 from kme_jax.table.constraints import Implies
 from kme_jax.table.evaluate import evaluate_table

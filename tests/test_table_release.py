@@ -18,7 +18,7 @@ from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.storage.folders import ReleaseError
 from kme_jax.table import mixture
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.fit import observe
@@ -569,7 +569,7 @@ def test_ordered_columns_of_few_values_beside_many_classes(upper):
 def test_pairs_that_depend_on_each_other_come_first():
     measured = measure_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), secure=False)
     private = list(measured.measured.values())
-    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, measured.plan, private[0])
+    layout = measured.plan.layout(private[0].feature_map.binnings, -1, private[0])
     singles = plans.Singles.read(layout, private[0])
     found = plans.association(layout, measured.plan, singles, private[1])
     associated = {
@@ -629,7 +629,7 @@ def test_what_pairs_do_not_show_is_found(monkeypatch):
     rows, schema = _exclusive(20_000, 1)
     released = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False, seed=1)
     private = list(released.measurement.measured.values())
-    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, released.measurement.plan, private[0])
+    layout = released.measurement.plan.layout(private[0].feature_map.binnings, -1, private[0])
     triples = [{schema.names[j] for j in triple} for triple in plans.choose_triples(layout, private[1])]
     assert triples == [{"b", "d", "either"}]
     b, d, either = (np.asarray(released.table[name]) == "yes" for name in ("b", "d", "either"))
@@ -677,7 +677,7 @@ def test_noise_is_no_triple(rng):
     schema = Schema(tuple(Categorical(name, ("no", "yes")) for name in names))
     measured = measure_table(schema.decode(codes), schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
     private = list(measured.measured.values())
-    layout = plans.Layout.of_plan(private[0].feature_map.binnings, -1, measured.plan, private[0])
+    layout = measured.plan.layout(private[0].feature_map.binnings, -1, private[0])
     assert len(private[1].feature_map.blocks) == len(layout.pairs()) + len(layout.triples())
     assert plans.choose_triples(layout, private[1]) == []
 
@@ -843,13 +843,13 @@ def test_measurements_of_earlier_versions_have_other_weights():
     mechanism = secure_mechanism(integers, 10**6, PrivacyBudget(1.0, 1e-7), share=0.5)
     noisy = NoisyEmbedding(first, np.zeros(first.num_features), mechanism)
     plan = plans.Plan([np.zeros(30, int), np.zeros(1000, int)], [np.zeros(1, int)] * 2, np.zeros((0, 2), int))
-    found = plans.Layout.of_plan(binnings, -1, plan, noisy)
+    found = plan.layout(binnings, -1, noisy)
     assert (found.counted_cells, found.unit) == (None, layout.unit)
     other = NoisyEmbedding(
         dataclasses.replace(first, binnings=(binnings[0], binnings[0])), noisy.coordinates, mechanism
     )
     with pytest.raises(ValueError, match="cells of the first measurement are unknown"):
-        plans.Layout.of_plan(binnings, -1, plan, other)
+        plan.layout(binnings, -1, other)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -880,7 +880,7 @@ def test_whether_there_are_segments_is_found_again(has_segments):
     mechanism = secure_mechanism(first.integers(2000), 2000, PrivacyBudget(1.0, 1e-7), share=0.5)
     noisy = NoisyEmbedding(first, np.zeros(first.num_features), mechanism)
     plan = plans.Plan([np.zeros(30, int), np.zeros(1000, int)], [np.zeros(1, int)] * 2, np.zeros((2, 2), int))
-    found = plans.Layout.of_plan(binnings, 1, plan, noisy)
+    found = plan.layout(binnings, 1, noisy)
     assert found == layout
     singles = plans.Singles.read(found, noisy, denoised=False)
     assert [segment is not None for segment in singles.segments] == [False, has_segments]
@@ -1050,7 +1050,7 @@ def test_earlier_versions_had_no_products_of_few_values():
     bins, unions = [np.zeros(size, int) for size in (5, 30, 2)], [np.zeros(1, int)] * 3
     for ranges, few, scored in (([(0, 29)], False, [1]), ([(0, 4), (0, 29)], True, [0, 1])):
         plan = plans.Plan(bins, unions, np.asarray(ranges))
-        restored = plans.Layout.of_plan(binnings, -1, plan, noisy)
+        restored = plan.layout(binnings, -1, noisy)
         assert (restored.scores_few, restored.scored, restored.numbers) == (few, scored, [1])
         plan.check(restored)
 

@@ -25,7 +25,7 @@ from kme_jax import Bounds, LatticeMap, integer_embedding
 from kme_jax.embedding import integer_embedding_of_batches
 from kme_jax.kernels import Gaussian
 from kme_jax.table import Schema
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.release import binnings_and_target
 
 

@@ -32,7 +32,7 @@ from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.marginals import compared_cells
 from kme_jax.table.measure import NAMES
-from kme_jax.table.plan import Singles
+from kme_jax.table.planning import Singles
 
 _REAL = ("adult_pgm", "cervical")
 _NAMES = (*INVENTED, *_REAL)

@@ -22,7 +22,7 @@ from kme_jax.table.columns import Column
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.constraints import Codes
 from kme_jax.table.evaluate import numeric_values
-from kme_jax.table.plan import Layout, Singles, block_counts, map_of, narrow_moments, sigma
+from kme_jax.table.planning import Layout, Singles, block_counts, map_of, narrow_moments, sigma
 from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments

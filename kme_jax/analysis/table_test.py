@@ -31,7 +31,7 @@ from kme_jax.analysis.outcome import TestResult
 from kme_jax.analysis.sums import rows_noise
 from kme_jax.points.release import Measurement, Release
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.plan import Singles
+from kme_jax.table.planning import Singles
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import NAMES, TableRelease
 from kme_jax.table.tilt import Moments

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int64
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table.directions import normal_scores
 from kme_jax.table.observed import Observed
-from kme_jax.table.plan import Layout, Plan, map_of, parts_of, sigma
+from kme_jax.table.planning import Layout, Plan, map_of, parts_of, sigma
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.tilt import cell_scores
 

@@ -17,7 +17,7 @@ from kme_jax.privacy.calibration import takes_fine_noise
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.marginals import compared_cells

@@ -30,7 +30,7 @@ from kme_jax.table.histogram import (
     threshold,
 )
 from kme_jax.table.observed import Observed
-from kme_jax.table.plan import (
+from kme_jax.table.planning import (
     EVENLY,
     NUM_RAKES,
     Layout,

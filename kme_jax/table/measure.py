@@ -43,7 +43,7 @@ from kme_jax.privacy.statement import privacy_statement
 from kme_jax.storage.folders import (
     check_folder,
 )
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.engines import engine_source
 from kme_jax.table.parts import PART_ROWS, PartedSource
 from kme_jax.table.rare_fit import SURELY, choose_rare
@@ -183,11 +183,11 @@ def measure_table(
     ``kme_jax.embedding.integer_sum`` alone, as category codes. The code of a cell depends on this cell and the schema
     alone (``Schema.encode``). Each measurement has discrete Gaussian noise for the proved sensitivity of
     ``TableIntegers``, see ``perturb_securely``. Bins, pairs and cells of the second and third measurements are
-    functions of the schema, N, the budget and noisy counts (``kme_jax.table.plan``). So the measurements compose: their
-    ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget, before noise is
-    drawn. No error depends on the content of a cell. Columns of ``Schema.written`` are no part of the codes: what a
-    release has in their place follows from the schema and its number of rows. Only ids of persons have an influence, as
-    in a dropped column: they decide which rows are used.
+    functions of the schema, N, the budget and noisy counts (``kme_jax.table.planning``). So the measurements
+    compose: their ρ adds up, in public shares, see ``Composition``. The ledger is written, with all of the budget,
+    before noise is drawn. No error depends on the content of a cell. Columns of ``Schema.written`` are no part of
+    the codes: what a release has in their place follows from the schema and its number of rows. Only ids of persons
+    have an influence, as in a dropped column: they decide which rows are used.
 
     If the relation of the budget is replace_one, N is public. If it is add_remove, N is private. Another measurement
     comes first: the sum of a feature that is 1 for every row, so its sensitivity is 1. It has 2 % of ρ. Its noisy count

@@ -20,7 +20,7 @@ from jaxtyping import Float, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.privacy.mechanisms import NoisyEmbedding
-from kme_jax.table.plan import (
+from kme_jax.table.planning import (
     ERROR_OF_NOISE,
     MOST_PARENTS,
     RARE_SHARES,

@@ -39,7 +39,7 @@ from kme_jax.storage.folders import (
     save_folder,
 )
 from kme_jax.table import balance
-from kme_jax.table import plan as plans
+from kme_jax.table import planning as plans
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.conditions import Term, terms_of
 from kme_jax.table.draw import Support, drawn, met_by, released_codes
@@ -185,7 +185,7 @@ class TableMeasurement:
     def layout(self) -> plans.Layout:
         """The columns, their cells, and the column by which marginals are split."""
         binnings = binnings_and_target(self.schema, self.target)
-        return plans.Layout.of_plan(*binnings, self.plan, self.measured[NAMES[0]])
+        return self.plan.layout(*binnings, self.measured[NAMES[0]])
 
     @property
     def measured_cells(self) -> list[MeasuredCells]:
@@ -317,7 +317,7 @@ def _checked_statement(
         check_embedding(measured[name], budget, plans.COUNT_SHARE)
         follows = measured[name].mechanism.num_rows == 1 and plans.noisy_count(measured[name]) == statement["num_rows"]
         require(follows, "the number of rows does not follow from its measurement")
-    layout = plans.Layout.of_plan(binnings, index, plan, measured[NAMES[0]])
+    layout = plan.layout(binnings, index, measured[NAMES[0]])
     rho = plans.comparable_rho(Composition.planned(budget))
     created = plans.Layout.create(binnings, index, statement["num_rows"], rho, budget.relation)
     of_version = created.binnings if layout.counted_cells else tuple(binnings)

@@ -1,0 +1,152 @@
+"""The bins of a column, chosen from estimated counts: neighbours are merged, or rare categories."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int64, Real
+
+from kme_jax.feature_maps.table import Binning
+
+_BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequent values
+# Gaps of an ordered column: the least number of cells; the largest count of a cell, and of all cells together, in units
+# of the least count of a bin.
+_GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
+_UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
+# Cells of an ordered column, up to which they need not be merged into the usual number of bins. Those count that have
+# together the second number of its rows: a price with two digits has few values in practice.
+_FEW_CELLS, _NEARLY_ALL = 64, 0.98
+
+
+def choose_bins(
+    binning: Binning,
+    counts: Real[np.ndarray, "cells"],
+    num_bins: float,
+    least: float,
+    families: Sequence[Int64[np.ndarray, "cells"]] = (),
+) -> Int64[np.ndarray, "cells"]:
+    """The bin of each cell of a column, int64 [cells].
+
+    Neighbouring cells of an ordered column are merged; a cell with more counts than a bin needs stays alone. In other
+    columns the rarest cells are merged: those of each family that has enough counts, and all others.
+
+    Args:
+      binning: of the column.
+      counts: an estimate for each cell, [cells].
+      num_bins: the approximate number of bins of an ordered column with many more cells.
+      least: the smallest count of a bin.
+      families: numbers of the families of cells of a column without order, the finest families first.
+    """
+    values = counts[: binning.num_values]
+    if binning.ordered:
+        merges = _num_frequent(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
+        enough = max(least, _enough(values, num_bins)) if merges else least
+        bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
+        after_gap = _after_gaps(values, least)
+        for i, count in enumerate(values):
+            ends = after_gap[i] and bin_count >= least
+            if i and (ends or bin_count >= enough or (count >= enough and bin_count >= least / 2)):
+                current, bin_count = current + 1, 0.0
+            bins[i], bin_count = current, bin_count + count
+        if current and bin_count < least:
+            bins[bins == current] = current - 1
+    else:
+        most = max(2, round(_UNORDERED_BINS * num_bins))
+        bins = _frequent_first(values, most, least, [of_cells[: len(values)] for of_cells in families])
+    if not binning.missing:
+        return bins
+    return np.append(bins, bins.max() + 1)
+
+
+def _frequent_first(
+    counts: Real[np.ndarray, "cells"], most: int, least: float, families: Sequence[Int64[np.ndarray, "cells"]]
+) -> Int64[np.ndarray, "cells"]:
+    """The bin of each cell of a column without order, [cells]. The cells that stay alone come first, by their counts.
+
+    The other cells of a family share a bin if they have enough counts together. All that are left share the last bin.
+    If there are more bins than allowed, fewer cells stay alone.
+
+    Args:
+      counts: an estimate for each cell.
+      most: the largest number of bins, 2 or more.
+      least, families: as in :func:`choose_bins`.
+    """
+    order, alone = np.argsort(-counts, kind="stable"), min(int(np.sum(counts >= least)), most - 1)
+    shared, left = _large_families(counts, order[alone:], least, families)
+    while alone and alone + len(shared) >= most:
+        alone -= 1
+        shared, left = _large_families(counts, order[alone:], least, families)
+    bins = np.empty(len(counts), np.int64)
+    bins[order] = np.minimum(np.arange(len(counts)), alone)
+    bins[left] = min(alone + len(shared), most - 1)
+    for place, cells in enumerate(sorted(shared, key=lambda cells: -counts[cells].sum()), start=alone):
+        bins[cells] = min(place, most - 1)
+    return bins
+
+
+def _large_families(
+    counts: Real[np.ndarray, "cells"],
+    left: Int64[np.ndarray, "_"],
+    least: float,
+    families: Sequence[Int64[np.ndarray, "cells"]],
+) -> tuple[list[Int64[np.ndarray, "_"]], Int64[np.ndarray, "_"]]:
+    """The cells of each family that has enough counts, and the cells of no such family.
+
+    Args:
+      counts: an estimate for each cell.
+      left: the cells that belong to families.
+      least, families: as in :func:`choose_bins`.
+    """
+    found = []
+    for of_cells in families:
+        large = np.flatnonzero(np.bincount(of_cells[left], counts[left]) >= least)
+        found += [left[of_cells[left] == family] for family in large]
+        left = left[~np.isin(of_cells[left], large)]
+    return found, left
+
+
+def families_of_bins(
+    families: Sequence[Int64[np.ndarray, "cells"]], bins: Int64[np.ndarray, "cells"]
+) -> list[Int64[np.ndarray, "_"]]:
+    """The families of bins, for families of their cells. A bin with cells of several families is one by itself."""
+    found, number = [], int(bins.max()) + 1
+    for of_cells in families:
+        of_bins = np.zeros(number, np.int64)
+        of_bins[bins] = of_cells
+        mixed = np.unique(bins[of_cells != of_bins[bins]])
+        of_bins[mixed] = int(of_cells.max()) + 1 + mixed
+        found.append(of_bins)
+    return found
+
+
+def _num_frequent(counts: Real[np.ndarray, "cells"]) -> int:
+    """The least number of cells that have nearly all rows together."""
+    sums = np.cumsum(-np.sort(-counts))
+    return int(np.searchsorted(sums, _NEARLY_ALL * sums[-1])) + 1
+
+
+def _after_gaps(counts: Real[np.ndarray, "cells"], least: float) -> Bool[np.ndarray, "cells"]:
+    """The first cell of each gap in an ordered column, [cells]: a long range with hardly any row, between other rows.
+
+    A bin ends there. Otherwise rows of the bin on both sides of the gap would be mixed: small wages and large salaries.
+    """
+    starts, places = np.zeros(len(counts), bool), np.flatnonzero(counts > _HARDLY * least)
+    for before, after in itertools.pairwise(places.tolist()):
+        starts[before + 1] |= after - before > _GAP and counts[before + 1 : after].sum() < _IN_GAP * least
+    return starts
+
+
+def _enough(counts: Real[np.ndarray, "cells"], num_bins: float) -> float:
+    """The count that a bin of an ordered column should have.
+
+    It would be N / B for B bins of equal counts. But a cell with more rows than this has a bin of its own. The number
+    of bins for the rows in other cells follows from their number, as B follows from N: with its cube root. It is half
+    of that, because the rows beside a frequent value depend less on other columns than this value does.
+    """
+    total = max(float(counts.sum()), 1e-300)
+    rest = float(counts[counts < total / num_bins].sum())
+    if rest >= total * (1 - 1e-9):
+        return total / num_bins
+    return rest / max(1.0, _BESIDE_FREQUENT * num_bins * (rest / total) ** (1 / 3))
