@@ -378,8 +378,10 @@ def _mixture(
       offsets: see ``Observed``.
       classes: counts or shares of the classes; None if they were fitted.
     """
-    probabilities = np.asarray(_probabilities(parameters["logits"], offsets), np.float64)
-    logits = np.asarray(parameters["weights"], np.float64)
+    probabilities, logits = (np.asarray(parameters[name], np.float64) for name in ("logits", "weights"))
+    sizes = np.diff(offsets)
+    probabilities = np.exp(probabilities - np.repeat(np.maximum.reduceat(probabilities, offsets[:-1], -1), sizes, -1))
+    probabilities /= np.repeat(np.add.reduceat(probabilities, offsets[:-1], -1), sizes, -1)
     axes = (1, 2) if classes is None else 2
     weights = np.exp(logits - logits.max(axis=axes, keepdims=True))
     weights /= len(logits) * weights.sum(axis=axes, keepdims=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64, Real
+from scipy.special import ndtr
 
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
@@ -283,7 +284,6 @@ class RelaxedRows:
         num_rows = len(source)
         each = np.bincount(source, minlength=self.weights.size)
         counts, starts = each[source], np.repeat(np.cumsum(each) - each, each)
-        in_short = source.astype(np.min_scalar_type(len(each)))  # short numbers sort faster
         codes = np.empty((num_rows, self.dim), np.int64)
         if self.split >= 0:
             codes[:, self.split] = source // self.weights.shape[1]
@@ -293,8 +293,8 @@ class RelaxedRows:
             if given is None or given.first is None:
                 # Ranks of random numbers within each relaxed row: strata in random order.
                 ranks = np.empty(num_rows)
-                order = random.random(num_rows) if given is None else given.place
-                ranks[np.lexsort((order, in_short))] = np.arange(num_rows)
+                order = random.random(num_rows) if given is None else ndtr(given.place)
+                ranks[_by_group(source, order)] = np.arange(num_rows)
                 quantiles = (ranks - starts + random.random(num_rows)) / counts
             else:
                 quantiles = given.place
@@ -384,6 +384,16 @@ def systematic(random: np.random.Generator, weights: Float[np.ndarray, "n"], num
     return np.diff(np.floor(edges + random.random()), prepend=0).astype(np.int64)
 
 
+def _by_group(groups: Int64[np.ndarray, "n"], places: Float[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+    """The order of rows by group, and by place within each group, [n].
+
+    Args:
+      groups: numbers from 0.
+      places: between 0 and 1. Differences below 1e-9 may not count.
+    """
+    return np.argsort(groups + np.clip(places, 0, 1 - 1e-9))  # one key sorts several times faster than two
+
+
 def _choose(
     quantiles: Float[np.ndarray, "n"],
     source: Int64[np.ndarray, "n"],
@@ -447,15 +457,14 @@ def _spread(
     edges = np.concatenate([np.zeros((len(leaves.shares), 1)), np.cumsum(leaves.shares[:, order], axis=1)], axis=1)
     bins, ranks = leaves.bins[leaf], rank_of_leaf[leaf]
     within = edges[classes, ranks] + place * (edges[classes, ranks + 1] - edges[classes, ranks])
+    low, high = edges[classes, firsts[bins]], edges[classes, firsts[bins + 1]]
     groups = classes * num_bins + bins
-    num_groups = len(leaves.shares) * num_bins
-    by_place = np.lexsort((within, groups.astype(np.min_scalar_type(num_groups))))
-    counts = np.bincount(groups, minlength=num_groups)
+    by_place = _by_group(groups, (within - low) / np.maximum(high - low, np.finfo(float).tiny))
+    counts = np.bincount(groups)
     starts = np.cumsum(counts) - counts
     quantiles = np.empty(len(leaf))
     quantiles[by_place] = np.arange(len(leaf)) - starts[groups[by_place]]
     quantiles = (quantiles + random.random(len(leaf))) / counts[groups]
-    low, high = edges[classes, firsts[bins]], edges[classes, firsts[bins + 1]]
     targets = low + quantiles * (high - low)
     for t in np.unique(classes):
         of_class = classes == t
