@@ -36,7 +36,7 @@ from kme_jax import (
 from kme_jax._numerics.compile_cache import use_compile_cache
 from kme_jax.generators.measure import measure_generator
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.measure import measure_table
 from kme_jax.table.schema import Schema

@@ -35,7 +35,8 @@ from kme_jax import (
 from kme_jax.generators.measure import measure_generator
 from kme_jax.generators.networks import MLP
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
-from kme_jax.generators.train import Training, train_generator
+from kme_jax.generators.settings import Training
+from kme_jax.generators.train import train_generator
 from kme_jax.points.release import points_statement
 from kme_jax.privacy import secure_mechanism
 from kme_jax.privacy.ledger import Spending

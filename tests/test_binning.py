@@ -292,7 +292,7 @@ def test_labels(rng):
 
 
 def test_a_generator_refuses_features_without_a_derivative():
-    from kme_jax.generators.train import Rows
+    from kme_jax.generators.generator import Rows
 
     with pytest.raises(ValueError, match="features with a derivative, got a RandomBinningMap"):
         Rows.create(_map(), None, 0)

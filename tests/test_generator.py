@@ -31,11 +31,13 @@ from kme_jax import (
 from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
-from kme_jax.generators import train as generators
+from kme_jax.generators.fit import class_shares, covered_share, estimated_fit, simplex_least_squares, squared_distance
 from kme_jax.generators.measure import measure_generator, measure_labelled
 from kme_jax.generators.networks import MLP, Convolutional, Network, Pool, SmoothImages
+from kme_jax.generators.objective import objective_of
 from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
-from kme_jax.generators.train import CallSettings, Training, class_shares, train_generator, train_in_calls
+from kme_jax.generators.settings import CallSettings, Training
+from kme_jax.generators.train import digest, train_generator, train_in_calls
 from kme_jax.privacy.calibration import gaussian_delta
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import Spending
@@ -105,9 +107,7 @@ def test_judgement_is_unbiased_and_knows_its_error():
     shares, means = np.asarray([0.7, 0.3]), rng.normal(size=(2, 1, 20))
     coordinates = shares[:, None] * means[:, 0] + 0.1 * rng.normal(size=(2, 20))
     found = [
-        generators.squared_distance(
-            generators.estimated_fit(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1]
-        )
+        squared_distance(estimated_fit(means + 0.3 * rng.normal(size=(4, 2, 1, 20)), coordinates, shares)[1])
         for _ in range(800)
     ]
     fits, errors = np.transpose(found)
@@ -141,12 +141,12 @@ def test_styles_have_the_best_shares():
 def test_least_squares_over_probabilities():
     rng = np.random.default_rng(1)
     vectors, target = rng.normal(size=(3, 5)), rng.normal(size=5)
-    found = generators.simplex_least_squares(vectors, target)
+    found = simplex_least_squares(vectors, target)
     assert found.min() >= 0
     np.testing.assert_allclose(found.sum(), 1, rtol=1e-12)
     least = min(np.sum((p @ vectors - target) ** 2) for p in rng.dirichlet(np.ones(3) / 2, 20_000))
     assert least - 1e-3 < np.sum((found @ vectors - target) ** 2) <= least
-    np.testing.assert_allclose(generators.simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
+    np.testing.assert_allclose(simplex_least_squares(vectors, vectors[1]), [0, 1, 0], atol=1e-7)
 
 
 @pytest.mark.long
@@ -369,7 +369,7 @@ def test_the_objective_is_unbiased(styles):
 
     def mean_of(unbiased, batch=4, draws=4000):
         training = Training(unbiased=unbiased)
-        objective, num_blocks = generators.objective_of(target, np.ones(1), training)
+        objective, num_blocks = objective_of(target, np.ones(1), training)
         assert num_blocks == 1
         chosen = rng.integers(200, size=(draws, len(points), batch))
         batches = np.stack([points[s][chosen[:, s]] for s in range(len(points))], axis=1).reshape(draws, -1, 2)
@@ -388,8 +388,8 @@ def test_blocks_of_features_have_the_whole_as_their_mean():
     measured = _measured(rows)
     points = jnp.asarray(rows[:60, :2], jnp.float32)
     styles = jnp.ones((3, 1))
-    whole, one = generators.objective_of(measured.embedding, np.full(3, 1 / 3), Training())
-    parts, several = generators.objective_of(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
+    whole, one = objective_of(measured.embedding, np.full(3, 1 / 3), Training())
+    parts, several = objective_of(measured.embedding, np.full(3, 1 / 3), Training(features_per_step=100))
     assert (one, several) == (1, 4)
     values = [float(jax.jit(parts)(points, styles, block)) for block in range(several)]
     assert np.mean(values) == pytest.approx(float(jax.jit(whole)(points, styles, 0)), rel=1e-4)
@@ -399,7 +399,7 @@ def test_rare_classes_count_alike_where_counts_are_measured():
     """[H] equation 18: the embedding of a class divided by its share."""
     shares = np.asarray([0.9, 0.09, 0.01])
     measured = _measured(_rows(shares=shares / shares.sum()))
-    objective, _ = generators.objective_of(measured.embedding, shares, Training())
+    objective, _ = objective_of(measured.embedding, shares, Training())
     weighted = np.asarray(objective.weights) * shares**2
     np.testing.assert_allclose(weighted, 1 / 3, rtol=1e-5)
 
@@ -532,8 +532,8 @@ def test_warnings_that_are_errors_lose_nothing(tmp_path):
         training = dataclasses.replace(QUICK, num_steps=3)
         made = train_generator(jax.random.key(1), measured.embedding, SMALL, training, counts=measured.counts)
     error = math.sqrt(3) * measured.counts.mechanism.scale
-    assert abs(generators.covered_share(measured.counts) - 0.5) < 8 * error < 0.4
-    assert made.measured == generators.digest(measured.embedding)
+    assert abs(covered_share(measured.counts) - 0.5) < 8 * error < 0.4
+    assert made.measured == digest(measured.embedding)
     assert len(ledger.spent("rows")) == 1
 
 
@@ -752,8 +752,8 @@ def test_lattice_features_do_too():
 
 class TestPrivacy:
     def test_training_takes_nothing_private(self):
-        for name in ("train_generator", "class_shares"):
-            kinds = {str(p.annotation) for p in inspect.signature(getattr(generators, name)).parameters.values()}
+        for function in (train_generator, class_shares):
+            kinds = {str(p.annotation) for p in inspect.signature(function).parameters.values()}
             assert not any("MeanEmbedding" in kind or kind == "np.ndarray" for kind in kinds)
 
     # Of the second map the diameter may fail.

@@ -11,7 +11,7 @@ import pytest
 import kme_jax
 from kme_jax import WeightedSample
 from kme_jax._numerics import html as pieces
-from kme_jax.generators.train import GeneratorReport
+from kme_jax.generators.generator import GeneratorReport
 from kme_jax.privacy.mechanisms import NOT_PRIVATE
 from kme_jax.synthesis import Candidate, PosteriorReport, RiskReport, SolverReport
 from kme_jax.table import Categorical, Schema

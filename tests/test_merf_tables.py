@@ -29,7 +29,7 @@ from experiments.merf import (
 )
 from experiments.merf.table_files import Layout
 from kme_jax import FourierMap, Gaussian, PrivacyBudget
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.schema import Schema
 

@@ -11,11 +11,13 @@ from kme_jax import FourierMap, Gaussian, PrivacyBudget, cli, mean_embedding
 from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.feature_maps.table import TableMap
+from kme_jax.generators.generator import GeneratorReport
 from kme_jax.generators.measure import measure_labelled
 from kme_jax.generators.networks import MLP
 from kme_jax.generators.rare import ClassEmbeddings, Prior, are_counted, num_prior_rows
 from kme_jax.generators.release import GeneratorRelease
-from kme_jax.generators.train import GeneratorReport, Training, train_generator
+from kme_jax.generators.settings import Training
+from kme_jax.generators.train import train_generator
 
 NUM_FEATURES, NUM_CLASSES, RARE = 120, 8, 3
 SHARES = np.asarray([1.0] * NUM_CLASSES)

@@ -25,7 +25,7 @@ from kme_jax import (
 )
 from kme_jax._numerics.short_repr import MAX_LENGTH, in_full, short_repr
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.table import Categorical, Numeric, Schema
 from kme_jax.table.check import ColumnCheck
 

@@ -31,7 +31,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in ([names] if isinstance(names, str) else names)}
 MOST_AT_THE_TOP = 9  # modules of the package itself
-STEP_THREE = ("synthesis", "table/fit.py", "generators/train.py")
+STEP_THREE = ("synthesis", "table/fit.py", "generators/train.py", "generators/objective.py", "generators/fit.py")
 
 
 def _modules():

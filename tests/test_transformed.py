@@ -24,7 +24,7 @@ from kme_jax import (
 from kme_jax.feature_maps import OrientedEdges, TransformedMap
 from kme_jax.feature_maps.transformed import transformed
 from kme_jax.generators import SmoothImages, Training, measure_generator
-from kme_jax.generators.train import objective_of
+from kme_jax.generators.objective import objective_of
 from kme_jax.privacy import perturb
 from tests import compiled
 

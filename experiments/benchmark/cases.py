@@ -37,7 +37,8 @@ from kme_jax import (
 from kme_jax._numerics.precision import precision_of
 from kme_jax._numerics.sincos import sincos_turns
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training, train_generator
+from kme_jax.generators.settings import Training
+from kme_jax.generators.train import train_generator
 from kme_jax.gram import double_mean, kernel_mean
 from kme_jax.synthesis import reduced_set
 

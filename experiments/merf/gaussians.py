@@ -29,7 +29,7 @@ from experiments.merf import plot, release
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.kernels import Gaussian, GaussianSum
 
 SIDE = 5  # modes in a row of the grid, and classes

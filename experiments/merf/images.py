@@ -27,13 +27,14 @@ from experiments.common.results import Cells, check_output_dir
 from experiments.merf import classifiers, image_files, plot, release
 from kme_jax import FourierMap, PrivacyBudget
 from kme_jax.feature_maps import LabelledMap, OrientedEdges, TransformedMap
+from kme_jax.generators.generator import Generator
 from kme_jax.generators.networks import (
     MLP,
     Convolutional,
     Network,
     SmoothImages,
 )
-from kme_jax.generators.train import Generator, Training
+from kme_jax.generators.settings import Training
 from kme_jax.kernels import Gaussian, GaussianSum
 
 # [H] table 3: accuracy, mean of the classifiers.

@@ -13,10 +13,12 @@ from kme_jax._numerics.precision import Progress
 from kme_jax.embedding import MeanEmbedding, class_labels
 from kme_jax.feature_maps import LabelledMap
 from kme_jax.feature_maps.table import TableMap
+from kme_jax.generators.generator import Generator
 from kme_jax.generators.measure import measure_labelled
 from kme_jax.generators.networks import Network
 from kme_jax.generators.release import GeneratorMeasurement
-from kme_jax.generators.train import Generator, Training, train_generator
+from kme_jax.generators.settings import Training
+from kme_jax.generators.train import train_generator
 from kme_jax.privacy.calibration import gaussian_epsilon
 
 

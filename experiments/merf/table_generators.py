@@ -19,7 +19,7 @@ from kme_jax import FourierMap, PrivacyBudget
 from kme_jax._numerics.precision import Progress
 from kme_jax.feature_maps import LabelledMap, MixedMap
 from kme_jax.generators.networks import MLP
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.kernels import GaussianSum
 from kme_jax.table.columns import Numeric
 

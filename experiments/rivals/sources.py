@@ -15,7 +15,7 @@ from experiments.rivals.config import RIVALS, RivalsConfig
 from experiments.rivals.settings import SETTINGS
 from experiments.rivals.tasks import Task
 from kme_jax import PrivacyBudget
-from kme_jax.generators.train import Training
+from kme_jax.generators.settings import Training
 from kme_jax.table.measure import release_table
 
 _SHOWN_PER_CLASS = 10

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kme_jax.generators.algorithm import dp_merf
+    from kme_jax.generators.generator import Generator, GeneratorReport
     from kme_jax.generators.measure import measure_generator, measure_labelled
     from kme_jax.generators.networks import MLP, Convolutional, Network, SmoothImages
     from kme_jax.generators.release import GeneratorMeasurement, GeneratorRelease
-    from kme_jax.generators.train import Generator, GeneratorReport, Training, train_generator
+    from kme_jax.generators.settings import Training
+    from kme_jax.generators.train import train_generator
 
 __all__ = [
     "MLP",
@@ -34,10 +36,12 @@ __all__ = [
 
 _MODULES = {
     "algorithm": ("dp_merf",),
+    "generator": ("Generator", "GeneratorReport"),
     "measure": ("measure_generator", "measure_labelled"),
     "networks": ("MLP", "Convolutional", "Network", "SmoothImages"),
     "release": ("GeneratorMeasurement", "GeneratorRelease"),
-    "train": ("Generator", "GeneratorReport", "Training", "train_generator"),
+    "settings": ("Training",),
+    "train": ("train_generator",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

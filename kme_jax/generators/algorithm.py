@@ -18,8 +18,9 @@ from kme_jax.generators.measure import COUNT_SHARE, measure_labelled
 from kme_jax.privacy import PrivacyBudget, gaussian_noise_multiplier
 
 if TYPE_CHECKING:
+    from kme_jax.generators.generator import Generator
     from kme_jax.generators.networks import Network
-    from kme_jax.generators.train import Generator, Training
+    from kme_jax.generators.settings import Training
 
 
 def dp_merf(

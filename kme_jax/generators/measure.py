@@ -133,8 +133,8 @@ def measure_generator(
       >>> measured.statement["private"]
       True
     """
+    from kme_jax.generators.generator import Rows
     from kme_jax.generators.release import GeneratorMeasurement  # here: it needs flax
-    from kme_jax.generators.train import Rows
 
     if not isinstance(rows, BatchedRows):
         rows = private_points(rows)
@@ -218,7 +218,7 @@ def warn_of_lost_rows(embedding: NoisyEmbedding, counts: NoisyEmbedding | None) 
       embedding: the noisy embedding μ̃.
       counts: noisy shares of the classes, [L]; None if they were not measured.
     """
-    from kme_jax.generators.train import covered_share  # here: it needs flax
+    from kme_jax.generators.fit import covered_share  # here: it needs flax
 
     share = 1.0 if counts is None else covered_share(counts)
     if counts is not None and share < 1:

@@ -1,8 +1,8 @@
 """Networks of generators: descriptions, which are small frozen dataclasses, and the flax modules built from them.
 
-A network maps inputs [n, normals + styles + labels] to raw values [n, D]. ``kme_jax.generators.train`` turns raw values
-into numbers between bounds and probabilities of categories. The *latent code* is the standard normal part of the input.
-The *style* is a further input, which is discrete.
+A network maps inputs [n, normals + styles + labels] to raw values [n, D]. ``kme_jax.generators.generator`` turns raw
+values into numbers between bounds and probabilities of categories. The *latent code* is the standard normal part of the
+input. The *style* is a further input, which is discrete.
 """
 
 from __future__ import annotations

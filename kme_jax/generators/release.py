@@ -23,8 +23,10 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import require
 from kme_jax.feature_maps.labelled import LabelledMap
 from kme_jax.feature_maps.table import TableMap
+from kme_jax.generators.generator import Generator
 from kme_jax.generators.networks import MLP, Network
-from kme_jax.generators.train import Generator, Training, digest, train_generator
+from kme_jax.generators.settings import Training
+from kme_jax.generators.train import digest, train_generator
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.mechanisms import NoisyEmbedding
