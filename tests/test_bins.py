@@ -77,6 +77,9 @@ def test_families_that_are_too_small_join_larger_ones():
     np.testing.assert_array_equal(bins, [0, 1, *[2] * 20, *[3] * 18, 4])
 
 
-def test_without_families_all_rare_categories_share_a_bin():
+def test_without_families_rare_categories_share_bins_with_their_neighbours():
     counts, _ = _codes()
-    np.testing.assert_array_equal(choose_bins(CODES, counts, 10, 200.0), [0, 1, *[2] * 38, 3])
+    bins = choose_bins(CODES, counts, 10, 200.0)
+    np.testing.assert_array_equal(bins, [0, 1, *[2] * 5, *[3] * 5, *[4] * 5, *[5] * 5, *[6] * 7, *[7] * 11, 8])
+    np.testing.assert_array_equal(choose_bins(CODES, counts, 10, 1000.0), [0, 0, *[1] * 38, 2])
+    assert choose_bins(CODES, counts, 1.4, 200.0).max() == 4  # four bins at most, and that of the missing cell

@@ -1,9 +1,9 @@
 """How rare categories of a column depend on other columns.
 
-The rare categories of a column without order share a bin in pairs of columns. Relaxed rows know this bin alone: they
-give each of its rows a category at random. So what a rare category says about other columns would be lost. Here is a
-model of it: the distribution of the rare categories, given the class of a row and its bins in a few other columns, the
-*parents*.
+The rare categories of a column without order share bins in pairs of columns. Relaxed rows know these bins alone: they
+give each row of a bin one of its categories at random. So what a category says beyond its bin would be lost. Here is a
+model of it, for each bin: the distribution of the rare categories, given the class of a row and its bins in a few other
+columns, the *parents*.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST_RATIO = 10.0  # by which a probability is raised to keep the number of 
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class RareCategories:
-    """The distribution of the rare categories of a column, given the class and the bins of its parents. Public.
+    """The distribution of the rare categories of one bin, given the class and the bins of its parents. Public.
 
     The probability of a category is proportional to the exponential of a sum: of a number for its class, and of one for
     the bin of each parent. So it is a log-linear model without interactions of the parents.

@@ -1,6 +1,6 @@
 """What the measurements of a table say about rare categories. Which pairs are measured for them, and what follows.
 
-The rare categories of a column without order share a bin, because each has fewer rows than the noise of a pair of
+The rare categories of a column without order share bins, because each has fewer rows than the noise of a pair of
 columns. But the counts of a rare category and the bins of another column, taken together, often show where it belongs:
 nearly all rows of a trade are in one sector, and nearly all of a district in one town. So the third measurement counts
 the rare categories of a column, each by itself, together with the columns that depend most on it, its *parents*. This
@@ -35,8 +35,8 @@ from kme_jax.table.planning import (
 from kme_jax.table.rare_categories import LARGEST_ODDS, RareCategories
 from kme_jax.table.relaxed import RelaxedRows
 
+_LEAST_TELLING = 0.2  # smallest share of rows whose bins tell how far a column depends on others
 SURELY = 3.0  # standard deviations by which an association is to exceed what noise alone looks like
-_MOST_RARE = 0.8  # largest share of rows with rare categories: the frequent ones of the others say what these are like
 _MOST_GROUPS = 1 << 15  # of classes and bins of all parents of a column together
 _NUM_ROWS, _MOST_ODDS = 1 << 16, 1 << 22  # rows by which a model is fitted, and groups of rows times categories
 _WIDTHS = (1.0, 2.0, 4.0)  # of profiles along an ordered parent, in bins
@@ -77,12 +77,12 @@ def choose_rare(
 
     Let the categories of a column that are not rare have the association t with another column, as a share of their
     rows. If rare ones are alike, the counts of a rare category with c rows differ by about t c from those of a category
-    that says nothing. This is the signal, for the category of an average rare row. If nearly all rows have rare
-    categories, the others say too little, and nothing is measured. Of the other columns, the
-    ``MOST_PARENTS`` with the largest t are candidates. If the signal is s times the noise of a count, the total
-    variation of the pair falls by about t (1 − 1 / s) times the share of rare rows. All other pairs have more noise,
-    because they have less of the budget. Candidates are taken in the order of s. Their number, and the largest share,
-    are those that lower the sum of all errors most.
+    that says nothing. This is the signal, for the category of an average rare row. If rare ones share several bins, t
+    is that of all bins. If they share one bin that nearly all rows are in, the other categories say too little, and
+    nothing is measured. Of the other columns, the ``MOST_PARENTS`` with the largest t are candidates. If the signal is
+    s times the noise of a count, the total variation of the pair falls by about t (1 − 1 / s) times the share of rare
+    rows. All other pairs have more noise, because they have less of the budget. Candidates are taken in the order of s.
+    Their number, and the largest share, are those that lower the sum of all errors most.
 
     Args:
       layout: of the columns.
@@ -104,12 +104,11 @@ def choose_rare(
         cells = rare_cells(layout, plan, a)
         counts = singles.smoothed[a].sum(0)[cells]
         share = float(counts.sum()) / num_rows
-        if not 0 < share <= _MOST_RARE:
+        telling = 1 - share if len(np.unique(plan.bins[a][cells])) == 1 else 1.0  # share of rows whose bins tell t
+        if share <= 0 or telling < _LEAST_TELLING:
             continue
         typical = float(np.square(counts).sum() / counts.sum())
-        strength = {
-            b: min(1.0, association[i] / (1 - share)) for i, pair in enumerate(pairs) if a in pair for b in pair
-        }
+        strength = {b: min(1.0, association[i] / telling) for i, pair in enumerate(pairs) if a in pair for b in pair}
         groups, number = layout.num_classes, 0
         for b in sorted(set(strength) - {a}, key=lambda b: -strength[b]):
             if number < MOST_PARENTS and groups * bins[b] <= _MOST_GROUPS:
@@ -133,13 +132,13 @@ def choose_rare(
 def rare_categories(
     rows: RelaxedRows, layout: Layout, plan: Plan, noisy: NoisyEmbedding, seed: int
 ) -> tuple[RareCategories, ...]:
-    """Models of the rare categories that were measured together with their parents, one for each column.
+    """Models of the rare categories that were measured together with their parents, one for each bin that some share.
 
     First, the counts of each category and the bins of a parent are denoised: they are the number of its rows times a
     mean of *profiles*. A profile is a distribution of the bins. There are those of the categories that are not rare,
-    that of all rare ones together, single bins, and bell curves along an ordered parent. The mean is that of the
-    posterior. The prior weights of the profiles are those of largest likelihood (nonparametric empirical Bayes, Kiefer
-    & Wolfowitz 1956).
+    that of all rare ones of the same bin together, single bins, and bell curves along an ordered parent. The mean is
+    that of the posterior. The prior weights of the profiles are those of largest likelihood (nonparametric empirical
+    Bayes, Kiefer & Wolfowitz 1956).
 
     Then the factors of a log-linear model are fitted by iterative proportional fitting to all of these counts, and to
     those of the categories in every class.
@@ -164,25 +163,29 @@ def rare_categories(
     models = []
     for a, of_parents in measured.items():
         cells = rare_cells(layout, plan, a)
-        crowd = int(plan.bins[a][cells[0]])
+        crowds = plan.bins[a][cells]
         ours = bins[:, layout.columns[a]]
-        of_rows = np.einsum("tk,tk->t", rows.weights, rows.probabilities[..., rows.offsets[a] + crowd])
+        of_rows = np.einsum("tk,tkb->tb", rows.weights, rows.probabilities[..., rows.offsets[a] + crowds])
         leaves = rows.leaves[a]
-        of_leaves = np.searchsorted(leaves.first, layout.binnings[layout.columns[a]].first_codes()[cells])
-        of_classes = num_rows * of_rows[:, None] * leaves.shares[:, of_leaves]
+        first = layout.binnings[layout.columns[a]].first_codes()[cells]
+        of_classes = num_rows * of_rows * leaves.shares[:, np.searchsorted(leaves.first, first)]
         tables = []
         for b, (counts, noise) in of_parents.items():
             theirs, number = bins[:, layout.columns[b]], int(plan.bins[b].max()) + 1
             joint = np.zeros((int(plan.bins[a].max()) + 1, number))
             np.add.at(joint, (ours, theirs), 1)
             binning = layout.binnings[layout.columns[b]]
-            profiles = _profiles(joint, crowd, number - binning.missing if binning.ordered else 0)
-            tables.append(_denoised(counts, noise, of_classes.sum(0), profiles))
-        inside = np.flatnonzero(ours == crowd)
-        groups = np.stack([classes[inside], *(bins[inside, layout.columns[b]] for b in of_parents)], axis=1)
-        first = layout.binnings[layout.columns[a]].first_codes()[cells]
-        if len(groups):
-            models.append(log_linear_model(a, first, tuple(of_parents), of_classes, tables, groups))
+            tables.append(np.zeros((len(cells), number)))
+            for crowd in np.unique(crowds):
+                profiles = _profiles(joint, crowd, number - binning.missing if binning.ordered else 0)
+                own = crowds == crowd
+                tables[-1][own] = _denoised(counts[own], noise, of_classes[:, own].sum(0), profiles)
+        for crowd in np.unique(crowds):
+            inside, own = np.flatnonzero(ours == crowd), crowds == crowd
+            groups = np.stack([classes[inside], *(bins[inside, layout.columns[b]] for b in of_parents)], axis=1)
+            if len(groups):
+                of_own = [table[own] for table in tables]
+                models.append(log_linear_model(a, first[own], tuple(of_parents), of_classes[:, own], of_own, groups))
     return tuple(models)
 
 

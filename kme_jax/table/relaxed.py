@@ -152,8 +152,8 @@ class RelaxedRows:
             require(symmetric and bool((np.linalg.eigvalsh(self.dependence) > -1e-6).all()), "dependence is invalid")
         if self.parities is not None:
             self.parities.check(ends, len(self.leaves))
-        places = [rare.place for rare in self.rare]
-        require(len(set(places)) == len(places), "a column has two models of rare categories")
+        modelled = [(rare.place, code) for rare in self.rare for code in rare.codes.tolist()]
+        require(len(set(modelled)) == len(modelled), "a category has two models")
         for rare in self.rare:
             rare.check(len(self.weights), sizes)
             leaves = self.leaves[rare.place]

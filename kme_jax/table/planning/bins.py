@@ -30,7 +30,7 @@ def choose_bins(
     """The bin of each cell of a column, int64 [cells].
 
     Neighbouring cells of an ordered column are merged; a cell with more counts than a bin needs stays alone. In other
-    columns the rarest cells are merged: those of each family that has enough counts, and all others.
+    columns the rarest cells are merged: those of each family that has enough counts, and neighbours among all others.
 
     Args:
       binning: of the column.
@@ -65,8 +65,9 @@ def _frequent_first(
 ) -> Int64[np.ndarray, "cells"]:
     """The bin of each cell of a column without order, [cells]. The cells that stay alone come first, by their counts.
 
-    The other cells of a family share a bin if they have enough counts together. All that are left share the last bin.
-    If there are more bins than allowed, fewer cells stay alone.
+    The other cells of a family share a bin if they have enough counts together. If there are more bins than allowed,
+    fewer cells stay alone. Of all that are left, neighbours in the list share bins of enough counts. In many lists they
+    are alike: grades, postcodes, codes of diagnoses. If they are not, bins still tell more than a single one would.
 
     Args:
       counts: an estimate for each cell.
@@ -80,10 +81,25 @@ def _frequent_first(
         shared, left = _large_families(counts, order[alone:], least, families)
     bins = np.empty(len(counts), np.int64)
     bins[order] = np.minimum(np.arange(len(counts)), alone)
-    bins[left] = min(alone + len(shared), most - 1)
+    last = min(alone + len(shared), most - 1)
+    bins[left] = last
+    left = np.sort(left)
+    bins[left] = last + _neighbours(counts[left], max(least, counts[left].sum() / (most - last)))
     for place, cells in enumerate(sorted(shared, key=lambda cells: -counts[cells].sum()), start=alone):
         bins[cells] = min(place, most - 1)
     return bins
+
+
+def _neighbours(counts: Real[np.ndarray, "cells"], enough: float) -> Int64[np.ndarray, "cells"]:
+    """Groups of neighbouring cells that have enough counts each, numbered from 0, [cells]."""
+    groups, current, group_count = np.zeros(len(counts), np.int64), 0, 0.0
+    for i, count in enumerate(counts):
+        if group_count >= enough:
+            current, group_count = current + 1, 0.0
+        groups[i], group_count = current, group_count + count
+    if current and group_count < enough:
+        groups[groups == current] = current - 1
+    return groups
 
 
 def _large_families(

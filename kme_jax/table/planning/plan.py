@@ -162,8 +162,8 @@ def wide_columns(layout: Layout, plan: Plan) -> list[int]:
 
 
 def rare_cells(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "_"]:
-    """The cells of the column at place a that share a bin, because each has few rows. A column with an order has
-    no such cells. Nor does one in which cells share several bins, those of their families.
+    """The cells of the column at place a that share bins, because each has few rows. A column with an order has
+    no such cells.
 
     Args:
       layout: of the columns.
@@ -171,6 +171,6 @@ def rare_cells(layout: Layout, plan: Plan, a: int) -> Int64[np.ndarray, "_"]:
       a: place of the column in ``layout.columns``.
     """
     shared = np.bincount(plan.bins[a]) > 1
-    if layout.binnings[layout.columns[a]].ordered or shared.sum() != 1:
+    if layout.binnings[layout.columns[a]].ordered:
         return np.zeros(0, np.int64)
     return np.flatnonzero(shared[plan.bins[a]])
