@@ -36,7 +36,8 @@ class Categorical(Column):
     """Texts from a list. A cell that is a number or a time is the category with the same number or time.
 
     Attributes:
-      categories: the texts, at most 4096, all different. False and True count as the texts "False" and "True".
+      categories: the texts, at most 4096, all different. Rare ones share bins with their neighbours in this list. False
+        and True count as the texts "False" and "True".
 
     Examples:
       >>> from kme_jax import Categorical
