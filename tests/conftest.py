@@ -20,6 +20,7 @@ import pytest
 import threadpoolctl
 
 from tests import shapes
+from tests.fits import no_fit
 
 shapes.install()  # before the package is imported
 
@@ -87,6 +88,17 @@ def made_once(tmp_path_factory):
         return base / name
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def no_fits():
+    """Releases of tables in the module have no fits, see ``tests/fits.py``. The value is the function that fits."""
+    from kme_jax.table import mixture
+
+    with pytest.MonkeyPatch.context() as patch:
+        fit = mixture.fit
+        patch.setattr(mixture, "fit", no_fit)
+        yield fit
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Estimates with intervals, from releases of tables."""
 
 import dataclasses
-import functools
 import json
 import math
 
@@ -20,10 +19,11 @@ from kme_jax.analysis.sums import Sums
 from kme_jax.analysis.tables import direct_estimates
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy import NoisyEmbedding
-from kme_jax.table import mixture
 from kme_jax.table.measure import measure_table
 from kme_jax.table.planning import sigma
 from kme_jax.table.release import COUNT, NAMES
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 SCHEMA = Schema(
     (
@@ -42,13 +42,6 @@ def _people(rng, num_rows):
     towns = rng.choice(["a", "b", "c and d"], num_rows, p=[0.6, 0.3, 0.1])
     missing = rng.random(num_rows) < 0.2
     return pa.table({"age": age, "pay, net": pa.array(pay, mask=missing), "town": towns, "rich": rich})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_fits():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +271,8 @@ TOGETHER += ("regression(rich=yes ~ age + town)", "mean(pay, net) where town=b",
 TOGETHER += ("mean(age) where town=a and rich=no", "sd(age) where town=a", "share(age>=43) where town=b")
 
 
-@pytest.mark.parametrize("relation", ["replace_one", pytest.param("add_remove", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 def test_what_follows_from_covariances(relation):
     """Errors are about standard normal; what bins hide is a part of the error that noise does not change."""
     rng = np.random.default_rng(3)

@@ -48,6 +48,8 @@ from kme_jax.table.release import TableMeasurement, TableRelease, table_statemen
 from kme_jax.table.schema import Schema
 from tests import artifacts
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 BUDGET = PrivacyBudget(1.0, 1e-6)
 BOUNDS = Bounds.create([-3, -3], [3, 3], ["age", "income"])
 LOADERS = {

@@ -146,6 +146,7 @@ def test_few_bins_have_buckets_of_their_own(rng):
     np.testing.assert_array_equal(_share_bucket(binning, rows), _share_bin(binning, rows))
 
 
+@pytest.mark.slow
 def test_the_error_falls_like_the_root_of_the_number_of_grids(rng):
     rows = rng.uniform(-2, 2, (30, 2))
     with float64():
@@ -233,6 +234,7 @@ def test_rows_outside_of_the_box_count_as_zero_and_rows_on_a_bound_do_not():
     np.testing.assert_allclose(found.coordinates, expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_three_steps(rng):
     rows = rng.beta(2, 5, (20_000, 2)) * 4 - 2
     binning, points = _map(2, 100), rng.uniform(-2, 2, (20, 2))

@@ -24,6 +24,8 @@ from kme_jax.privacy import secure_mechanism
 from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.totals import composed_epsilon, total, units_in_words
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 SCHEMA = Schema((Numeric("age", 0, 99, integer=True), Categorical("rich", ("no", "yes"))))
 
 

@@ -11,6 +11,8 @@ from kme_jax import Categorical, Datetime, Numeric, PrivacyBudget, Schema, cli, 
 from kme_jax.table.conditions import ranges_of, terms_of
 from kme_jax.table.constraints import Order
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 SCHEMA = Schema(
     (
         Numeric("age", 0, 99, integer=True),

@@ -20,6 +20,8 @@ import dask
 import dask.bag
 import dask.dataframe
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 pytestmark = pytest.mark.filterwarnings("error")
 
 

@@ -62,7 +62,15 @@ def test_any_separator(tmp_path, separator):
     assert _codes(tmp_path / "a.csv", schema, separator=separator) == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("encoding", [*WEST, *EAST, *UNITS])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        pytest.param(
+            name, marks=() if name in ("utf-8", "cp1252", "gb18030", "shift_jis", "utf-16") else pytest.mark.slow
+        )
+        for name in (*WEST, *EAST, *UNITS)
+    ],
+)
 def test_one_cell_changes_no_other_one(tmp_path, encoding):
     """Whatever bytes it has that are no separator, quote or line break: nothing is raised, and other cells are read."""
     random_bytes, schema = random.Random(0), Schema((SCHEMA.columns[0], Categorical("b", ("x",), nullable=True)))
@@ -245,6 +253,7 @@ def test_ids_that_cannot_be_decoded_are_no_ids(tmp_path, suffix):
     assert open_table(path, schema, person="id").persons.num_persons == 4  # as they are, bytes are different
 
 
+@pytest.mark.long
 def test_rows_beside_a_release_of_points_may_have_another_encoding(tmp_path, capsys):
     folder = pathlib.Path(__file__).parent / "data" / "folders_of_0.1" / "release"
     rows = np.random.default_rng(0).normal(size=(300, 2))
@@ -258,6 +267,7 @@ def test_rows_beside_a_release_of_points_may_have_another_encoding(tmp_path, cap
         capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_public_rows_of_a_test_may_have_another_encoding(place, capsys):
     rows = pa.table({"age": [3, 4] * 300, "town": ["Köln", "Orly"] * 300})
     release_table(rows, SCHEMA, budget=PrivacyBudget(5.0, 1e-6), secure=False).save("out")

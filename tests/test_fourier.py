@@ -261,7 +261,7 @@ def test_a_few_given_frequencies_reach_the_diameter(kernel, num_frequencies, dim
     ("kernel", "dtype", "dim", "num_features"),
     [
         (UNIT[0], np.float32, 2, 8),
-        (UNIT[0], np.float32, 2, 32),
+        pytest.param(UNIT[0], np.float32, 2, 32, marks=pytest.mark.slow),
         pytest.param(KERNELS[4], np.float32, 5, 32, marks=pytest.mark.slow),
         pytest.param(UNIT[1], np.float32, 20, 32, marks=pytest.mark.slow),
         pytest.param(UNIT[0], np.float32, 2, 48, marks=pytest.mark.slow),
@@ -305,7 +305,9 @@ def test_no_pair_of_rows_is_further_apart_than_the_smaller_diameter_of_many_freq
     assert (fourier.diameter - root_two_kappa) < 4 * (found - root_two_kappa)  # and not by much
 
 
-@pytest.mark.parametrize("num_draws", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "num_draws", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.long)]
+)
 def test_the_least_cosine_holds_for_many_draws_over_a_long_line(num_draws):
     differences = np.linspace(0, 3000, 30_001)[:, None]  # in spacings of 0.1, at a length scale of 1
     for seed in range(num_draws):
@@ -408,7 +410,7 @@ def test_a_row_that_is_missing_or_huge_counts_and_contributes_zero(dtype, error,
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("size", [1e-3, 0.4, 1, 30, 1e10])
-@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_up_to_the_row_bound_have_finite_features(size, dim, dtype, rng):
     """The bound is taken in the directions that make the largest angles. 4 times an angle must not overflow either."""
@@ -497,7 +499,7 @@ class _OtherFrequencies(Gaussian):
         return self.factor * super().spectral_sample(key, num_frequencies, dim, dtype, **options)
 
 
-@pytest.mark.parametrize("orthogonal", [False, True])
+@pytest.mark.parametrize("orthogonal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_frequencies_that_contradict_the_kernel_are_refused(orthogonal):
     for factor in (2 * np.pi, 1 / (2 * np.pi)):
         with pytest.raises(ValueError, match=r"mean cosine .* where the kernel is"):

@@ -38,6 +38,7 @@ def test_values_are_the_function_plus_noise():
     assert here.largest_bias.max() < 1e-6
 
 
+@pytest.mark.slow
 def test_the_noise_has_the_covariance_of_the_kernel():
     function = noisy_function(_rows(), KERNEL, POINTS, budget=BUDGET, key=jax.random.key(0))
     sigma = np.sqrt(2) * gaussian_noise_multiplier(BUDGET) / 500

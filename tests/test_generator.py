@@ -212,7 +212,7 @@ def test_labels_of_samples(trained):
             made.sample(number)
 
 
-@pytest.mark.parametrize("styles", [3, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("styles", [pytest.param(3, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.long)])
 def test_several_generators_are_one(styles, tmp_path):
     """The pool is a mixture in equal parts of generators that are trained alone, and its fit is that of its rows."""
     measured, network = _measured(_rows(20_000)), dataclasses.replace(SMALL, styles=styles)
@@ -471,6 +471,7 @@ def test_labels_to_count_raise_nothing_that_depends_on_a_value():
         class_labels(LABELLED, rows[:, :2])
 
 
+@pytest.mark.long
 def test_generators_are_of_the_rows_that_are_covered():
     """A quarter of each class missing, and hardly any noise: else ‖μ̃ − μ_G‖² would be (1/4)² ‖μ‖² or more."""
     rows = _rows()
@@ -728,17 +729,22 @@ class OwnNetwork(Network):
         return nnx.Sequential(layer, nnx.Dropout(0.1, rngs=rngs)) if self.dropout else layer
 
 
+@pytest.mark.slow
+def test_a_network_from_outside_is_trained():
+    measured = _measured(_rows(300))
+    assert train_generator(jax.random.key(0), measured.embedding, OwnNetwork(), QUICK).sample(4).shape == (4, 3)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
         (OwnNetwork(dropout=True), "such as Dropout"),
         (OwnNetwork(surplus=1), r"values of shape \[2, 3\], expected \[2, 2\]"),
-        (OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]"),
+        pytest.param(OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]", marks=pytest.mark.slow),
     ],
 )
 def test_a_network_from_outside_that_does_not_fit_is_refused_before_training(network, message):
     measured = _measured(_rows(300))
-    assert train_generator(jax.random.key(0), measured.embedding, OwnNetwork(), QUICK).sample(4).shape == (4, 3)
     with pytest.raises(ValueError, match=message):
         train_generator(jax.random.key(0), measured.embedding, network, dataclasses.replace(QUICK, num_steps=10**9))
 
@@ -790,8 +796,15 @@ class TestPrivacy:
         assert secure.composition.secure
         assert not simulated.composition.secure
 
-    def test_the_statement_has_the_bounds_without_being_told(self):
+    def test_the_statement_has_the_bounds_without_being_told(self, trained, monkeypatch):
         measured = measure_generator(_rows(300), LABELLED, budget=PrivacyBudget(2.0, 1e-5))
+        own = generators.digest(measured.embedding)
+
+        def no_training(key, embedding, network, training, *, bounds, **options):
+            rows = generators.Rows.create(FOURIER, bounds, 0)
+            return dataclasses.replace(trained[1], rows=rows, measured=own)
+
+        monkeypatch.setattr("kme_jax.generators.release.train_generator", no_training)
 
         def inputs(**options):
             return measured.synthesise(SMALL, QUICK, **options).statement["public_inputs"]

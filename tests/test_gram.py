@@ -29,7 +29,11 @@ from tests import compiled, reference
         pytest.param(30, 300, 25, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("kernel", [Gaussian(0.2), Laplacian(0.3), Gaussian(0.1) * Matern32(2.0)], ids=str)
+@pytest.mark.parametrize(
+    "kernel",
+    [Gaussian(0.2), Laplacian(0.3), pytest.param(Gaussian(0.1) * Matern32(2.0), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):
     points, rows = rng.normal(5, 1, (num_points, dim)), rng.normal(5, 1, (num_rows, dim))
     weights = rng.normal(size=num_rows)

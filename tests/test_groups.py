@@ -47,7 +47,10 @@ def _errors(schema, texts, rng, num_rows=8000, number=3):
     return {text: np.asarray(errors) for text, errors in found.items()}
 
 
-@pytest.mark.parametrize("resolution", ["hour", "minute", "second"])
+@pytest.mark.parametrize(
+    "resolution",
+    [pytest.param("hour", marks=pytest.mark.slow), "minute", pytest.param("second", marks=pytest.mark.slow)],
+)
 def test_intervals_of_hours_contain_the_private_values(rng, resolution):
     """Of whole hours exactly; minutes are in bins that hours cut, and seconds in cells, too."""
     texts = ("mean(fare) by begin hour", "count(*) by begin hour", "share(zone=a) by begin hour")

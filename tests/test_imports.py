@@ -45,6 +45,7 @@ def test_the_package_imports_nothing_heavy():
     assert _imported("import kme_jax", [*HEAVY, "jax", "numpy", "scipy"]) == []
 
 
+@pytest.mark.slow
 def test_the_public_names_import_nothing_heavy():
     assert _imported("from kme_jax import *\nassert improved and dp_merf and release") == []
 
@@ -152,7 +153,8 @@ def _error(code):
 
 
 @pytest.mark.parametrize(
-    "module", [NEEDS_FLAX[0], *(pytest.param(name, marks=pytest.mark.long) for name in NEEDS_FLAX[1:])]
+    "module",
+    [pytest.param(name, marks=pytest.mark.slow if name == "networks" else pytest.mark.long) for name in NEEDS_FLAX],
 )
 def test_what_needs_flax_says_so(module):
     message = 'ModuleNotFoundError: generators need flax: pip install "kme_jax[generators]"'

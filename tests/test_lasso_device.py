@@ -62,7 +62,9 @@ def _check(features, target, penalty, sizes, tolerance):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("penalty", "least", "most"), [(2e-2, 3, 40), (1e-5, 80, 200)])
+@pytest.mark.parametrize(
+    ("penalty", "least", "most"), [(2e-2, 3, 40), pytest.param(1e-5, 80, 200, marks=pytest.mark.slow)]
+)
 def test_growing_sizes_with_few_and_with_many_weights(dtype, penalty, least, most):
     features, target = _random(dtype)
     found = _check(features, target, penalty, [1, 20, 140, 200], 1e-6)

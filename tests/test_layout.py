@@ -11,6 +11,8 @@ from kme_jax.storage.files import FileError
 from kme_jax.table import open_table
 from tests.engine_tables import assert_equal, measured
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 SCHEMA = Schema(
     (
         Numeric("age", 0, 110, integer=True),

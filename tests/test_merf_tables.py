@@ -298,6 +298,9 @@ class TestRule:
         assert features.num_features == 2 * (40 + 4 + 2 + 2)
         assert features.dim == 2 + 3 + 1
         assert len(features.features.numeric.kernel.gammas) == 3 + 3 * 2
+
+    @pytest.mark.slow
+    def test_numbers_of_a_wide_table_have_one_kernel(self):
         wide = Layout(table_invented.INVENTED["sounds"].dataset("sounds", 0).schema, "label")
         joint: Any = dataclasses.replace(table_generators.RULE, num_features=40).features(jax.random.key(0), wide)
         np.testing.assert_allclose(joint.features.kernel.gammas[:, 0], [6 / 300, 12 / 300, 24 / 300])

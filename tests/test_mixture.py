@@ -79,6 +79,7 @@ def _fitted(num_rows, weights, probabilities):
     return num_rows * np.einsum("tk,tka,tkb->tab", weights, probabilities[..., :8], probabilities[..., 8:])
 
 
+@pytest.mark.slow
 def test_classes_share_how_columns_depend_on_each_other(rng):
     """A rare class has the dependence of the others where its own noise hides it, and its own where it does not."""
     shared = np.outer(np.full(8, 1.0), np.full(12, 1.0)) + 3 * np.outer(np.arange(8) < 4, np.arange(12) < 6)
@@ -96,6 +97,7 @@ def test_classes_share_how_columns_depend_on_each_other(rng):
         assert (distances[1] < 0.25 * noise) == (not opposite)
 
 
+@pytest.mark.slow
 def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
     """Then noise is smoothed away that would be kept between categories without order."""
     left, right = np.arange(8) / 7, np.arange(12) / 11
@@ -230,6 +232,7 @@ def _dependent_table(num_rows=10_000):
     return num_rows * table[None] / table.sum()
 
 
+@pytest.mark.slow
 def test_what_all_fits_weaken_is_restored(rng):
     """Fits of three relaxed rows lose much of a strong dependence. Together, they have it. Single columns stay."""
     table = _dependent_table()

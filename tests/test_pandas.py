@@ -1,6 +1,5 @@
 """A DataFrame comes back with the types that its public schema says, whatever the private DataFrame's types are."""
 
-import functools
 import pathlib
 
 import jax
@@ -11,7 +10,9 @@ import pytest
 
 import kme_jax
 from kme_jax.privacy.budget import PrivacyBudget
-from kme_jax.table import Categorical, Datetime, Numeric, Ordinal, Schema, mixture, release_table
+from kme_jax.table import Categorical, Datetime, Numeric, Ordinal, Schema, release_table
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 SCHEMA = Schema(
     (
@@ -124,7 +125,6 @@ def test_one_row_decides_no_type(name, cell):
 
 
 def test_one_row_decides_no_type_of_a_release(monkeypatch):
-    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=2))
     names = ["visits", "smokes"]
     schema, types = (
         Schema([SCHEMA.columns[SCHEMA.index(name)] for name in names]),

@@ -26,6 +26,8 @@ from kme_jax.table.readers import open_table
 from kme_jax.table.release import COUNT, NAMES, binnings_and_target
 from tests import artifacts
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 SCHEMA = Schema((Numeric("cost", 0, 1000, integer=True), Categorical("ward", ("a", "b", "c"))), dropped=("visitor",))
 BUDGET = PrivacyBudget(1.0, 1e-5, "add_remove_person", 4, "visitor")
 

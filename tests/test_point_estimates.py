@@ -47,6 +47,13 @@ def _measured(rows, kernel, bounds):
     return dataclasses.replace(secure, noisy=dataclasses.replace(secure.noisy, coordinates=on_grid))
 
 
+@pytest.fixture(scope="module")
+def amounts():
+    """Measurements of one column, by frequencies and on a lattice."""
+    bounds = Bounds.create([0], [50], ["age"])
+    return [_measured(_amounts(), kernel, bounds) for kernel in (Laplacian(5.0), Gaussian(50.0))]
+
+
 @pytest.fixture(scope="module", params=["by hand", pytest.param("sampler", marks=pytest.mark.long)])
 def draws(request, measured):
     """Draws of a short run of the sampler, or made by hand: the sampler takes long to compile."""
@@ -113,14 +120,13 @@ def test_nobody_counts(rng):
         ("mean(age)", False),
     ],
 )
-def test_a_warning_says_that_rows_near_a_bound_are_not_told_apart(text, is_near):
+def test_a_warning_says_that_rows_near_a_bound_are_not_told_apart(amounts, text, is_near):
     """A fifth of the rows are within the length of the kernel, about 7, of a bound. Nobody knows how many are below 4.
 
     Draws of a LatticeMap allow for that, and those of other maps do not.
     """
     points = np.concatenate([np.linspace(0, 4.5, 20), np.linspace(20, 50, 80)])[:, None]
-    for kernel, has_draws_that_allow_for_it in ((Laplacian(5.0), False), (Gaussian(50.0), True)):
-        measured = _measured(_amounts(), kernel, Bounds.create([0], [50], ["age"]))
+    for measured, has_draws_that_allow_for_it in zip(amounts, (False, True), strict=True):
         sample = WeightedSample(points, np.full(100, 0.01), measured.noisy.mechanism)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -283,9 +289,9 @@ def test_intervals_with_many_rows_on_a_bound(monkeypatch):
 
 
 @pytest.mark.parametrize(("centre", "is_refused"), [(0.0, True), (0.5, False)])
-def test_draws_that_do_not_fit_into_the_bounds_are_refused(monkeypatch, centre, is_refused):
+def test_draws_that_do_not_fit_into_the_bounds_are_refused(amounts, monkeypatch, centre, is_refused):
     """Draws of a map whose distributions are not cut while they are sampled."""
-    measured = _measured(_amounts(), Gaussian(200.0), Bounds.create([0], [50]))
+    measured = amounts[1]
     places = {"centres": np.full((8, 5, 1), centre), "weights": np.full((8, 5), 0.2), "widths": np.full((8, 5), 0.05)}
     mean = PosteriorMean(
         measured.noisy.feature_map, measured.noisy.coordinates, **places, mechanism=measured.noisy.mechanism

@@ -154,6 +154,7 @@ def test_a_failure_of_one_ends_all():
         assert str(error) == "process 1 of 3 failed: its own error says why"
 
 
+@pytest.mark.slow
 def test_a_failure_of_process_zero_after_the_sums_ends_the_others():
     def work(processes):
         processes.sum(np.zeros(3, np.int64))
@@ -185,6 +186,7 @@ def test_a_process_that_is_not_there_is_missed():
     assert set(results[1:]) == {"process 0 of 4 was not heard for 0.3 seconds"}
 
 
+@pytest.mark.slow
 def test_a_process_that_is_busy_is_waited_for():
     def work(processes):
         if processes.index == 2:
@@ -194,6 +196,7 @@ def test_a_process_that_is_busy_is_waited_for():
     assert _together(work, timeout=0.5) == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_a_store_that_is_gone():
     store = Memory()
 

@@ -128,7 +128,13 @@ def test_the_error_falls_much_faster_than_that_of_random_features(rng):
 
 @pytest.mark.parametrize(
     ("dim", "width", "fewer", "diameters"),
-    [(1, 30.0, 1.1, 1.0), (2, 16.0, 1.25, 1.0), (2, 1.0, 2.0, 0.8), (3, 1.0, 3.0, 0.9), (3, 4.0, 1.4, 1.0)],
+    [
+        pytest.param(1, 30.0, 1.1, 1.0, marks=pytest.mark.slow),
+        pytest.param(2, 16.0, 1.25, 1.0, marks=pytest.mark.slow),
+        (2, 1.0, 2.0, 0.8),
+        (3, 1.0, 3.0, 0.9),
+        pytest.param(3, 4.0, 1.4, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_it_needs_fewer_features_than_a_lattice_in_a_small_box(dim, width, fewer, diameters, rng):
     """For the same error. In a wide box of one or two columns both need about the same number."""
@@ -221,9 +227,8 @@ def test_integer_sums_are_units_times_float_sums_in_any_order_and_batches(rng):
     found = whole.total / (whole.integer_map.units * 5000)
     assert np.linalg.norm(found - mean_embedding(feature_map, rows).coordinates) < 1e-4
     shuffled = rows[rng.permutation(5000)]
-    for size in (700, 1024):
-        batches = [shuffled[i : i + size] for i in range(0, 5000, size)]
-        np.testing.assert_array_equal(integer_embedding_of_batches(feature_map, batches, 5000).total, whole.total)
+    batches = [shuffled[i : i + 1024] for i in range(0, 5000, 1024)]
+    np.testing.assert_array_equal(integer_embedding_of_batches(feature_map, batches, 5000).total, whole.total)
 
 
 def test_the_embedding_is_the_mean_of_the_features_and_rows_outside_count_as_zero(rng):
@@ -247,6 +252,7 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_points(rng):
     assert waves.fewer(4, found)[0] is waves
 
 
+@pytest.mark.slow
 def test_three_steps(rng):
     box = ([0.0, 0.0], [2.0, 1.0])
     rows, points = rng.beta(2, 5, (20_000, 2)) * [2, 1], rng.uniform(*box, (20, 2))

@@ -8,10 +8,13 @@ import pytest
 
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate, load, measure_table
 from kme_jax.storage.folders import ReleaseError
+from kme_jax.table import mixture
 from kme_jax.table import planning as plans
 from kme_jax.table.rare_categories import RareCategories
 from kme_jax.table.rare_fit import SURELY, choose_rare, log_linear_model
 from kme_jax.table.release import NAMES
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 NUM_ROWS, NUM_TRADES, NUM_SECTORS = 30_000, 200, 8
 BUDGET = PrivacyBudget(2.0, 1e-6)
@@ -61,11 +64,18 @@ def test_rare_categories_keep_their_sector(release):
     (rare,) = release.rows.rare
     assert SCHEMA.names[rare.place] == "trade"
     assert 0 in {abs(SCHEMA.names.index("sector") - release.rows.others[place]) for place in rare.parents}
-    assert _in_sector(release.table, rare) > 0.75
     without = dataclasses.replace(release.rows, rare=())
     codes = without.sample(NUM_ROWS, 0)
     rows = rare.are_rare(codes[:, 0])
+    assert _in_sector(release.table, rare) > 0.6
     assert np.mean(codes[rows, 0] * 5 % NUM_SECTORS == codes[rows, 1]) < 0.3
+
+
+@pytest.mark.slow
+def test_rare_categories_keep_their_sector_in_fitted_rows(no_fits, monkeypatch):
+    monkeypatch.setattr(mixture, "fit", no_fits)
+    release = measure_table(_people(), SCHEMA, budget=BUDGET, secure=False).synthesise()
+    assert _in_sector(release.table, release.rows.rare[0]) > 0.75
 
 
 def test_counts_of_categories_stay(release):
@@ -98,12 +108,12 @@ def test_many_rows_of_one_rare_category(release):
         np.stack(np.meshgrid([0], *(range(len(o)) for o in rare.of_parents)), -1).reshape(-1, 3)
     )
     last = int(rare.codes[np.argsort(shares.mean(0))[len(rare.codes) // 4]])
-    rows = release.sample(20_000, where=[f"trade=t{last}"])
-    assert rows.num_rows == 20_000
+    rows = release.sample(2000, where=[f"trade=t{last}"])
+    assert rows.num_rows == 2000
     assert set(rows["trade"].to_pylist()) == {f"t{last}"}
-    two = release.sample(500, where=[f"trade in (t{last}, t0)"])
+    two = release.sample(100, where=[f"trade in (t{last}, t0)"])
     assert {"t0"} <= set(two["trade"].to_pylist()) <= {"t0", f"t{last}"}
-    weighted = release.sample(500, where=[f"trade=t{last}"], weighted=True)
+    weighted = release.sample(100, where=[f"trade=t{last}"], weighted=True)
     assert set(weighted["trade"].to_pylist()) == {f"t{last}"}
 
 

@@ -1,6 +1,5 @@
 """A release of a file as it is: words for missing cells, decimal commas, another encoding, and bools as bools."""
 
-import functools
 import json
 
 import numpy as np
@@ -10,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kme_jax import cli, load
-from kme_jax.table import mixture
 from kme_jax.table.columns import Categorical, Numeric, Ordinal
 from kme_jax.table.readers import open_table
 from kme_jax.table.release import TableRelease
 from kme_jax.table.schema import Schema
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 SCHEMA = Schema(
     (
@@ -39,7 +39,6 @@ def released(tmp_path_factory):
     SCHEMA.write(folder / "schema.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
         words = ["--schema=schema.json", "--epsilon=20", "--delta=1e-5", "--output=out", "--encoding=utf-16"]
         assert cli.main(["release", "rows.csv", *words, "--target=paid"]) == 0
     return folder

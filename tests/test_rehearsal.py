@@ -1,6 +1,7 @@
 """Rehearsals of releases on made-up rows."""
 
 import json
+import pathlib
 import signal
 import subprocess
 
@@ -61,6 +62,15 @@ def test_made_up_rows_meet_the_constraints():
     assert not made_up_rows(SCHEMA, 3000, seed=1).equals(rows)
 
 
+@pytest.fixture
+def child_has_no_fits(monkeypatch):
+    """A fit of a process of its own compiles what no other test has compiled."""
+    changed = "from kme_jax.table import mixture; from tests.fits import no_fit; mixture.fit = no_fit; "
+    monkeypatch.setattr(rehearsal, "CHILD", changed + rehearsal.CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[1]))
+
+
+@pytest.mark.usefixtures("child_has_no_fits")
 @pytest.mark.parametrize(
     ("relation", "schema", "target"),
     [
@@ -87,6 +97,7 @@ def test_a_rehearsal(relation, schema, target, started):
     assert started[0].returncode == 0
 
 
+@pytest.mark.usefixtures("child_has_no_fits")
 def test_a_rehearsal_ends_with_its_process(started):
     budget = PrivacyBudget(1.0, 1e-5)
 

@@ -1,6 +1,5 @@
 """Releases under add_remove: one row more or less is hidden, and so is the number of rows."""
 
-import functools
 import json
 import math
 
@@ -32,10 +31,12 @@ from kme_jax.privacy.ledger import LedgerError
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.privacy.statement import describe
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import Categorical, Numeric, Schema, measure_table, mixture, open_table
+from kme_jax.table import Categorical, Numeric, Schema, measure_table, open_table
 from kme_jax.table import planning as plans
 from kme_jax.table.release import COUNT, NAMES
 from tests import artifacts
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 SCHEMA = Schema(
     (
@@ -58,11 +59,6 @@ def _people(num_rows, seed=0):
             "rich": rng.choice(["no", "yes"], num_rows),
         }
     )
-
-
-@pytest.fixture(autouse=True)
-def _quick_fits(monkeypatch):
-    monkeypatch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=20))
 
 
 @pytest.mark.parametrize("relation", ["", "add", "ADD_REMOVE", None, 1, ["add_remove"]])

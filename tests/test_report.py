@@ -37,6 +37,8 @@ from kme_jax.table.report.rendering import environment
 from kme_jax.table.report.words import power, shortened, text_width, with_error
 from kme_jax.table.schema import Schema
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 _ATTACK = "</td></title></style><script>alert('x')</script> & \"quoted\""
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TEMPLATES = pathlib.Path(kme_jax.table.report.__file__).parent / "templates"

@@ -1,6 +1,7 @@
 """experiments.rivals: DP-SGD, the networks, and runs at a tiny size."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -40,24 +41,30 @@ def _tiny(clips, **others):
     return gan.Gan(clips, MLP(widths=(6,), code=3), Critic(widths=(5,)), **(sizes | others))
 
 
+@functools.cache
+def _plan(count_scale):
+    return dp_sgd.plan(10_000, 200, 300, BUDGET, count_scale)
+
+
 class TestBudget:
-    @pytest.mark.parametrize("count_scale", [0.0, 100.0])
+    @pytest.mark.parametrize("count_scale", [5.0, pytest.param(0.0, marks=pytest.mark.slow)])
     def test_the_multiplier_is_enough_and_a_smaller_one_is_not(self, count_scale):
-        plan = dp_sgd.plan(10_000, 200, 300, BUDGET, count_scale)
+        plan = _plan(count_scale)
         assert plan.rate == 0.02
         assert plan.epsilon(BUDGET.delta) <= 1
         smaller = dataclasses.replace(plan, noise_multiplier=0.98 * plan.noise_multiplier)
         assert smaller.epsilon(BUDGET.delta) > 1
 
+    @pytest.mark.slow
     def test_two_accountants_agree(self):
         """The Rényi accountant's ε is an upper bound too. It is at most a fifth larger here."""
-        plan = dp_sgd.plan(10_000, 200, 300, BUDGET)
+        plan = _plan(0.0)
         step = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(plan.noise_multiplier))
         other = rdp.RdpAccountant().compose(step, 300).get_epsilon(BUDGET.delta)
         assert plan.epsilon(BUDGET.delta) <= other < 1.2
 
     def test_counts_are_a_part_of_the_budget(self):
-        without, with_counts = (dp_sgd.plan(10_000, 200, 300, BUDGET, scale) for scale in (0.0, 5.0))
+        without, with_counts = (_plan(scale) for scale in (0.0, 5.0))
         assert with_counts.noise_multiplier > 1.01 * without.noise_multiplier
         alone = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(5.0)).get_epsilon(BUDGET.delta)
         assert alone < 1
@@ -112,7 +119,7 @@ def _gradients(critic, columns, matrices, rows, labels):
     return jax.vmap(jax.grad(of_one), (None, 0, 0))(matrices, rows, labels)
 
 
-@pytest.fixture(scope="module", params=["image", "table"])
+@pytest.fixture(scope="module", params=[pytest.param("image", marks=pytest.mark.slow), "table"])
 def example(request):
     """Of five rows: what a critic says of each layer, and gradients of single rows."""
     critic, columns = (Critic((3, 4), (7,)), IMAGES) if request.param == "image" else (Critic(widths=(6, 5)), SMALL)
@@ -178,7 +185,7 @@ class TestClipping:
 
 
 class TestGan:
-    @pytest.mark.parametrize("clips", ["together", "apart"])
+    @pytest.mark.parametrize("clips", [pytest.param("together", marks=pytest.mark.slow), "apart"])
     def test_a_row_moves_a_step_by_the_norm_at_most(self, clips):
         """Two samples that differ in one row, without noise: the gradients of a step differ by C/batch at most."""
         model = _tiny(clips)
@@ -186,10 +193,11 @@ class TestGan:
         encoded, labels = SMALL.encoded(rows)
         state = gan.start(model, SMALL, jax.random.key(0))
         shares = np.full(2, 0.5)
-        gradients = []
-        for used in (np.ones(12, np.float32), np.r_[np.ones(11), 0].astype(np.float32)):
-            arguments = state, jax.random.key(1), encoded, labels, used, shares, 0.0
-            gradients.append(gan.critic_gradients(model, SMALL, *arguments))
+        step = jax.jit(lambda *arguments: gan.critic_gradients(model, SMALL, *arguments))
+        gradients = [
+            step(state, jax.random.key(1), encoded, labels, used.astype(np.float32), shares, 0.0)
+            for used in (np.ones(12), np.r_[np.ones(11), 0])
+        ]
         change = _norm([x - y for x, y in zip(*gradients, strict=True)])
         assert 0 < change <= model.norm / model.batch_size * (1 + 1e-4)
 

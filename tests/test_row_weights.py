@@ -29,6 +29,8 @@ from kme_jax.table.readers import open_table
 from kme_jax.table.rehearsal import made_up_rows
 from kme_jax.table.release import COUNT, NAMES, binnings_and_target, public_inputs
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 COLUMNS = Numeric("age", 0, 110, integer=True), Categorical("job", ("a", "b"), nullable=True)
 SCHEMA = Schema((COLUMNS[0], Weight("homes", 50), COLUMNS[1]))
 BUDGET = PrivacyBudget(1.0, 1e-6, "add_remove")

@@ -51,7 +51,10 @@ def _brute_force(rows, feature_map, domain, num_points):
     return databases, np.array(distances), integers
 
 
-@pytest.mark.parametrize("name", CASES)
+LATTICE_IS_SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "lattice" else ()) for name in CASES]
+
+
+@pytest.mark.parametrize("name", LATTICE_IS_SLOW)
 def test_probabilities_are_those_of_brute_force(name):
     feature_map, domain, num_points = CASES[name]
     rows = _rows(feature_map)
@@ -70,7 +73,7 @@ def test_probabilities_are_those_of_brute_force(name):
     assert drawn.num_databases == len(databases)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LATTICE_IS_SLOW)
 def test_no_row_changes_a_distance_by_more_than_the_sensitivity(name):
     """Nor a probability by more than e^ε. Both are computed, not estimated."""
     feature_map, domain, num_points = CASES[name]
@@ -99,7 +102,7 @@ def test_the_sensitivity_is_reached():
     assert np.abs(distances[1] - distances[0]).max() == pytest.approx(drawn.sensitivity, rel=1e-5)
 
 
-@pytest.mark.parametrize("key", [None, 3])
+@pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_draws_have_the_probabilities(key):
     feature_map, domain, num_points = CASES["subspace"]
     domain, rows = domain[::3], _rows(feature_map)

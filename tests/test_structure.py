@@ -113,6 +113,7 @@ def test_every_layer_exists():
     assert {name for name in there if not name.startswith("py.")} <= RANK.keys()
 
 
+@pytest.mark.slow
 def test_no_library_module_changes_global_configuration():
     for path in PACKAGE.rglob("*.py"):
         assert "config.update" not in path.read_text() or path.name == "compile_cache.py", path

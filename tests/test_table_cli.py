@@ -1,4 +1,3 @@
-import functools
 import gzip
 import json
 import pathlib
@@ -12,10 +11,11 @@ import pytest
 
 from kme_jax import Ledger, PrivacyBudget, cli, load
 from kme_jax.privacy.composition import Composition
-from kme_jax.table import mixture
 from kme_jax.table.columns import KINDS, Categorical, Numeric
 from kme_jax.table.readers import write_table
 from kme_jax.table.schema import Schema
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 SCHEMA = Schema(
     (
@@ -44,13 +44,6 @@ def _table(num_rows=800, seed=0):
 def _fill(folder):
     write_table(folder / "rows.parquet", _table())
     SCHEMA.write(folder / "schema.json")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_fits():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from kme_jax.table.release import NAMES, TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
 from tests import artifacts
 from tests.arguments import arguments
+from tests.fits import no_fit
 
 JOBS = ("baker", "clerk", "nurse", "smith", "tailor")
 SCHEMA = Schema(
@@ -543,9 +544,10 @@ def test_plans_do_not_see_rows():
     ]
 
 
-@pytest.mark.parametrize("upper", [0, 1, 2])
-def test_ordered_columns_of_few_values_beside_many_classes(upper):
+@pytest.mark.parametrize("upper", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_ordered_columns_of_few_values_beside_many_classes(upper, monkeypatch):
     """Their moments are measured, since there are many cells of all classes together. Nothing fails after the noise."""
+    monkeypatch.setattr(mixture, "fit", no_fit)
     random, size = np.random.default_rng(0), 20_000
     table = pa.table(
         {
@@ -608,9 +610,10 @@ def test_errors_of_huge_and_of_constant_numbers_are_numbers(cells):
     assert describe_table(errors)
 
 
-def test_names_of_pairs_are_whole_where_errors_are_described():
+def test_names_of_pairs_are_whole_where_errors_are_described(monkeypatch):
     from kme_jax.table.evaluate import describe_table, evaluate_table
 
+    monkeypatch.setattr(mixture, "fit", no_fit)
     names = ("nights_of_a_stay_in_weekends", "nights_of_a_stay_in_weeks")
     nights = np.random.default_rng(0).integers(0, 8, 500)
     rows = pa.table(dict.fromkeys(names, nights))
@@ -942,19 +945,25 @@ def _levels(num_rows, seed):
     return pa.table({"level": level, "years": years, "other": other}), schema
 
 
-def test_numbers_of_few_values_have_products(monkeypatch):
+def test_numbers_of_few_values_have_products():
     """Numbers of three values or more have products with others. Their moments follow from their counts."""
+    rows, schema = _levels(6000, 0)
+    measured = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
+    moments = measured.measured["some pairs, finely"].feature_map.moments
+    assert (measured.layout.numbers, measured.layout.scored) == ([1], [0, 1, 2])
+    assert [m.columns for m in moments] == [(1,), (0, 1)]
+
+
+@pytest.mark.slow
+def test_correlations_of_numbers_of_few_values_are_kept(monkeypatch):
     monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))
     rows, schema = _levels(6000, 0)
     release = release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False)
-    layout = release.measurement.layout
-    moments = release.measurement.measured["some pairs, finely"].feature_map.moments
-    assert (layout.numbers, layout.scored) == ([1], [0, 1, 2])
-    assert [m.columns for m in moments] == [(1,), (0, 1)]
     private, released = (np.corrcoef(table["level"], table["years"])[0, 1] for table in (rows, release.table))
     assert released == pytest.approx(private, abs=0.1)  # of a small fit
 
 
+@pytest.mark.slow
 def test_a_weak_correlation_beside_strong_ones_is_kept():
     """A price follows an area, and weakly a year, and area and year are independent. Rows of a fit follow the area."""
     rng = np.random.default_rng(0)

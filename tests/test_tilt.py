@@ -14,6 +14,8 @@ from kme_jax.table.measure import release_table
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments, cell_scores, tilted
 
+pytestmark = pytest.mark.usefixtures("no_fits")
+
 NUM_ROWS = 10_000
 
 

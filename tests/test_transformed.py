@@ -209,8 +209,8 @@ class TestGenerators:
         whole, _ = objective_of(noisy, shares, Training())
         parts, number = objective_of(noisy, shares, Training(features_per_step=20))
         assert number == 5
-        values = [float(parts(relaxed, styles, jnp.asarray(block))) for block in range(number)]
-        assert np.mean(values) == pytest.approx(float(whole(relaxed, styles, jnp.asarray(0))), rel=1e-4)
+        values = [float(jax.jit(parts)(relaxed, styles, jnp.asarray(block))) for block in range(number)]
+        assert np.mean(values) == pytest.approx(float(jax.jit(whole)(relaxed, styles, jnp.asarray(0))), rel=1e-4)
 
     @pytest.mark.long
     def test_a_published_generator(self, tmp_path):

@@ -1,7 +1,6 @@
 """Columns that are written into a release without being measured: new ids, and constants."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 
@@ -18,7 +17,7 @@ from kme_jax import release_table as release_of
 from kme_jax.analysis import bootstrap, two_sample_test
 from kme_jax.storage.files import FileError
 from kme_jax.storage.folders import ReleaseError
-from kme_jax.table import measure_table, mixture, open_table
+from kme_jax.table import measure_table, open_table
 from kme_jax.table.check import check_table, describe
 from kme_jax.table.columns import OTHER_KINDS
 from kme_jax.table.constraints import Forbidden, Implies, Lookup, OneOf, Order, Sum
@@ -29,6 +28,8 @@ from kme_jax.table.json_schema import json_schema
 from kme_jax.table.release import public_inputs
 from kme_jax.table.schema import WRITTEN
 from tests import artifacts
+
+pytestmark = pytest.mark.usefixtures("no_fits")
 
 AGE = Numeric("age", 0, 99, integer=True)
 JOB = Categorical("job", ("baker", "clerk", "nurse"), nullable=True)
@@ -47,13 +48,6 @@ SCHEMA = Schema(ALL, dropped=("notes",))
 NAMES = ("patient", "age", "country", "job", "wave", "rich", "row", "pilot")
 BUDGET = PrivacyBudget(2.0, 1e-5)
 SECRET = "31415926"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_fits():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "fit", functools.partial(mixture.fit, num_relaxed=20, num_steps=30))
-        yield
 
 
 def _table(num_rows=600, seed=0, **others):
