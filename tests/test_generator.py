@@ -32,6 +32,7 @@ from kme_jax.embedding import class_labels
 from kme_jax.feature_maps import LabelledMap, LatticeMap, MixedMap
 from kme_jax.feature_maps.table import TableMap
 from kme_jax.generators.fit import class_shares, covered_share, estimated_fit, simplex_least_squares, squared_distance
+from kme_jax.generators.generator import Rows
 from kme_jax.generators.measure import measure_generator, measure_labelled
 from kme_jax.generators.networks import MLP, Convolutional, Network, Pool, SmoothImages
 from kme_jax.generators.objective import objective_of
@@ -798,10 +799,10 @@ class TestPrivacy:
 
     def test_the_statement_has_the_bounds_without_being_told(self, trained, monkeypatch):
         measured = measure_generator(_rows(300), LABELLED, budget=PrivacyBudget(2.0, 1e-5))
-        own = generators.digest(measured.embedding)
+        own = digest(measured.embedding)
 
         def no_training(key, embedding, network, training, *, bounds, **options):
-            rows = generators.Rows.create(FOURIER, bounds, 0)
+            rows = Rows.create(FOURIER, bounds, 0)
             return dataclasses.replace(trained[1], rows=rows, measured=own)
 
         monkeypatch.setattr("kme_jax.generators.release.train_generator", no_training)

@@ -42,7 +42,7 @@ def _features(lattice, x):
 @pytest.mark.parametrize(
     ("dtype", "error"), [(np.float32, 3e-5), pytest.param(np.float64, 2e-6, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("box", BOXES[:2] + [pytest.param(BOXES[2], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("box", [*BOXES[:2], pytest.param(BOXES[2], marks=pytest.mark.slow)], ids=str)
 def test_inner_products_are_the_kernel_in_the_box(box, dtype, error, rng):
     lattice = _map(box, dtype=dtype)
     x, y = rng.uniform(*box, (40, len(box[0]))), rng.uniform(*box, (50, len(box[0])))

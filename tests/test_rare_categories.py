@@ -241,19 +241,3 @@ def test_categories_are_drawn_in_proportion():
             assert first[0] > 0.5 > 0.15 > first[2]
         else:
             np.testing.assert_allclose(first, [0.7, 0.2, 0.1], atol=0.01)
-
-
-@pytest.mark.slow
-def test_categories_that_are_all_rare_differ():
-    """Thirty grades of 130 rows each: rates grow with the grade. In one bin, all grades would have the same rate."""
-    random = np.random.default_rng(0)
-    grade = random.integers(0, 30, 4000)
-    grades = tuple(f"g{i:02}" for i in range(30))
-    rate = np.clip(np.rint(grade + random.normal(0, 3, 4000)), 0, 35)
-    others = {name: random.integers(0, 2, 4000).astype(str) for name in "abcd"}
-    columns = [Categorical("grade", grades), Numeric("rate", 0, 35, integer=True)]
-    schema = Schema((*columns, *(Categorical(name, ("0", "1")) for name in others)))
-    table = pa.table({"grade": [grades[i] for i in grade], "rate": rate} | others)
-    released = measure_table(table, schema, budget=PrivacyBudget(0.5, 1e-6), secure=False).synthesise().table
-    places, rates = np.asarray([grades.index(g) for g in released["grade"].to_pylist()]), np.asarray(released["rate"])
-    assert np.corrcoef(places, rates)[0, 1] > 0.7
