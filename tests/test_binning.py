@@ -76,7 +76,7 @@ def _share_bucket(binning, rows):
     return buckets[:, None] == buckets[None]
 
 
-@pytest.mark.parametrize(("dim", "num_buckets"), [(1, 10_000), (2, 17), (5, None)])
+@pytest.mark.parametrize(("dim", "num_buckets"), [(1, 10_000), (2, 17), pytest.param(5, None, marks=pytest.mark.slow)])
 def test_features_and_sums_are_the_formula(dim, num_buckets, rng):
     binning = _map(dim, num_buckets=num_buckets)
     rows, weights = rng.uniform(-2, 2, (40, dim)), rng.normal(size=40)

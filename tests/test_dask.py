@@ -20,9 +20,7 @@ import dask
 import dask.bag
 import dask.dataframe
 
-pytestmark = pytest.mark.usefixtures("no_fits")
-
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.usefixtures("no_fits"), pytest.mark.filterwarnings("error")]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +38,7 @@ def test_any_number_of_partitions_gives_the_same_release(frame, relation):
     assert_equal(measured(records, relation=relation), expected)
 
 
+@pytest.mark.slow
 def test_workers_combine_many_partials(frame, monkeypatch):
     expected = measured(frame)
     monkeypatch.setattr("kme_jax.table.engines.dask.MOST_PARTIALS", 2)
@@ -63,6 +62,7 @@ def test_types_of_partitions_have_no_influence(frame):
     assert_equal(measured(found), measured(whole))
 
 
+@pytest.mark.slow
 def test_partitions_without_rows(frame):
     scattered = dask.dataframe.from_pandas(frame, 5)
     kept = scattered[scattered["age"] > 125]

@@ -269,6 +269,7 @@ def test_files(inside, capsys, stride):
     assert np.mean(np.equal(found, 2)) > 0.95
 
 
+@pytest.mark.slow
 def test_schemas(inside, capsys, monkeypatch):
     cases = _schema_cases()
     (inside / "other.json").write_text("")

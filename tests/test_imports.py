@@ -59,12 +59,14 @@ def test_the_check_finds_what_is_imported():
     ]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["release", "--help"], ["sample", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", ["--help", *(pytest.param(words, marks=pytest.mark.slow) for words in ("release --help", "sample --help"))]
+)
 def test_help_imports_no_jax(words):
     code = f"""
 import sys
 from kme_jax.cli import run
-sys.argv = ["kme-jax", *{words!r}]
+sys.argv = ["kme-jax", *{words.split()!r}]
 try:
     run()
 except SystemExit as end:

@@ -152,6 +152,7 @@ def test_features_on_a_gpu_choose_this_solver(monkeypatch):
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_host_and_the_device_take_the_same_steps():
     features, target = _random(np.float64)
     features = features[:60]

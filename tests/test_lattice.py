@@ -134,6 +134,7 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
         assert np.linalg.norm(found[group] - weights[members] @ means[members]) < 3 / math.sqrt(20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_waves_of_a_cut_mixture_are_those_of_draws_that_are_moved_to_the_bounds(dim, rng):
     """Centres are inside, on a bound and beyond one. Widths are narrow, middle and wide."""

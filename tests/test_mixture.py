@@ -197,6 +197,7 @@ def test_a_counted_class_survives_noise(classes):
         np.testing.assert_allclose(weights.sum(1), classes / num_rows, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fit_stops_when_its_errors_are_those_of_noise(rng):
     """If nothing is small enough, rounds go on until they hardly help. If anything is, the first one is the last."""
     table = 10_000 * rng.dirichlet(np.full(96, 0.1)).reshape(1, 8, 12)

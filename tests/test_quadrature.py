@@ -280,16 +280,17 @@ def test_the_posterior_mean_is_closer_than_the_noisy_embedding(rng):
     assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 0.5 * noise
 
 
-def test_a_measurement_loads_equal(tmp_path, rng):
+@pytest.mark.parametrize("has_points", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_measurement_loads_equal(has_points, tmp_path, rng):
     """With bounds alone, or with points that get the weights."""
     feature_map = QuadratureMap.from_box(Gaussian(4.0), [0, 0], [1, 1], 200)
     rows, bounds = rng.beta(2, 5, (3000, 2)) * [10, 1], Bounds.create([0, 0], [10, 1])
-    for name, public in (("bounds", None), ("points", rng.uniform(size=(30, 2)) * [10, 1])):
-        measured = measure(rows, feature_map, public, budget=BUDGET, bounds=bounds, folder=tmp_path / name)
-        loaded = load(tmp_path / name)
-        _assert_equal(loaded.noisy.feature_map, feature_map)
-        np.testing.assert_array_equal(loaded.noisy.coordinates, measured.noisy.coordinates)
-        assert loaded.statement == measured.statement
+    public = rng.uniform(size=(30, 2)) * [10, 1] if has_points else None
+    measured = measure(rows, feature_map, public, budget=BUDGET, bounds=bounds, folder=tmp_path / "measured")
+    loaded = load(tmp_path / "measured")
+    _assert_equal(loaded.noisy.feature_map, feature_map)
+    np.testing.assert_array_equal(loaded.noisy.coordinates, measured.noisy.coordinates)
+    assert loaded.statement == measured.statement
     with pytest.raises(ValueError, match="not made for rows from 0 to 1"):
         measure(rows, _map(([0, 0], [1, 2])), budget=BUDGET, bounds=bounds)
 

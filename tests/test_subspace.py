@@ -16,7 +16,13 @@ from tests import reference
 
 @pytest.mark.parametrize(
     ("num_points", "gamma"),
-    [(1, 0.5), (40, 0.5), (90, 0.02), (256, 0.05), pytest.param(300, 0.3, marks=pytest.mark.long)],
+    [
+        (1, 0.5),
+        (40, 0.5),
+        (90, 0.02),
+        pytest.param(256, 0.05, marks=pytest.mark.slow),
+        pytest.param(300, 0.3, marks=pytest.mark.long),
+    ],
 )
 def test_matches_gram_schmidt(num_points, gamma, rng):
     points = rng.normal(size=(num_points, 2))
