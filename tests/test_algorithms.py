@@ -56,7 +56,7 @@ def test_improved_on_a_users_own_array(rng):
         improved(jax.random.key(0), rows[:, :1], Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweeping_epsilon_and_gamma_compiles_nothing_new(rng):
     rows, points = rng.normal(size=(3000, 2)), rng.normal(size=(300, 2))
     compiled = []
@@ -146,7 +146,7 @@ def test_distance_by_coordinates_and_from_points_and_weights(mixture_rows):
         assert exact == pytest.approx(reference.distance(mixture_rows, points, sample.weights, kernel.gamma), abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_distances_of_several_weights_are_those_of_each(rng):
     rows, points = rng.normal(size=(200, 2)), rng.normal(size=(30, 2))
     truth = Reference.from_rows(Gaussian(0.5), rows)

@@ -271,8 +271,10 @@ TOGETHER += ("regression(rich=yes ~ age + town)", "mean(pay, net) where town=b",
 TOGETHER += ("mean(age) where town=a and rich=no", "sd(age) where town=a", "share(age>=43) where town=b")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize(
+    "relation",
+    [pytest.param("replace_one", marks=pytest.mark.slow), pytest.param("add_remove", marks=pytest.mark.long)],
+)
 def test_what_follows_from_covariances(relation):
     """Errors are about standard normal; what bins hide is a part of the error that noise does not change."""
     rng = np.random.default_rng(3)

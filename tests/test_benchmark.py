@@ -359,7 +359,7 @@ def test_every_case_has_its_name_in_the_configuration():
     assert tuple(cases.CASES) == CASES
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_errors_are_one_line_and_exit_status_2():
     run = _command("--dims=a")
     assert run.returncode == 2

@@ -76,7 +76,7 @@ def _share_bucket(binning, rows):
     return buckets[:, None] == buckets[None]
 
 
-@pytest.mark.parametrize(("dim", "num_buckets"), [(1, 10_000), (2, 17), pytest.param(5, None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("dim", "num_buckets"), [(1, 10_000), (2, 17), pytest.param(5, None, marks=pytest.mark.long)])
 def test_features_and_sums_are_the_formula(dim, num_buckets, rng):
     binning = _map(dim, num_buckets=num_buckets)
     rows, weights = rng.uniform(-2, 2, (40, dim)), rng.normal(size=40)
@@ -146,7 +146,7 @@ def test_few_bins_have_buckets_of_their_own(rng):
     np.testing.assert_array_equal(_share_bucket(binning, rows), _share_bin(binning, rows))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_error_falls_like_the_root_of_the_number_of_grids(rng):
     rows = rng.uniform(-2, 2, (30, 2))
     with float64():
@@ -234,7 +234,7 @@ def test_rows_outside_of_the_box_count_as_zero_and_rows_on_a_bound_do_not():
     np.testing.assert_allclose(found.coordinates, expected, rtol=1e-14)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_steps(rng):
     rows = rng.beta(2, 5, (20_000, 2)) * 4 - 2
     binning, points = _map(2, 100), rng.uniform(-2, 2, (20, 2))

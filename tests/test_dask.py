@@ -38,7 +38,7 @@ def test_any_number_of_partitions_gives_the_same_release(frame, relation):
     assert_equal(measured(records, relation=relation), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_combine_many_partials(frame, monkeypatch):
     expected = measured(frame)
     monkeypatch.setattr("kme_jax.table.engines.dask.MOST_PARTIALS", 2)

@@ -62,7 +62,7 @@ def _at(kernel, x, y):
     return _f(kernel, x @ y.T)
 
 
-@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.long), 3, pytest.param(20, marks=pytest.mark.long)])
 def test_kernels_are_the_formula_also_outside_of_the_ball(dim, rng):
     for kernel in KERNELS:
         x, y = (rng.normal(size=(n, dim)) * kernel.radius for n in (7, 5))

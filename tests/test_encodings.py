@@ -267,7 +267,7 @@ def test_rows_beside_a_release_of_points_may_have_another_encoding(tmp_path, cap
         capsys.readouterr()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_public_rows_of_a_test_may_have_another_encoding(place, capsys):
     rows = pa.table({"age": [3, 4] * 300, "town": ["Köln", "Orly"] * 300})
     release_table(rows, SCHEMA, budget=PrivacyBudget(5.0, 1e-6), secure=False).save("out")

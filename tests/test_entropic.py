@@ -251,7 +251,7 @@ def test_a_batch_is_each_by_itself(rng):
         adaptive_weights_batch([noisy[0], _private(rows[:5], rows, 0, 1.0)[1]])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("num_weights", "num_features"), [(9, 4), (128, 128), (130, 40)])
 def test_what_is_filled_up_adds_nothing(num_weights, num_features, rng):
     """Features of zeros and points of weight 0, whatever their features: the solution is that of plain NumPy."""

@@ -13,8 +13,6 @@ from kme_jax.table.marginals import compared_cells
 from kme_jax.table.planning import Layout, Plan, Singles, comparable_rho, map_of, narrow_moments, sigma
 from kme_jax.table.release import binnings_and_target
 
-pytestmark = pytest.mark.usefixtures("no_fits")
-
 SCHEMA = Schema(
     (
         Numeric("age", 0, 110, integer=True),

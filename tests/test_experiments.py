@@ -326,7 +326,7 @@ def test_duplicate_public_points_are_dropped_not_fatal(tiny, tmp_path_factory):
 _long = functools.partial(pytest.param, marks=pytest.mark.long)  # each starts a program
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -730,7 +730,7 @@ class OwnNetwork(Network):
         return nnx.Sequential(layer, nnx.Dropout(0.1, rngs=rngs)) if self.dropout else layer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_network_from_outside_is_trained():
     measured = _measured(_rows(300))
     assert train_generator(jax.random.key(0), measured.embedding, OwnNetwork(), QUICK).sample(4).shape == (4, 3)

@@ -31,7 +31,7 @@ from tests import compiled, reference
 )
 @pytest.mark.parametrize(
     "kernel",
-    [Gaussian(0.2), Laplacian(0.3), pytest.param(Gaussian(0.1) * Matern32(2.0), marks=pytest.mark.slow)],
+    [Gaussian(0.2), Laplacian(0.3), pytest.param(Gaussian(0.1) * Matern32(2.0), marks=pytest.mark.long)],
     ids=str,
 )
 def test_kernel_sums_match_brute_force(kernel, num_points, num_rows, dim, rng):

@@ -49,7 +49,7 @@ def _errors(schema, texts, rng, num_rows=8000, number=3):
 
 @pytest.mark.parametrize(
     "resolution",
-    [pytest.param("hour", marks=pytest.mark.slow), "minute", pytest.param("second", marks=pytest.mark.slow)],
+    [pytest.param("hour", marks=pytest.mark.long), "minute", pytest.param("second", marks=pytest.mark.long)],
 )
 def test_intervals_of_hours_contain_the_private_values(rng, resolution):
     """Of whole hours exactly; minutes are in bins that hours cut, and seconds in cells, too."""

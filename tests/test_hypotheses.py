@@ -36,8 +36,6 @@ from kme_jax.analysis.two_sample import smooth_difference
 from kme_jax.table.release import TableRelease
 from tests import compiled
 
-pytestmark = pytest.mark.usefixtures("no_fits")
-
 KERNEL = Gaussian(gamma=8.0)
 BOUNDS = Bounds.create(np.full(2, -4.0), np.full(2, 4.0), ("x", "y"))
 BUDGET = PrivacyBudget(1.0, 1e-5)

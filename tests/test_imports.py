@@ -60,7 +60,7 @@ def test_the_check_finds_what_is_imported():
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", *(pytest.param(words, marks=pytest.mark.slow) for words in ("release --help", "sample --help"))]
+    "words", ["--help", *(pytest.param(words, marks=pytest.mark.long) for words in ("release --help", "sample --help"))]
 )
 def test_help_imports_no_jax(words):
     code = f"""
@@ -156,7 +156,7 @@ def _error(code):
 
 @pytest.mark.parametrize(
     "module",
-    [pytest.param(name, marks=pytest.mark.slow if name == "networks" else pytest.mark.long) for name in NEEDS_FLAX],
+    [pytest.param(name, marks=pytest.mark.long) for name in NEEDS_FLAX],
 )
 def test_what_needs_flax_says_so(module):
     message = 'ModuleNotFoundError: generators need flax: pip install "kme_jax[generators]"'

@@ -37,7 +37,7 @@ def test_two_point_form_is_the_formula(dim, rng):
 
 
 @pytest.mark.parametrize(
-    "dim", [pytest.param(1, marks=pytest.mark.slow), 20]
+    "dim", [pytest.param(1, marks=pytest.mark.long), 20]
 )  # with few columns, and with so many that a form can be expanded
 @pytest.mark.parametrize("expand", [pytest.param(False, marks=pytest.mark.long), True])
 def test_pairwise_matches_two_point_form(dim, expand, rng):

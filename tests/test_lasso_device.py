@@ -63,7 +63,7 @@ def _check(features, target, penalty, sizes, tolerance):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("penalty", "least", "most"), [(2e-2, 3, 40), pytest.param(1e-5, 80, 200, marks=pytest.mark.slow)]
+    ("penalty", "least", "most"), [(2e-2, 3, 40), pytest.param(1e-5, 80, 200, marks=pytest.mark.long)]
 )
 def test_growing_sizes_with_few_and_with_many_weights(dtype, penalty, least, most):
     features, target = _random(dtype)
@@ -152,7 +152,7 @@ def test_features_on_a_gpu_choose_this_solver(monkeypatch):
     np.testing.assert_allclose(weights @ features, expected @ features, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_host_and_the_device_take_the_same_steps():
     features, target = _random(np.float64)
     features = features[:60]

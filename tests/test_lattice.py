@@ -40,9 +40,9 @@ def _features(lattice, x):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "error"), [(np.float32, 3e-5), pytest.param(np.float64, 2e-6, marks=pytest.mark.slow)]
+    ("dtype", "error"), [(np.float32, 3e-5), pytest.param(np.float64, 2e-6, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("box", [*BOXES[:2], pytest.param(BOXES[2], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("box", [*BOXES[:2], pytest.param(BOXES[2], marks=pytest.mark.long)], ids=str)
 def test_inner_products_are_the_kernel_in_the_box(box, dtype, error, rng):
     lattice = _map(box, dtype=dtype)
     x, y = rng.uniform(*box, (40, len(box[0]))), rng.uniform(*box, (50, len(box[0])))
@@ -134,8 +134,7 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_draws(box, rng):
         assert np.linalg.norm(found[group] - weights[members] @ means[members]) < 3 / math.sqrt(20_000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)])
 def test_waves_of_a_cut_mixture_are_those_of_draws_that_are_moved_to_the_bounds(dim, rng):
     """Centres are inside, on a bound and beyond one. Widths are narrow, middle and wide."""
     lower, upper = np.zeros(dim), np.linspace(1.0, 1.5, dim)

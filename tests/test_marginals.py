@@ -51,7 +51,7 @@ def test_of_many_columns_some_sets_are_drawn(rng):
     assert set(means(total_variation(Schema(schema.columns[:2]), codes[:, :2], codes[:, :2]))) == {"1", "2"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_columns_of_many_categories(rng):
     """A table of counts of all sets of three would have 6 · 10¹⁰ cells."""
     schema = Schema(tuple(Categorical(name, tuple(map(str, range(4000)))) for name in "abc"))

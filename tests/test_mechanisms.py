@@ -22,7 +22,7 @@ def _private(problem, budget, seed):
     return [uniform(problem.rows)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_is_written_resumed_tabulated_and_drawn(tmp_path):
     config = dataclasses.replace(CONFIG, output_dir=str(tmp_path))
     config.validate()

@@ -299,7 +299,7 @@ class TestRule:
         assert features.dim == 2 + 3 + 1
         assert len(features.features.numeric.kernel.gammas) == 3 + 3 * 2
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_numbers_of_a_wide_table_have_one_kernel(self):
         wide = Layout(table_invented.INVENTED["sounds"].dataset("sounds", 0).schema, "label")
         joint: Any = dataclasses.replace(table_generators.RULE, num_features=40).features(jax.random.key(0), wide)

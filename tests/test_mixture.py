@@ -97,7 +97,7 @@ def test_classes_share_how_columns_depend_on_each_other(rng):
         assert (distances[1] < 0.25 * noise) == (not opposite)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bins_of_an_ordered_column_are_like_their_neighbours(rng):
     """Then noise is smoothed away that would be kept between categories without order."""
     left, right = np.arange(8) / 7, np.arange(12) / 11

@@ -215,7 +215,7 @@ def test_the_correction_is_the_formula(rng, measured):
         assert abs(eta.sum()) < 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_draws_differ_next_to_faces_in_what_features_cannot_tell(rng, measured):
     """Where τ² is larger, draws begin from a random density: the posterior of a normal distribution, with its variance.
 

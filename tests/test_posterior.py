@@ -162,7 +162,7 @@ def test_the_model_is_the_formula(rng):
     assert difference == pytest.approx(density(other) - density(parameters), rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_curvature_is_the_gauss_newton_diagonal(rng):
     """Squared norms of the columns of the Jacobian of ψ(ν), with the prior's own second derivatives."""
     model = Model(
@@ -229,7 +229,7 @@ def test_a_smaller_epsilon_gives_more_uncertain_draws(released):
     ("weights", "sizes"),
     [
         pytest.param("probability", (20, 200), marks=pytest.mark.long),
-        pytest.param("uniform", (200,), marks=pytest.mark.slow),
+        pytest.param("uniform", (200,), marks=pytest.mark.long),
         pytest.param("probability", (1500,), marks=pytest.mark.long),
     ],
 )

@@ -129,11 +129,11 @@ def test_the_error_falls_much_faster_than_that_of_random_features(rng):
 @pytest.mark.parametrize(
     ("dim", "width", "fewer", "diameters"),
     [
-        pytest.param(1, 30.0, 1.1, 1.0, marks=pytest.mark.slow),
-        pytest.param(2, 16.0, 1.25, 1.0, marks=pytest.mark.slow),
+        pytest.param(1, 30.0, 1.1, 1.0, marks=pytest.mark.long),
+        pytest.param(2, 16.0, 1.25, 1.0, marks=pytest.mark.long),
         (2, 1.0, 2.0, 0.8),
         (3, 1.0, 3.0, 0.9),
-        pytest.param(3, 4.0, 1.4, 1.0, marks=pytest.mark.slow),
+        pytest.param(3, 4.0, 1.4, 1.0, marks=pytest.mark.long),
     ],
 )
 def test_it_needs_fewer_features_than_a_lattice_in_a_small_box(dim, width, fewer, diameters, rng):
@@ -252,7 +252,7 @@ def test_waves_of_a_mixture_are_the_mean_of_the_features_of_its_points(rng):
     assert waves.fewer(4, found)[0] is waves
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_steps(rng):
     box = ([0.0, 0.0], [2.0, 1.0])
     rows, points = rng.beta(2, 5, (20_000, 2)) * [2, 1], rng.uniform(*box, (20, 2))
@@ -280,7 +280,7 @@ def test_the_posterior_mean_is_closer_than_the_noisy_embedding(rng):
     assert np.linalg.norm(mean.coordinates - embedding.coordinates) < 0.5 * noise
 
 
-@pytest.mark.parametrize("has_points", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_points", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_measurement_loads_equal(has_points, tmp_path, rng):
     """With bounds alone, or with points that get the weights."""
     feature_map = QuadratureMap.from_box(Gaussian(4.0), [0, 0], [1, 1], 200)

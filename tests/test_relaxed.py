@@ -93,7 +93,7 @@ def test_conditional_distributions(rows):
         {0: [(0, 1)], 2: [(6, 9)], 1: [(1, 2)]},
     ],
 )
-@pytest.mark.parametrize("correlation", [-0.95, pytest.param(0.6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("correlation", [-0.95, pytest.param(0.6, marks=pytest.mark.long)])
 def test_conditions_on_coupled_columns(rows, ranges, correlation):
     """A condition on a column changes the others as it does among rows that were drawn without it."""
     coupled = dataclasses.replace(rows, dependence=np.asarray([[1.0, correlation], [correlation, 1.0]]))

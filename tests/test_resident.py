@@ -57,7 +57,7 @@ def _exact(kernel, points, rows):
     [
         (Gaussian(0.1), 2, np.float32, 1e-6),
         # Expanded about the mean of the points.
-        pytest.param(Gaussian(0.1), 12, np.float64, 1e-13, marks=pytest.mark.slow),
+        pytest.param(Gaussian(0.1), 12, np.float64, 1e-13, marks=pytest.mark.long),
         pytest.param(Gaussian(0.1), 12, np.float32, 1e-5, marks=pytest.mark.long),
         pytest.param(Laplacian(0.3), 3, np.float64, 1e-13, marks=pytest.mark.long),
     ],

@@ -179,7 +179,7 @@ def test_nothing_private_gets_in():
 
 @pytest.mark.parametrize("has_target", [False, True])
 @pytest.mark.parametrize(
-    "epsilon", [0.02, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (0.1, 0.5, 2.0))]
+    "epsilon", [0.02, *(pytest.param(epsilon, marks=pytest.mark.long) for epsilon in (0.1, 0.5, 2.0))]
 )
 @pytest.mark.parametrize("name", MAPS)
 def test_the_error_is_smaller(name, epsilon, has_target):

@@ -102,7 +102,7 @@ def test_the_sensitivity_is_reached():
     assert np.abs(distances[1] - distances[0]).max() == pytest.approx(drawn.sensitivity, rel=1e-5)
 
 
-@pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.long)])
 def test_draws_have_the_probabilities(key):
     feature_map, domain, num_points = CASES["subspace"]
     domain, rows = domain[::3], _rows(feature_map)

@@ -20,7 +20,7 @@ from tests import reference
         (1, 0.5),
         (40, 0.5),
         (90, 0.02),
-        pytest.param(256, 0.05, marks=pytest.mark.slow),
+        pytest.param(256, 0.05, marks=pytest.mark.long),
         pytest.param(300, 0.3, marks=pytest.mark.long),
     ],
 )

@@ -361,7 +361,7 @@ def test_a_missing_value_of_a_wide_column_stays_missing(tmp_path):
     assert made["codes"][2, 0] < 32
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "minutes", "text"),
     [("time.sleep(60)", 0.005, "more than 0.005 minutes"), ("raise MemoryError('all of it')", 1.0, "all of it")],

@@ -106,7 +106,7 @@ class TestEdges:
             OrientedEdges(**wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inner_products_are_the_kernel():
     rows, features = _rows(20), _map(20_000)
     values = np.asarray(compiled.features(features, rows))
