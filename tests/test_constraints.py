@@ -115,6 +115,11 @@ def test_columns_that_follow_from_one_group_its_codes():
     assert Schema(columns).recoding.families() == {}
 
 
+def test_columns_of_billions_of_codes_have_no_groups():
+    columns = (Datetime("t", "1900-01-01", "2100-01-01", "second"), Categorical("x", ("a", "b")))
+    assert Schema(columns).recoding.families() == {}
+
+
 def test_values_of_a_number_are_at_most_sixteen_groups():
     codes = tuple(map(str, range(100)))
     columns = (Categorical("code", codes), Numeric("price", 0, 1000, integer=True))

@@ -130,13 +130,15 @@ class Recoding:
         return self.codes_of(*others)
 
     def families(self) -> dict[int, list[Int64[np.ndarray, "codes"]]]:
-        """By place of a measured column, groups of its codes: those for which the columns that follow from it agree.
+        """By place of a measured column without order, groups of its codes, for which columns that follow from it agree.
 
         Numbers of the groups, for every code, [codes]. First come groups in which all of these columns agree, then
         those in which all agree but the one whose constraint is last, and so on. A column with an order has at most 16
         groups of values.
         """
-        known = {column.name: (place, np.arange(column.num_codes)) for place, column in enumerate(self.measured)}
+        # A column with an order may have billions of codes, and its bins have neighbours.
+        sources = [(place, column) for place, column in enumerate(self.measured) if not column.ordered]
+        known = {column.name: (place, np.arange(column.num_codes)) for place, column in sources}
         by_name, follow = {column.name: column for column in self.columns}, set()
         for one in self.determinations:
             if not one.measured and len(one.sources) == 1 and one.sources[0] in known:
