@@ -130,7 +130,7 @@ class Recoding:
         return self.codes_of(*others)
 
     def families(self) -> dict[int, list[Int64[np.ndarray, "codes"]]]:
-        """By place of a measured column without order, groups of its codes, for which columns that follow from it agree.
+        """By place of a measured column without order, groups of its codes with the same values in columns that follow.
 
         Numbers of the groups, for every code, [codes]. First come groups in which all of these columns agree, then
         those in which all agree but the one whose constraint is last, and so on. A column with an order has at most 16
