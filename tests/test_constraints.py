@@ -107,24 +107,24 @@ def test_columns_that_follow_from_one_group_its_codes():
     rents = dict(zip((*wards, "missing"), (0, 0, 1, 2, 2, 2, 3, 3, 3), strict=True))
     sides = Lookup("zone", "side", {"x": "east", "y": "west", "z": "west"})
     constraints = (sides, Lookup("ward", "zone", zones), Lookup("ward", "rent", rents))
-    families = Schema(columns, constraints=constraints).recoding.families()
+    families = Schema(columns, constraints=constraints).recoding.families
     assert list(families) == [1]
     as_groups = [[list(groups).index(group) for group in groups] for groups in families[1]]
     by_zone, by_side = [0, 0, 0, 3, 3, 3, 6, 6, 6], [0, 0, 0, 3, 3, 3, 3, 3, 3]
     assert as_groups == [[0, 0, 2, 3, 3, 3, 6, 6, 6], by_zone, by_side]
-    assert Schema(columns).recoding.families() == {}
+    assert Schema(columns).recoding.families == {}
 
 
 def test_columns_of_billions_of_codes_have_no_groups():
     columns = (Datetime("t", "1900-01-01", "2100-01-01", "second"), Categorical("x", ("a", "b")))
-    assert Schema(columns).recoding.families() == {}
+    assert Schema(columns).recoding.families == {}
 
 
 def test_values_of_a_number_are_at_most_sixteen_groups():
     codes = tuple(map(str, range(100)))
     columns = (Categorical("code", codes), Numeric("price", 0, 1000, integer=True))
     prices = Lookup("code", "price", {code: 10 * int(code) for code in codes})
-    (groups,) = Schema(columns, constraints=(prices,)).recoding.families()[0]
+    (groups,) = Schema(columns, constraints=(prices,)).recoding.families[0]
     np.testing.assert_array_equal(groups, np.arange(100) * 16 // 100)
 
 

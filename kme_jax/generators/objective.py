@@ -115,7 +115,7 @@ def objective_of(
       shares: of the L classes, [L]; [1] for rows without labels.
       training: configuration of the training.
     """
-    num_labels, features = features_and_labels(embedding.feature_map)
+    num_labels, features = labels_and_features(embedding.feature_map)
     num_labels = max(num_labels, 1)
     targets = np.asarray(embedding.coordinates, np.float64).reshape(num_labels, -1)
     turns, num_blocks = None, 1
@@ -141,7 +141,7 @@ def fourier_of(features: FeatureMap) -> tuple[Transform | None, FeatureMap]:
     return (features.transform, features.features) if isinstance(features, TransformedMap) else (None, features)
 
 
-def features_and_labels(feature_map: FeatureMap) -> tuple[int, FeatureMap]:
+def labels_and_features(feature_map: FeatureMap) -> tuple[int, FeatureMap]:
     """The number of labels, 0 if rows have none, and the map of rows without them."""
     if isinstance(feature_map, LabelledMap):
         return feature_map.num_labels, feature_map.features

@@ -51,7 +51,7 @@ from kme_jax.generators.generator import (
 )
 from kme_jax.generators.networks import Network, Pool, check_module
 from kme_jax.generators.nnx import nnx
-from kme_jax.generators.objective import Objective, features_and_labels, fourier_of, objective_of
+from kme_jax.generators.objective import Objective, fourier_of, labels_and_features, objective_of
 from kme_jax.generators.rare import ClassEmbeddings, Prior, Seen, are_counted, num_prior_rows
 from kme_jax.generators.settings import CallSettings, Training
 from kme_jax.privacy.mechanisms import NoisyEmbedding, noise_of
@@ -281,7 +281,7 @@ def _trained(
     progress: Callable[[int, int], None] | None,
 ) -> _Trained:
     """One training, see :func:`train_in_calls`."""
-    num_labels, features = features_and_labels(embedding.feature_map)
+    num_labels, features = labels_and_features(embedding.feature_map)
     rows = Rows.create(features, bounds, levels)
     if counts is not None and not num_labels:
         raise ValueError("counts are of classes, and these rows have no label: leave counts out, or use a LabelledMap")

@@ -147,7 +147,7 @@ def expected_errors(
     check_columns(schema, target)
     check_budget(budget)
     check_relation(schema, budget.relation)
-    families, schema = schema.recoding.families(), schema.measured
+    families, schema = schema.recoding.families, schema.measured
     if num_rows < 2:
         raise ValueError(f"num_rows: expected at least 2 rows, got {num_rows}")
     if budget.relation == REPLACE_ONE:

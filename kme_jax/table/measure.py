@@ -452,7 +452,7 @@ def _measure_table(
     of_singles = first if session.rows_are_public else None
     measured[NAMES[0]] = session.measure(0, plans.singles_map(layout), shares_of_all[0], num_rows, of_singles)
     singles = plans.Singles.read(layout, measured[NAMES[0]])
-    plan = plans.Plan.create(layout, singles, num_rows, rho, schema.recoding.families())
+    plan = plans.Plan.create(layout, singles, num_rows, rho, schema.recoding.families)
     chosen: list[int] = []
     products: list[tuple[int, int]] = []
     triples: list[tuple[int, ...]] = []

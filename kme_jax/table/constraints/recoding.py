@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import graphlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int64
@@ -40,6 +40,10 @@ class Recoding:
       determinations: of columns that follow from others. They come after those that they follow from.
       measured: the columns that are measured.
       by_constraint: for each constraint, what it excludes, and the determination of the columns that it determines.
+      families: by place of a measured column without order, groups of its codes with the same values in columns that
+        follow from it: numbers of the groups, for every code, [codes]. First come groups in which all of these columns
+        agree, then those in which all agree but the one whose constraint is last, and so on. Of a column with an order,
+        up to 16 ranges of values count as values.
     """
 
     columns: tuple[Column, ...]
@@ -47,6 +51,7 @@ class Recoding:
     determinations: tuple[Determination, ...]
     measured: tuple[Column, ...]
     by_constraint: tuple[tuple[list[Clause], Determination | None], ...]
+    families: dict[int, list[Int64[np.ndarray, "codes"]]]
 
     @classmethod
     def create(cls, columns: Sequence[Column], constraints: Sequence[Constraint]) -> Recoding:
@@ -92,7 +97,9 @@ class Recoding:
         in_order = {name: clauses[name] for name in _in_order(sources) if name in clauses}
         all_found = tuple(dict.fromkeys(found[name] for name in order if name in found))
         by_constraint = tuple(zip(of_constraints, determinations, strict=True))
-        recoding = cls(tuple(columns), in_order, all_found, measured, by_constraint)
+        followers = [name for one in determinations if one for name in one.columns]
+        families = _families(columns, measured, all_found, followers)
+        recoding = cls(tuple(columns), in_order, all_found, measured, by_constraint, families)
         for name in in_order:
             recoding._check(name)
         return recoding
@@ -128,33 +135,6 @@ class Recoding:
         if others is None:
             raise ValueError(f"{name} follows from {shown(found.sources or [part.name for part in found.measured])}")
         return self.codes_of(*others)
-
-    def families(self) -> dict[int, list[Int64[np.ndarray, "codes"]]]:
-        """By place of a measured column without order, groups of its codes with the same values in columns that follow.
-
-        Numbers of the groups, for every code, [codes]. First come groups in which all of these columns agree, then
-        those in which all agree but the one whose constraint is last, and so on. A column with an order has at most 16
-        groups of values.
-        """
-        # A column with an order may have billions of codes, and its bins have neighbours.
-        sources = [(place, column) for place, column in enumerate(self.measured) if not column.ordered]
-        known = {column.name: (place, np.arange(column.num_codes)) for place, column in sources}
-        by_name, follow = {column.name: column for column in self.columns}, set()
-        for one in self.determinations:
-            if not one.measured and len(one.sources) == 1 and one.sources[0] in known:
-                place, codes = known[one.sources[0]]
-                known |= {
-                    name: (place, of_name)
-                    for name, of_name in zip(one.columns, one.to_released((), (codes,)), strict=True)
-                }
-                follow |= set(one.columns)
-        found: dict[int, list[Int64[np.ndarray, "codes"]]] = {}
-        for name in (name for _, one in self.by_constraint if one for name in one.columns if name in follow):
-            place, codes = known[name]
-            levels = found.setdefault(place, [])
-            both = np.stack([_grouped(by_name[name], codes), *levels[:1]])
-            levels.insert(0, np.unique(both, axis=1, return_inverse=True)[1].reshape(-1))
-        return found
 
     def measured_codes(self, codes: Int[np.ndarray, "n d"]) -> Int64[np.ndarray, "n m"]:
         """Codes of the measured columns, for those of the released ones. SENSITIVE if the rows are.
@@ -347,6 +327,39 @@ class Recoding:
                 ]
                 condition = f" if {shown(values)}" if values else ""
                 raise ValueError(f"constraints contradict each other: no value of {name} is left{condition}")
+
+
+def _families(
+    columns: Sequence[Column],
+    measured: Sequence[Column],
+    determinations: Iterable[Determination],
+    followers: Iterable[str],
+) -> dict[int, list[Int64[np.ndarray, "codes"]]]:
+    """See ``Recoding.families``.
+
+    Args:
+      columns: the released columns.
+      measured: the measured columns.
+      determinations: in an order in which each comes after those that it follows from.
+      followers: names of columns that follow from others, in the order of their constraints.
+    """
+    # A column with an order may have billions of codes, and its bins have neighbours.
+    sources = [(place, column) for place, column in enumerate(measured) if not column.ordered]
+    known = {column.name: (place, np.arange(column.num_codes)) for place, column in sources}
+    for one in determinations:
+        if not one.measured and len(one.sources) == 1 and one.sources[0] in known:
+            place, codes = known[one.sources[0]]
+            released = one.to_released((), (codes,))
+            known |= {name: (place, of_name) for name, of_name in zip(one.columns, released, strict=True)}
+    by_name = {column.name: column for column in columns}
+    families: dict[int, list[Int64[np.ndarray, "codes"]]] = {}
+    for name in followers:
+        if name in known:
+            place, codes = known[name]
+            levels = families.setdefault(place, [])
+            both = np.stack([_grouped(by_name[name], codes), *levels[:1]])
+            levels.insert(0, np.unique(both, axis=1, return_inverse=True)[1].reshape(-1))
+    return families
 
 
 def _grouped(column: Column, codes: ColumnCodes) -> Int64[np.ndarray, "n"]:

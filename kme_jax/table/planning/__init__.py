@@ -11,8 +11,8 @@ There are three measurements. Each one is planned from the noisy counts of those
 3. *Some pairs*. The pairs that are furthest from independence in the second measurement are measured again in more
    bins, as long as this lowers the error. The mean product of two ordered columns is measured too. For columns of many
    values, the marginals of the bins are measured again, and cells that stand out are cut into parts. Triples that
-   depend on each other in a way that pairs do not show are measured again, too. So are rare categories, which share a
-   bin in pairs: each by itself, together with the columns that depend most on it (``kme_jax.table.rare_fit``).
+   depend on each other in a way that pairs do not show are measured again, too. So are rare categories, which share
+   bins in pairs: each by itself, together with the columns that depend most on it (``kme_jax.table.rare_fit``).
 
 Bins, pairs and cells are chosen from noisy counts and public quantities alone. So the three measurements compose.
 

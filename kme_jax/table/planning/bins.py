@@ -82,7 +82,6 @@ def _frequent_first(
     bins = np.empty(len(counts), np.int64)
     bins[order] = np.minimum(np.arange(len(counts)), alone)
     last = min(alone + len(shared), most - 1)
-    bins[left] = last
     left = np.sort(left)
     bins[left] = last + _neighbours(counts[left], max(least, counts[left].sum() / (most - last)))
     for place, cells in enumerate(sorted(shared, key=lambda cells: -counts[cells].sum()), start=alone):
@@ -115,26 +114,26 @@ def _large_families(
       left: the cells that belong to families.
       least, families: as in :func:`choose_bins`.
     """
-    found = []
+    shared = []
     for of_cells in families:
         large = np.flatnonzero(np.bincount(of_cells[left], counts[left]) >= least)
-        found += [left[of_cells[left] == family] for family in large]
+        shared += [left[of_cells[left] == family] for family in large]
         left = left[~np.isin(of_cells[left], large)]
-    return found, left
+    return shared, left
 
 
 def families_of_bins(
     families: Sequence[Int64[np.ndarray, "cells"]], bins: Int64[np.ndarray, "cells"]
 ) -> list[Int64[np.ndarray, "_"]]:
     """The families of bins, for families of their cells. A bin with cells of several families is one by itself."""
-    found, number = [], int(bins.max()) + 1
+    by_level, number = [], int(bins.max()) + 1
     for of_cells in families:
         of_bins = np.zeros(number, np.int64)
         of_bins[bins] = of_cells
         mixed = np.unique(bins[of_cells != of_bins[bins]])
         of_bins[mixed] = int(of_cells.max()) + 1 + mixed
-        found.append(of_bins)
-    return found
+        by_level.append(of_bins)
+    return by_level
 
 
 def _num_frequent(counts: Real[np.ndarray, "cells"]) -> int:
