@@ -50,6 +50,28 @@ def test_smoothing_keeps_what_stands_out(rng):
     assert _error(estimate, truth) < 0.7 * sigma
 
 
+def _best_partition(values, cost):
+    """The least squared error and costs of dyadic intervals of so many cells, and their means, by definition."""
+    whole = np.full(len(values), values.mean())
+    merged = np.square(values - whole).sum() + cost
+    if len(values) == 1:
+        return merged, whole
+    (left, of_left), (right, of_right) = (_best_partition(half, cost) for half in np.split(values, 2))
+    return (merged, whole) if merged <= left + right else (left + right, np.concatenate([of_left, of_right]))
+
+
+@pytest.mark.parametrize(("shape", "penalty"), [((1,), 3.0), ((2, 21), 6.0), ((1, 3, 17), 16.0), ((40,), 2.0)])
+def test_smoothing_averages_the_best_partitions_of_all_shifts(shape, penalty, rng):
+    values = 30 * rng.normal(size=shape) + 100 * (rng.random(shape) < 0.2)
+    found = smooth(values, 10.0, penalty)
+    size = 1 << (shape[-1] + 15).bit_length()
+    for place in np.ndindex(shape[:-1]):
+        padded = np.pad(values[place], (15, size - shape[-1]), mode="symmetric")
+        means = [_best_partition(padded[15 - s : 15 - s + size], penalty * 100)[1][s:] for s in range(16)]
+        expected = np.mean([of_shift[: shape[-1]] for of_shift in means], axis=0)
+        np.testing.assert_allclose(found[place], expected, atol=1e-9)
+
+
 def test_smoothing_without_noise_changes_nothing(rng):
     values = rng.normal(size=37)
     np.testing.assert_allclose(smooth(values, 0.0), values)

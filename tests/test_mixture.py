@@ -176,6 +176,28 @@ def test_pairs_both_ways_have_the_same_misfit(rng):
     np.testing.assert_array_equal(given[1][0], np.swapaxes(given[1][0], 1, 2))
 
 
+@pytest.mark.parametrize(
+    ("measured", "num_blocks"), [([(0, 4), (1, 5)], 1), ([(0, 4), (6, 7), (5, 7)], 2), ([(5, 6)], 1), ([], 0)]
+)
+def test_blocks_have_every_pair_once(measured, num_blocks, rng):
+    """Six bins, of which the last two go with unions, and two unions of the first four."""
+    unions = np.zeros((6, 2), np.float32)
+    unions[[0, 1, 2, 3], [0, 0, 1, 1]] = 1
+    precision = np.zeros((8, 8))
+    for pair in measured:
+        precision[pair] = rng.random()
+    pairs = rng.normal(size=(2, 8, 8)) * (precision > 0)
+    parts, weights = rng.random((2, 3, 6)), rng.random((2, 3))
+    all_parts = np.concatenate([parts, parts @ unions], axis=-1)
+    expected = np.square((np.einsum("tka,tk,tkb->tab", all_parts, weights, all_parts) - pairs) * precision).sum()
+    blocks, misfit = mixture.blocks_of_pairs(unions, pairs, precision), 0.0
+    assert len(blocks) == num_blocks
+    for members, counts, of_block in blocks:
+        of_parts = parts if members is None else parts @ members
+        misfit += np.square((np.asarray(mixture.second_moments(of_parts, weights)) - counts) * of_block).sum()
+    assert misfit == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), np.asarray([900.0, 100.0])])
 def test_a_counted_class_survives_noise(classes):
     """Noise of pairs that is negative for a class would take all of its rows away."""

@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kme_jax.table import balance
+from kme_jax.table import balance, relaxed
 from kme_jax.table.conditional import ConditionalRows, conditioned
 from kme_jax.table.dependence import without_negative_eigenvalues
 from kme_jax.table.relaxed import Leaves, Parities, RelaxedRows
@@ -60,6 +60,14 @@ def test_samples_have_the_distribution(rows):
 def test_rows_are_in_random_order(rows):
     codes = rows.sample(20_000, 0)
     np.testing.assert_allclose(codes[:10_000].mean(0), codes[10_000:].mean(0), atol=0.15)
+
+
+def test_samples_are_the_same_for_any_number_of_threads(rows, monkeypatch):
+    samples = []
+    for cores in (1, 3):
+        monkeypatch.setattr(relaxed.os, "cpu_count", lambda cores=cores: cores)
+        samples.append(rows.sample(500, 4))
+    np.testing.assert_array_equal(*samples)
 
 
 def test_weighted_samples_have_the_distribution(rows):

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int64, Real
 
 from kme_jax._numerics.short_repr import short_repr
 
-_NUM_SHIFTS, _TOGETHER = 16, 1 << 14  # shifts of intervals, and values of all shifts that fit into a cache
+_NUM_SHIFTS, _TOGETHER = 16, 1 << 15  # shifts of intervals, and values that fit into a cache
 # Penalties of an interval, in units of σ². Akaike's penalty is 2. Twice the logarithm of the number of values removes
 # all noise.
 _PENALTIES = (2.0, 3.0, 4.0, 6.0, 10.0, 16.0)
@@ -41,51 +41,71 @@ def project_to_simplex(values: Real[np.ndarray, "*n cells"], total: float) -> Fl
     return np.maximum(values - np.take_along_axis(thresholds, np.maximum(last, 0), axis=-1), 0)
 
 
-def _dyadic(
-    values: Float[np.ndarray, "*n cells"], costs: Float[np.ndarray, "penalties"]
-) -> Float[np.ndarray, "penalties *n cells"]:
-    """Means over the dyadic intervals that minimise the squared error plus a cost for each interval (Donoho 1997).
-
-    The number of cells is a power of two. There is one estimate for each cost."""
-    costs = costs.reshape(-1, *[1] * values.ndim)
-    sums, squares, best = values, np.square(values), np.broadcast_to(costs, (len(costs), *values.shape))
-    levels, size = [], 1
-    while sums.shape[-1] > 1:
-        size *= 2
-        levels.append(sums / (size // 2))
-        sums, squares, best = (halves[..., ::2] + halves[..., 1::2] for halves in (sums, squares, best))
-        merged_cost = squares - np.square(sums) / size + costs
-        is_merged = merged_cost <= best
-        best = np.where(is_merged, merged_cost, best)
-        levels.append(is_merged)
-    # From the largest interval to the smallest: where an interval or one that it is part of was merged, its mean stays.
-    means = np.broadcast_to(sums / size, best.shape)
-    is_merged = np.zeros(best.shape, bool)
-    while levels:
-        is_merged = is_merged | levels.pop()
-        of_halves = levels.pop()
-        is_merged = np.repeat(is_merged, 2, axis=-1)
-        means = np.where(is_merged, np.repeat(means, 2, axis=-1), of_halves)
-    return means
-
-
 def _piecewise(
     values: Float[np.ndarray, "*n cells"], sigma: float, penalties: Sequence[float]
 ) -> Float[np.ndarray, "penalties *n cells"]:
-    """Means over dyadic intervals along the last axis, averaged over shifts of these (Coifman & Donoho 1995)."""
+    """Means over dyadic intervals along the last axis, averaged over shifts of these (Coifman & Donoho 1995).
+
+    For each shift, the intervals minimise the squared error plus a cost for each of them (Donoho 1997). There is one
+    estimate for each cost."""
     num_values, costs = values.shape[-1], sigma**2 * np.asarray(penalties)
     size = 1 << (num_values + _NUM_SHIFTS - 1).bit_length()
-    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(_NUM_SHIFTS - 1, size - num_values)], mode="symmetric")
-    total = np.zeros((len(costs), *values.shape))
-    together = max(1, _TOGETHER // max(1, total.size))
-    for first in range(0, _NUM_SHIFTS, together):
-        # With a shift s, s cells precede the values: the window starts at cell _NUM_SHIFTS − 1 − s.
-        shifts = range(first, min(first + together, _NUM_SHIFTS))
-        windows = np.stack([padded[..., _NUM_SHIFTS - 1 - s : _NUM_SHIFTS - 1 - s + size] for s in shifts])
-        of_shifts = _dyadic(windows, costs)
-        for i, s in enumerate(shifts):
-            total += of_shifts[:, i, ..., s : s + num_values]
-    return total / _NUM_SHIFTS
+    rows = values.reshape(-1, num_values)
+    padded = np.pad(rows, [(0, 0), (_NUM_SHIFTS - 1, size - num_values)], mode="symmetric")
+    means = np.empty((len(costs), *rows.shape))
+    together = max(1, _TOGETHER // (size * len(costs)))
+    for first in range(0, len(rows), together):
+        some = slice(first, first + together)
+        means[:, some] = _over_shifts(padded[some], costs)[..., _NUM_SHIFTS - 1 :][..., :num_values]
+    return means.reshape(-1, *values.shape)
+
+
+def _over_shifts(
+    values: Float[np.ndarray, "n window"], costs: Float[np.ndarray, "penalties"]
+) -> Float[np.ndarray, "penalties n window"]:
+    """The estimates of ``_piecewise``, whose intervals lie in windows of cells: one for each shift, a cell further.
+
+    Shifts share small intervals, which are numbered by their first cell. From 16 cells on, each interval is of one
+    shift: those after one another have an axis, and so have the shifts.
+
+    Args:
+      values: with 15 cells more than a window, whose number of cells is a power of two.
+      costs: of an interval.
+    """
+    costs = costs[:, None, None]
+    sums, squares, best, width = values, np.square(values), np.broadcast_to(costs, (len(costs), *values.shape)), 1
+    levels: list[tuple[np.ndarray, np.ndarray]] = []
+    while width <= values.shape[-1] // 2:
+        if width == _NUM_SHIFTS:  # the first cells of intervals are 0 to 15, 16 to 31, ...
+            costs = costs[..., None]
+            sums, squares, best = (a.reshape(*a.shape[:-1], -1, _NUM_SHIFTS) for a in (sums, squares, best))
+        if width < _NUM_SHIFTS:
+            sums, squares, best = (a[..., :-width] + a[..., width:] for a in (sums, squares, best))
+        else:
+            sums, squares, best = (a[..., ::2, :] + a[..., 1::2, :] for a in (sums, squares, best))
+        width *= 2
+        merged_cost = squares - np.square(sums) / width + costs
+        is_merged = merged_cost <= best
+        best = np.where(is_merged, merged_cost, best)
+        levels.append((sums / width, is_merged))
+    # From the largest intervals to the smallest: where one was merged, its mean stays. Each has the sum of the means of
+    # the shifts in which it or one that it is part of was merged, and the number of the other shifts.
+    total, left = np.zeros(best.shape), np.ones(best.shape)
+    while levels:
+        means, is_merged = levels.pop()
+        total = total + np.where(is_merged, left * means, 0)
+        left = np.where(is_merged, 0, left)
+        width //= 2
+        if width >= _NUM_SHIFTS:
+            total, left = (np.repeat(a, 2, axis=-2) for a in (total, left))
+            if width == _NUM_SHIFTS:
+                total, left = (a.reshape(*a.shape[:-2], -1) for a in (total, left))
+        else:
+            parents, padding = (total, left), np.zeros((*total.shape[:-1], width))
+            total, left = (np.concatenate([a, padding], axis=-1) for a in parents)
+            for children, of_parents in zip((total, left), parents, strict=True):
+                children[..., width:] += of_parents
+    return (total + left * values) / _NUM_SHIFTS
 
 
 def _thresholded(

@@ -109,18 +109,18 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
         if "classes" in data:
             weights = data["classes"][:, None] * jax.nn.softmax(parameters["weights"], axis=1)
-        of_unions = _einsum("tka,ae->tke", probabilities, data["unions"])
-        parts = jnp.concatenate([probabilities, of_unions], axis=-1)
-        pairs = second_moments(parts, weights)
         singles = _einsum("tk,tka->ta", weights, probabilities)
         scores = _einsum("tka,as->tks", probabilities, data["scores"])
         products = _einsum("tks,tk,tkr->sr", scores, weights, scores)
         misfit = (
-            jnp.sum(jnp.square((data["rows"] * pairs - data["pairs"]) * data["pairs_precision"]))
-            + jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
+            jnp.sum(jnp.square((data["rows"] * singles - data["singles"]) / data["singles_sigma"]))
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
+        for members, counts, precision in data["pairs"]:
+            parts = probabilities if members is None else _einsum("tka,ae->tke", probabilities, members)
+            pairs = second_moments(parts, weights)
+            misfit += jnp.sum(jnp.square((data["rows"] * pairs - counts) * precision[None]))
         if data["triples"].shape[0]:
             signs = _einsum("tka,ac->tkc", probabilities, data["signs"])
             parities = _einsum("tk,tkn->n", weights, jnp.prod(signs[..., data["triples"]], axis=-1))
@@ -292,14 +292,14 @@ def fit(
     return raked(weights, probabilities, observed.offsets, masses)
 
 
-def _data(observed: Observed) -> dict[str, np.ndarray]:
+def _data(observed: Observed) -> dict[str, Any]:
     """The data of ``_steps`` that all fits share."""
     single = functools.partial(np.asarray, dtype=np.float32)
     finest = _FINEST * observed.num_rows
     names = ("singles", "singles_sigma", "totals", "totals_precision")
-    names += ("unions", "pairs", "pairs_precision")
+    names += ("pairs", "pairs_precision")
     names += ("scores", "products", "products_precision", "signs", "parities", "parities_precision")
-    data = {
+    data: dict[str, Any] = {
         name: single(
             np.minimum(getattr(observed, name), 1 / finest)
             if name.endswith("precision")
@@ -310,10 +310,47 @@ def _data(observed: Observed) -> dict[str, np.ndarray]:
         for name in names
     }
     data["singles_sigma"] = data["singles_sigma"][None]
-    pairs, precision = both_ways(data["pairs"], data["pairs_precision"])
-    data |= {"pairs": pairs, "pairs_precision": precision[None]}
+    data["pairs"] = blocks_of_pairs(observed.unions, data["pairs"], data.pop("pairs_precision"))
     data |= {"rows": single(observed.num_rows), "triples": observed.triples}
     return data | {"neighbours": single(observed.neighbours[None, None, :-1])}
+
+
+def blocks_of_pairs(
+    unions: Float[np.ndarray, "bins unions"],
+    pairs: Float[np.ndarray, "classes parts parts"],
+    precision: Float[np.ndarray, "parts parts"],
+) -> list[
+    tuple[
+        Float[np.ndarray, "bins block"] | None,
+        Float[np.ndarray, "classes block block"],
+        Float[np.ndarray, "block block"],
+    ]
+]:
+    """Blocks that together have all measured pairs of parts: one of the bins, and one of what the unions go with.
+
+    Hardly any bin was counted together with a union. So two blocks are smaller than the table of all parts.
+
+    Args:
+      unions: see ``Observed``.
+      pairs, precision: see :func:`both_ways`.
+
+    Returns:
+      For each block which bins are in its parts, None if the parts are the bins themselves; and its counts and its
+      precisions, both ways.
+    """
+    pairs, precision = both_ways(pairs, precision)
+    num_bins = len(unions)
+    bins = np.arange(num_bins)
+    beside = bins[precision[:num_bins, num_bins:].any(1)]
+    coarse = np.concatenate([beside, np.arange(num_bins, len(precision))])
+    members = np.concatenate([np.eye(num_bins, dtype=pairs.dtype)[:, beside], unions.astype(pairs.dtype)], axis=1)
+    of_coarse = np.array(precision[np.ix_(coarse, coarse)])
+    of_coarse[: len(beside), : len(beside)] = 0  # the first block has these pairs
+    blocks = (
+        (None, pairs[:, :num_bins, :num_bins], precision[:num_bins, :num_bins]),
+        (members, pairs[:, coarse[:, None], coarse], of_coarse),
+    )
+    return [block for block in blocks if block[2].any()]
 
 
 def both_ways(

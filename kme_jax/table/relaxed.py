@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +18,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.table.rare_categories import RareCategories
 
+_MOST_THREADS, _MOST_DENSITIES = 8, 1 << 22  # that draw columns at the same time, and numbers that each of them keeps
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 
 
@@ -283,35 +286,56 @@ class RelaxedRows:
         """
         num_rows = len(source)
         each = np.bincount(source, minlength=self.weights.size)
-        counts, starts = each[source], np.repeat(np.cumsum(each) - each, each)
+        within = (np.arange(num_rows) - np.repeat(np.cumsum(each) - each, each), each[source])
         codes = np.empty((num_rows, self.dim), np.int64)
         if self.split >= 0:
             codes[:, self.split] = source // self.weights.shape[1]
-        for a, j in enumerate(self.others):
-            i, k = self.offsets[a : a + 2]
-            given = coupled.get(a)
-            if given is None or given.first is None:
-                # Ranks of random numbers within each relaxed row: strata in random order.
-                ranks = np.empty(num_rows)
-                order = random.random(num_rows) if given is None else ndtr(given.place)
-                ranks[_by_group(source, order)] = np.arange(num_rows)
-                quantiles = (ranks - starts + random.random(num_rows)) / counts
-            else:
-                quantiles = given.place
-            probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
-            leaf, place = _choose(quantiles, source, probabilities, self.leaves[a], self.weights.shape[1])
-            if given is None or given.first is None:
-                leaf, place = _spread(random, leaf, place, source // self.weights.shape[1], self.leaves[a])
-            first, last = self.leaves[a].first[leaf], self.leaves[a].last[leaf]
-            if given is None:
-                codes[:, j] = random.integers(first, last)
-                continue
-            chosen = first + np.floor(place * (last - first)).astype(np.int64).clip(0, last - first - 1)
-            if given.first is not None and given.last is not None:  # a quantile is rounded, its range is not
-                chosen = np.clip(chosen, given.first, given.last - 1)
-            codes[:, j] = chosen
+
+        def draw(a: int, j: int, random: np.random.Generator) -> None:
+            codes[:, j] = self._codes_of_column(random, a, source, within, coupled.get(a))
+
+        # Each column has a source of randomness of its own, so the result is the same for any number of threads.
+        with concurrent.futures.ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+            list(pool.map(draw, range(len(self.leaves)), self.others, random.spawn(len(self.leaves))))
         order = random.permutation(num_rows)
         return codes[order], order
+
+    def _codes_of_column(
+        self,
+        random: np.random.Generator,
+        a: int,
+        source: Int64[np.ndarray, "n"],
+        within: tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]],
+        given: Coupled | None,
+    ) -> Int64[np.ndarray, "n"]:
+        """Codes of the column at place a among all except ``split``, see :meth:`codes_of`.
+
+        Args:
+          random, source: see :meth:`codes_of`.
+          a: place of the column.
+          within: the number of each row within its relaxed row, from 0, and the number of rows of the relaxed row.
+          given: where the values are to be, or None.
+        """
+        (numbers, counts), leaves, (i, k) = within, self.leaves[a], self.offsets[a : a + 2]
+        if given is None or given.first is None:
+            # Ranks of random numbers within each relaxed row: strata in random order.
+            quantiles = np.empty(len(source))
+            order = random.random(len(source)) if given is None else ndtr(given.place)
+            quantiles[_by_group(source, order)] = numbers
+            quantiles = (quantiles + random.random(len(source))) / counts
+        else:
+            quantiles = given.place
+        probabilities = self.probabilities[..., i:k].reshape(-1, k - i)
+        leaf, place = _choose(quantiles, source, probabilities, leaves, self.weights.shape[1])
+        if given is None or given.first is None:
+            leaf, place = _spread(random, leaf, place, source // self.weights.shape[1], leaves)
+        first, last = leaves.first[leaf], leaves.last[leaf]
+        if given is None:
+            return random.integers(first, last)
+        chosen = first + np.floor(place * (last - first)).astype(np.int64).clip(0, last - first - 1)
+        if given.first is not None and given.last is not None:  # a quantile is rounded, its range is not
+            chosen = np.clip(chosen, given.first, given.last - 1)
+        return chosen
 
     def coupled(self) -> list[int]:
         """Indices, among all columns except ``split``, of the columns that depend on another within relaxed rows."""
@@ -414,7 +438,7 @@ def _choose(
       Indices of leaves, int64 [n], and places between 0, the start of the leaf, and 1, its end, [n].
     """
     chosen, places = np.empty(len(quantiles), np.int64), np.empty(len(quantiles))
-    step = max(1, (1 << 24) // max(1, len(leaves.first)))
+    step = max(1, _MOST_DENSITIES // max(1, len(leaves.first)))
     for start in range(0, len(probabilities), step):
         rows = np.arange(start, min(start + step, len(probabilities)))
         densities = np.asarray(probabilities[rows], np.float64)[:, leaves.bins] * leaves.shares[rows // each]
