@@ -5,6 +5,7 @@ import datetime
 import html
 import html.parser
 import itertools
+import math
 import pathlib
 import re
 import sys
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import kme_jax.table.report
-from kme_jax import PrivacyBudget, release_table
+from kme_jax import PrivacyBudget, estimate, release_table
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import Categorical, Datetime, Numeric, Ordinal
 from kme_jax.table.report import page
@@ -34,6 +35,7 @@ from kme_jax.table.report.histogram import (
     round_ticks,
 )
 from kme_jax.table.report.rendering import environment
+from kme_jax.table.report.tails import hidden_tails
 from kme_jax.table.report.words import power, shortened, text_width, with_error
 from kme_jax.table.schema import Schema
 
@@ -672,6 +674,33 @@ def test_columns_say_how_far_to_trust_them():
     assert 0.3 < np.median(ratios) < 1.2
     page = found._report()
     assert page.count('class="trust"') == 2
+    # Ages are from 18 to 90 of 110. The sum of 4000 ages is known well enough.
+    wide = MeasuredCells(np.arange(112), CellNoise(0.02))
+    page = report_of(found.table.select(["age"]), Schema(schema.columns[:1]), found.statement, None, [wide])
+    assert page.count('class="tail"') == 2
+    ours = found.measurement.measured_cells
+    # A direct answer also knows the sum within a narrower range.
+    assert 0.2 < estimate(found, "mean(age)").standard_error / ours[0].mean_error < 1.01
+    assert ours[1].mean_error == math.inf
+
+
+@pytest.mark.parametrize(
+    ("noise", "mean_error", "mean"),
+    [(0.002, math.inf, "16.1"), (0.002, 0.5, "15.5"), (0.0005, math.inf, None), (0.002, 0.3, None)],
+)
+def test_tails_that_noise_could_hide(noise, mean_error, mean):
+    """Rows are from 10 to 19. The 81 counts above have 9 times the noise, and the middle of the range is 60."""
+    column = Numeric("x", 0, 100, integer=True)
+    codes = np.repeat(np.arange(10, 20), 100)
+    cells = MeasuredCells(np.arange(103), CellNoise(noise), mean_error)
+    expected = [
+        "Hardly any synthetic row is above 19. Noise could hide up to 3.6 % of the private rows there. "
+        f"The mean may be {mean} instead of 14.5."
+    ]
+    found = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in hidden_tails(column, codes, cells)]
+    assert found == (expected if mean else [])
+    assert hidden_tails(Categorical("x", ("a", "b")), np.zeros(5, np.int64), cells) == []
+    assert hidden_tails(column, np.full(5, 101), cells) == []
 
 
 @pytest.mark.parametrize(

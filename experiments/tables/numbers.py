@@ -16,8 +16,8 @@ import numpy as np
 
 from kme_jax.privacy.budget import ADD_REMOVE, PrivacyBudget
 from kme_jax.privacy.composition import Composition
-from kme_jax.table.columns import Column
-from kme_jax.table.evaluate import QUANTILES, correlation_ratio, covariance, numeric_values
+from kme_jax.table.columns import Column, numeric_values
+from kme_jax.table.evaluate import QUANTILES, correlation_ratio, covariance
 from kme_jax.table.schema import Schema
 
 _STRONGEST = 10  # pairs whose correlations and slopes are compared, or whose means of groups are

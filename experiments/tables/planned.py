@@ -28,7 +28,7 @@ from experiments.common.progress import Stages
 from experiments.common.results import Cells, check_output_dir
 from experiments.tables.invented import INVENTED
 from kme_jax import PrivacyBudget, Schema, release_table
-from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.columns import numeric_values
 from kme_jax.table.expected import expected_errors
 from kme_jax.table.marginals import compared_cells
 from kme_jax.table.measure import NAMES

@@ -16,7 +16,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, Sums, cells_inside, root
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.columns import numeric_values
 from kme_jax.table.planning import block_counts
 from kme_jax.table.release import NAMES
 

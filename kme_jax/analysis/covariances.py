@@ -38,7 +38,7 @@ from kme_jax.analysis.counts import Counts, tables_of
 from kme_jax.analysis.queries import INTERCEPT, Query
 from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, NumberSums, Sums, root
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.columns import numeric_values
 
 # Of the variance of a function, the least share that bins show: along an order, where the function is much the same in
 # neighbouring bins, and for categories, which have no neighbours.

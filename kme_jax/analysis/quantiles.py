@@ -18,7 +18,7 @@ from jaxtyping import Bool
 from kme_jax.analysis.covariances import Covariances, Feature
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.sums import LEAST_SIGNAL, Sums
-from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.columns import numeric_values
 from kme_jax.table.histogram import project_to_simplex, smooth_counts
 
 

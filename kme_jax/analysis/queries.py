@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float64, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, parts_of
 from kme_jax.analysis.groups import Group, groups_of
+from kme_jax.table.columns import numeric_values
 from kme_jax.table.conditions import ranges_of
-from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.schema import Schema
 from kme_jax.table.written import refusals_explained
 

@@ -18,10 +18,9 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.queries import Query
 from kme_jax.feature_maps.table import Block
-from kme_jax.table.columns import Column
+from kme_jax.table.columns import Column, numeric_values
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.constraints import Codes
-from kme_jax.table.evaluate import numeric_values
 from kme_jax.table.planning import Layout, Singles, block_counts, map_of, narrow_moments, sigma
 from kme_jax.table.release import COUNT, NAMES, TableMeasurement
 from kme_jax.table.schema import Schema

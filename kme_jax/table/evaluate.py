@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int, Int64
 
 from kme_jax._numerics.text import printable, shown
 from kme_jax.nonprivate import WARNING
-from kme_jax.table.columns import Column
+from kme_jax.table.columns import Column, numeric_values
 from kme_jax.table.marginals import means, total_variation
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import TableRelease
@@ -125,11 +125,6 @@ def population_codes(source: TableSource) -> Int64[np.ndarray, "n d"]:
         return codes
     number = max(len(codes), min(_REPEATED * len(codes), _MOST_REPEATED))
     return codes[source.schema.weight.repeated(codes[:, -1], number), :-1]
-
-
-def numeric_values(column: Column, codes: _Codes) -> _Numbers:
-    """The values of codes of a numeric column, [n]; NaN for missing cells."""
-    return column.decode(codes).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
 
 
 def _numbers(column: Column, ours: _Codes, theirs: Int[np.ndarray, "m"]) -> dict[str, Any]:

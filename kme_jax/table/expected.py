@@ -19,7 +19,7 @@ from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
 from kme_jax.table import planning as plans
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.evaluate import numeric_values
+from kme_jax.table.columns import numeric_values
 from kme_jax.table.marginals import compared_cells
 from kme_jax.table.release import binnings_and_target, check_columns, check_relation
 from kme_jax.table.schema import Schema

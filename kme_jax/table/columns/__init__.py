@@ -32,7 +32,7 @@ from kme_jax.table.columns.base import LABEL, MISSING, SECONDS, Column, is_label
 from kme_jax.table.columns.categorical import MAX_CATEGORIES, Categorical, Ordinal
 from kme_jax.table.columns.datetime import Datetime
 from kme_jax.table.columns.entries import DRAFTED, DROP, FIELDS, KINDS, OTHER_KINDS, column_of, dropped_name
-from kme_jax.table.columns.numeric import MAX_STEPS, Numeric
+from kme_jax.table.columns.numeric import MAX_STEPS, Numeric, numeric_values
 
 __all__ = [
     "DRAFTED",
@@ -53,5 +53,6 @@ __all__ = [
     "column_of",
     "dropped_name",
     "is_label",
+    "numeric_values",
     "pandas_module",
 ]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float64, Int
 
 from kme_jax._numerics.cells import (
     parse_float,
@@ -238,3 +239,8 @@ class Numeric(Column):
         if not self._is_fine:
             return super()._is_valid(array)
         return pc.and_(pc.greater_equal(array, self.lower), pc.less_equal(array, self.upper))
+
+
+def numeric_values(column: Column, codes: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """The values of codes of a numeric column, [n]; NaN for missing cells."""
+    return column.decode(codes).cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,10 +48,13 @@ class MeasuredCells:
     Attributes:
       edges: the first code of every cell, and the number of codes, [cells + 1].
       noise: of the shares of rows in the cells.
+      mean_error: standard deviation of the noise of the mean of all rows, in units of the column, when its sum was
+        measured; infinite if it was not.
     """
 
     edges: Int64[np.ndarray, "ends"]
     noise: CellNoise
+    mean_error: float = math.inf
 
     def error(self, codes: Int[np.ndarray, "n"]) -> float:
         """Standard deviation of the noise of the share of rows in all cells that have one of these codes."""

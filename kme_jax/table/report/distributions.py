@@ -12,6 +12,7 @@ from kme_jax.table.report.bins import bins_of
 from kme_jax.table.report.data import MeasuredCells, ReportData, Section
 from kme_jax.table.report.drawing import Bar, Bars, parts_of
 from kme_jax.table.report.histogram import histogram_of
+from kme_jax.table.report.tails import hidden_tails
 from kme_jax.table.report.words import kind_of, number, percent, with_error
 
 _MAX_BARS = 12  # categories in the picture of a marginal
@@ -38,6 +39,7 @@ def section(data: ReportData) -> Section:
                 "histogram": histogram_of(column, codes, cells) if histogram else None,
                 "bars": None if histogram else _bars(column, codes, cells),
                 "trust": None if cells is None else trust(errors_of_bars(column, codes, cells)),
+                "tails": [] if cells is None else hidden_tails(column, codes, cells),
             }
         )
     rows_used = None if num_used == data.num_rows else number(num_used)
