@@ -117,6 +117,23 @@ def test_many_rows_of_one_rare_category(release):
     assert set(weighted["trade"].to_pylist()) == {f"t{last}"}
 
 
+def test_conditions_on_categories_of_several_models(release):
+    """Each model has the rare categories of one bin. Rows have the allowed ones of all of them, and no others."""
+    (rare,) = release.rows.rare
+    halves = [rare.restricted(np.arange(len(rare.codes)) % 2 == i) for i in range(2)]
+    both = dataclasses.replace(release, rows=dataclasses.replace(release.rows, rare=tuple(halves)))
+    trades = [int(half.codes[i]) for half in halves for i in (0, 1)]
+    rows = both.sample(1200, where=[f"trade in ({', '.join(f't{trade}' for trade in trades)})"])
+    found = np.asarray([int(name[1:]) for name in rows["trade"].to_pylist()])
+    sectors = np.asarray([int(name[1:]) for name in rows["sector"].to_pylist()])
+    assert set(found) == set(trades)
+    for trade in trades:
+        assert np.mean(sectors[found == trade] == trade * 5 % NUM_SECTORS) > 0.3  # 0.125 by chance
+    # The second condition leaves one category of the first model, and none of the second one.
+    one = both.sample(100, where=[f"trade in (t{trades[0]}, t{trades[2]})", f"trade=t{trades[0]}", "sex=f"])
+    assert set(one["trade"].to_pylist()) == {f"t{trades[0]}"}
+
+
 def test_estimates_use_the_counts_of_rare_categories(release):
     (rare,) = release.rows.rare
     trade = int(rare.codes[1])
