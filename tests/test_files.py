@@ -47,6 +47,10 @@ def test_written_rows_are_read_again(tmp_path, rng):
     with pytest.raises(files.FileError, match="exists"):
         files.write_rows(tmp_path / "w.csv", rows, names)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.csv", "w.npz"]
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "manifest.json").write_text("{}")
+    with pytest.raises(files.FileError, match="published is a release"):
+        files.write_rows(tmp_path / "published" / "w.csv", rows, names)
 
 
 def test_cells_that_are_objects(recwarn):

@@ -102,6 +102,7 @@ def _features(points):
         ({"points": np.full((3, 1), np.inf)}, "points"),
         ({"rows": np.zeros(4)}, "rows: expected shape"),
         ({"budget": PrivacyBudget(1.0, 1e-6, "add_remove")}, "relation"),
+        ({"budget": PrivacyBudget(1.0, 0.5)}, "delta must be below 1/N"),
         ({"budget": PrivacyBudget(1.0, 0.0), "key": jax.random.key(0)}, "delta"),
     ],
 )

@@ -715,10 +715,11 @@ def test_a_seed_of_a_sample_is_a_whole_number(trained, seed):
 
 @dataclasses.dataclass(frozen=True)
 class OwnNetwork(Network):
-    """A network from outside: one linear layer. It can have dropout, and more outputs than it should have."""
+    """A network from outside: one linear layer. It can have dropout, and more outputs or inputs than it should have."""
 
     dropout: bool = False
     surplus: int = 0
+    unknown: int = 0
     code: int = 2
     styles: int = 3
 
@@ -726,7 +727,7 @@ class OwnNetwork(Network):
         return self.code
 
     def build(self, num_labels, num_outputs, rngs):
-        layer = nnx.Linear(self.code + self.styles + num_labels, num_outputs + self.surplus, rngs=rngs)
+        layer = nnx.Linear(self.unknown + self.code + self.styles + num_labels, num_outputs + self.surplus, rngs=rngs)
         return nnx.Sequential(layer, nnx.Dropout(0.1, rngs=rngs)) if self.dropout else layer
 
 
@@ -740,6 +741,10 @@ def test_a_network_from_outside_is_trained():
     ("network", "message"),
     [
         (OwnNetwork(dropout=True), "such as Dropout"),
+        (
+            OwnNetwork(unknown=2),
+            r"OwnNetwork fails with inputs of shape \[2, 6\], which are the numbers of num_normals",
+        ),
         (OwnNetwork(surplus=1), r"values of shape \[2, 3\], expected \[2, 2\]"),
         pytest.param(OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]", marks=pytest.mark.slow),
     ],

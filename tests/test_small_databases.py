@@ -181,8 +181,10 @@ def test_the_law_is_the_same_in_blocks():
         ({"domain": np.full((3, 1), np.nan)}, "domain"),
         ({"selection": "best"}, "selection must be 'exponential' or 'permute_and_flip', got 'best'"),
         ({"budget": PrivacyBudget(1.0, 0.0, "add_remove")}, "relation: "),
+        ({"budget": PrivacyBudget(1.0, 0.4)}, "delta must be below 1/N"),
         ({"rows": np.zeros(3)}, "rows"),
         ({"rows": np.zeros((0, 1))}, "rows"),
+        ({"rows": np.zeros((1, 1))}, "a release needs at least 2 rows"),
     ],
 )
 def test_what_cannot_be_is_refused(change, message, monkeypatch):

@@ -17,6 +17,7 @@ from kme_jax.embedding import integer_embedding, mean_embedding, rows_shape
 from kme_jax.feature_maps.subspace import DEFAULT_TOLERANCE, SubspaceMap
 from kme_jax.kernels import Kernel
 from kme_jax.privacy import PrivacyBudget, perturb, perturb_securely
+from kme_jax.privacy.budget import check_num_rows
 from kme_jax.privacy.ledger import KEY_AND_LEDGER, Spending
 from kme_jax.privacy.mechanisms import Mechanism, NoisyEmbedding
 from kme_jax.privacy.perturb import secure_mechanism
@@ -141,7 +142,7 @@ def noisy_function(
       progress: True for bars, or a function that is called with (work done, all work) for the rows.
 
     Raises:
-      ValueError: if shapes mismatch, or the budget or an option is invalid, or the budget may not be spent
+      ValueError: if shapes mismatch, or the budget or an option is invalid (δ ≥ 1/N), or the budget may not be spent
         (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for secure noise.
 
@@ -155,6 +156,7 @@ def noisy_function(
       ((7,), True)
     """
     check_shapes(rows_shape(rows), points)
+    check_num_rows(rows_shape(rows)[0], budget)
     if spending is not None and key is not None:
         raise ValueError(KEY_AND_LEDGER)
     subspace = SubspaceMap.from_points(kernel, points, tolerance=tolerance, progress=progress is True)

@@ -26,7 +26,7 @@ from kme_jax.embedding import integer_embedding, rows_shape
 from kme_jax.feature_maps.base import FeatureMap
 from kme_jax.feature_maps.facts import check_diameter_at, check_integers_at, public_features
 from kme_jax.privacy import secure
-from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_replace_one
+from kme_jax.privacy.budget import PrivacyBudget, check_integer, check_num_rows, check_replace_one
 from kme_jax.privacy.composition import Composition
 from kme_jax.privacy.ledger import KEY_AND_LEDGER, Spending
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, proved_diameter
@@ -181,6 +181,7 @@ def compare_databases(
     domain, features = public_features(feature_map, domain, "domain")
     check_diameter_at(feature_map, domain)
     check_shapes(rows_shape(rows), domain, "the domain has")
+    check_num_rows(rows_shape(rows)[0], budget)
     check_integers_at(feature_map.integers(rows_shape(rows)[0]), domain)
     embedding = integer_embedding(feature_map, rows)
     integers, num_rows = embedding.integer_map, embedding.num_rows
@@ -248,8 +249,8 @@ def exponential_mechanism(
       progress: True for a bar, or a function that is called with (databases done, all databases).
 
     Raises:
-      ValueError: if there are too many databases, or the domain, the map or the budget does not fit, or the budget may
-        not be spent (``LedgerError``), or there are both a key and a ledger.
+      ValueError: if there are too many databases, or the domain, the map or the budget does not fit (δ ≥ 1/N), or the
+        budget may not be spent (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for a secure draw.
 
     Examples:
@@ -268,6 +269,7 @@ def exponential_mechanism(
         if key is not None:
             raise ValueError(KEY_AND_LEDGER)
         check_shapes(rows_shape(rows), domain, "the domain has")
+        check_num_rows(rows_shape(rows)[0], budget)
         integers = feature_map.integers(rows_shape(rows)[0])
         spending.check(_spent(budget, budget.delta - proved_diameter(integers, budget.delta)[1]))
     compared = compare_databases(

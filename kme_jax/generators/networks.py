@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from kme_jax._numerics.precision import are_sizes, is_size
 from kme_jax._numerics.registry import storable
+from kme_jax._numerics.text import shown
 from kme_jax.generators.nnx import nnx
 
 Array = jax.Array
@@ -63,7 +64,7 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
 
     Raises:
       ValueError: the module keeps something that is no number, such as a random key, or it does not turn inputs [n,
-        normals + styles + labels] into values [n, D].
+        normals + styles + labels] into values [n, D], or fails with them.
     """
     name = type(network).__name__
     graph, state = nnx.split(module)
@@ -75,7 +76,13 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
                 "with random numbers of their own, such as Dropout, because the inputs are random already"
             )
     inputs = network.num_normals(num_outputs) + network.styles + num_labels
-    values = jax.eval_shape(lambda state, x: nnx.merge(graph, state)(x), state, jnp.zeros((2, inputs)))
+    try:
+        values = jax.eval_shape(lambda state, x: nnx.merge(graph, state)(x), state, jnp.zeros((2, inputs)))
+    except Exception as error:  # of any layer of somebody else's module
+        raise ValueError(
+            f"network: {name} fails with inputs of shape [2, {inputs}], which are the numbers of num_normals, the styles "
+            f"and the labels: {shown([' '.join(str(error).split())])}"
+        ) from error
     if np.shape(values) != (2, num_outputs):
         raise ValueError(
             f"network: {name} turns 2 inputs into values of shape {list(np.shape(values))}, expected [2, {num_outputs}]"

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 
+MANIFEST = "manifest.json"  # of the folder of a release
+
+
 class FileError(ValueError):
     """A file cannot be read or written, or its content does not have the expected form."""
 
@@ -17,12 +20,15 @@ class FileError(ValueError):
 def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
     """Refuses a path to which a new file cannot be written.
 
+    The folder of a release is refused, too: it is published as it is, and exact results about private rows could end up
+    in it.
+
     Args:
       path: of the new file.
       suffixes: that are allowed.
 
     Raises:
-      FileError: the suffix is not allowed, the file exists, or its folder does not exist.
+      FileError: the suffix is not allowed, the file exists, or its folder does not exist or is a release.
     """
     path = pathlib.Path(path)
     if path.suffix not in suffixes:
@@ -31,6 +37,8 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
         raise FileError(f"{path} exists: choose another file")
     if not path.parent.is_dir():
         raise FileError(f"{path.parent}: no such folder")
+    if (path.parent / MANIFEST).exists():
+        raise FileError(f"{path.parent} is a release, which is published as it is: choose another folder")
     return path
 
 

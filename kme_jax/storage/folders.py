@@ -26,9 +26,9 @@ from typing import Any, cast
 import numpy as np
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.storage.files import MANIFEST
 
 ROOM = 1 << 20  # bytes of free space for a statement and points
-MANIFEST = "manifest.json"
 _TEMPORARY = ".kme_jax-"
 _MAX_MANIFEST = 1 << 16  # bytes
 _MAX_SAID = 200  # characters of an error
