@@ -743,7 +743,7 @@ def test_a_network_from_outside_is_trained():
         (OwnNetwork(dropout=True), "such as Dropout"),
         (
             OwnNetwork(unknown=2),
-            r"OwnNetwork fails with inputs of shape \[2, 6\], which are the numbers of num_normals",
+            r"OwnNetwork fails with inputs of shape \[2, 8\], those of num_normals",
         ),
         (OwnNetwork(surplus=1), r"values of shape \[2, 3\], expected \[2, 2\]"),
         pytest.param(OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]", marks=pytest.mark.slow),

@@ -80,7 +80,7 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
         values = jax.eval_shape(lambda state, x: nnx.merge(graph, state)(x), state, jnp.zeros((2, inputs)))
     except Exception as error:  # of any layer of somebody else's module
         raise ValueError(
-            f"network: {name} fails with inputs of shape [2, {inputs}], which are the numbers of num_normals, the styles "
+            f"network: {name} fails with inputs of shape [2, {inputs}], those of num_normals, the styles "
             f"and the labels: {shown([' '.join(str(error).split())])}"
         ) from error
     if np.shape(values) != (2, num_outputs):

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-
 MANIFEST = "manifest.json"  # of the folder of a release
 
 
