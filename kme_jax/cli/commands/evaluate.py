@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
     """
     from kme_jax.storage.files import check_new_file
 
+    if args.output is not None and real_path(args.folder) in real_path(args.output).parents:
+        raise InputError(f"{args.output}: the errors are NOT PRIVATE: do not write them into the published folder")
     output = None if args.output is None else check_new_file(args.output, (".json",))
-    if output is not None and real_path(args.folder) in real_path(output).parents:
-        raise InputError(f"{output}: the errors are NOT PRIVATE: do not write them into the folder that is published")
     release = kme_jax.load(args.folder, RELEASES)
     errors, text = (_evaluate_points if is_of_points(release) else _evaluate_table)(args, release)
     if output is None:
