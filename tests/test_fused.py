@@ -87,7 +87,13 @@ def test_tiles_hold_whole_rows_and_fit_into_memory(num_columns, dtype):
 
 @needs_interpreter
 @pytest.mark.skipif(ON_GPU, reason="the kernel itself is tested there")
-@pytest.mark.parametrize("functions", [gram.KernelValues(Gaussian(0.3), expand=True), CosSin()], ids=["kernel", "cos"])
+@pytest.mark.parametrize(
+    "functions",
+    [
+        pytest.param(gram.KernelValues(Gaussian(0.3), expand=True), id="kernel"),
+        pytest.param(CosSin(), id="cos", marks=pytest.mark.slow),
+    ],
+)
 def test_the_kernel_in_the_interpreter(functions, rng, monkeypatch):
     """Two tiles of rows, which are smaller than on a GPU, because the interpreter takes a second for a few lines."""
     from jax.experimental.pallas import mosaic_gpu

@@ -417,6 +417,7 @@ def test_shares_below_zero_become_small():
         class_shares(perturb(jax.random.key(0), mean_embedding(FOURIER, np.zeros((9, 2))), BUDGET), 3)
 
 
+@pytest.mark.slow
 def test_a_class_without_rows_is_not_visible():
     rows = _rows()
     rows = rows[rows[:, 2] < 2]

@@ -63,6 +63,7 @@ class TestBudget:
         other = rdp.RdpAccountant().compose(step, 300).get_epsilon(BUDGET.delta)
         assert plan.epsilon(BUDGET.delta) <= other < 1.2
 
+    @pytest.mark.slow
     def test_counts_are_a_part_of_the_budget(self):
         without, with_counts = (_plan(scale) for scale in (0.0, 5.0))
         assert with_counts.noise_multiplier > 1.01 * without.noise_multiplier
@@ -185,7 +186,9 @@ class TestClipping:
 
 
 class TestGan:
-    @pytest.mark.parametrize("clips", [pytest.param("together", marks=pytest.mark.slow), "apart"])
+    @pytest.mark.parametrize(
+        "clips", [pytest.param("together", marks=pytest.mark.long), pytest.param("apart", marks=pytest.mark.slow)]
+    )
     def test_a_row_moves_a_step_by_the_norm_at_most(self, clips):
         """Two samples that differ in one row, without noise: the gradients of a step differ by C/batch at most."""
         model = _tiny(clips)

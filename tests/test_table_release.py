@@ -83,7 +83,7 @@ def _quick_fits(monkeypatch):
 def made(tmp_path_factory):
     """A release with secure noise, saved."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=150, num_steps=200))
+        patch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=80, num_steps=120))
         released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
     return released, released.save(tmp_path_factory.mktemp("made") / "release")
 
