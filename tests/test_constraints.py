@@ -415,7 +415,7 @@ class TestRelease:
         hours = np.array([begin.hour for begin in released.table["begin"].to_pylist()])
         assert np.mean((hours >= 8) & (hours < 18)) > 0.97
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_columns_of_a_constraint_depend_on_others(self, no_fits, monkeypatch):
         monkeypatch.setattr(mixture, "fit", no_fits)
         released = release_table(_people(), PEOPLE, budget=PrivacyBudget(10.0, 1e-5), seed=0, secure=False)

@@ -101,7 +101,7 @@ def test_facts_of_kernels(rng):
     assert Polynomial(3, 1.0, 1.0).is_nonnegative
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_derivative_is_finite_at_the_centre_and_on_the_sphere():
     for kernel in KERNELS:
         features = compiled_features(kernel, 2)

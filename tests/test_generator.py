@@ -213,7 +213,8 @@ def test_labels_of_samples(trained):
             made.sample(number)
 
 
-@pytest.mark.parametrize("styles", [pytest.param(3, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("styles", [3, 0])
+@pytest.mark.long
 def test_several_generators_are_one(styles, tmp_path):
     """The pool is a mixture in equal parts of generators that are trained alone, and its fit is that of its rows."""
     measured, network = _measured(_rows(20_000)), dataclasses.replace(SMALL, styles=styles)
@@ -919,7 +920,7 @@ def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
     assert len(chosen) == 3
     monkeypatch.chdir(tmp_path)
     variables = {}
-    exec(chosen[0], variables)
+    exec(chosen[0].replace("num_steps=500, num_cycles=4", "num_steps=400, num_cycles=2"), variables)
     assert variables["synthetic"].shape == (1000, 3)
     last, expected = map(float, capsys.readouterr().out.split())
     assert last < 3 * expected

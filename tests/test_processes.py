@@ -286,7 +286,7 @@ def test_a_process_of_jax_that_dies(tmp_path):
     assert not list(tmp_path.iterdir())  # nothing was spent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_process_zero_of_jax_dies(tmp_path):
     """JAX may end the other before it can say why. It ends soon in any case, and with an error."""
     first, (lines, status) = _run(tmp_path, "0 dies")
@@ -295,7 +295,7 @@ def test_process_zero_of_jax_dies(tmp_path):
     assert len(lines) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_of_jax_that_fails(tmp_path):
     first, second = _run(tmp_path, "1 fails")
     assert second == (["OSError: this disk is damaged"], 3)

@@ -75,8 +75,8 @@ def child_has_no_fits(monkeypatch):
     ("relation", "schema", "target"),
     [
         ("add_remove_person", SCHEMA, None),
-        pytest.param("replace_one", SCHEMA, "way", marks=pytest.mark.slow),
-        pytest.param("add_remove", SIMPLE, "rich", marks=pytest.mark.slow),
+        pytest.param("replace_one", SCHEMA, "way", marks=pytest.mark.long),
+        pytest.param("add_remove", SIMPLE, "rich", marks=pytest.mark.long),
     ],
 )
 def test_a_rehearsal(relation, schema, target, started):

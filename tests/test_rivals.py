@@ -204,8 +204,9 @@ class TestGan:
         change = _norm([x - y for x, y in zip(*gradients, strict=True)])
         assert 0 < change <= model.norm / model.batch_size * (1 + 1e-4)
 
-    @pytest.mark.parametrize("clips", ["together", "apart"])
-    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "clips", [pytest.param("together", marks=pytest.mark.slow), pytest.param("apart", marks=pytest.mark.long)]
+    )
     def test_it_trains_and_samples(self, clips):
         rows = _mixed_rows(200)
         seen = []
@@ -225,7 +226,7 @@ class TestGan:
         again = gan.train(0, rows, SMALL, _tiny(clips), BUDGET, 10.0)
         np.testing.assert_array_equal(made, again.sample(50, seed=1))
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_it_learns_with_little_noise(self):
         """The mean of a column of each class, at ε = 50."""
         rng = np.random.default_rng(0)
@@ -326,7 +327,7 @@ class TestRuns:
         lines = report.markdown(more).splitlines()
         assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:5]] == ["DP-GAN", "DP-CGAN", "real rows"]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_our_sources_give_rows(self):
         """The generator of images, and the generator and the release of a table."""
         config = _config("", num_samples=40)

@@ -304,10 +304,10 @@ BUDGETS = [*EXTREME_BUDGETS, (1e-9, 1e-13), (1.0, 1e-300)]
     [
         ("many categories", 2),
         ("many categories", 2**40),
-        pytest.param("one column", 2, marks=pytest.mark.slow),
+        pytest.param("one column", 2, marks=pytest.mark.long),
         pytest.param("one column", 2**40, marks=pytest.mark.slow),
         pytest.param("wide", 2, marks=pytest.mark.slow),
-        pytest.param("wide", 2**40, marks=pytest.mark.slow),
+        pytest.param("wide", 2**40, marks=pytest.mark.long),
         pytest.param("many classes", 2, marks=pytest.mark.slow),
         pytest.param("many classes", 2**40, marks=pytest.mark.long),
     ],

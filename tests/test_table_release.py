@@ -544,7 +544,7 @@ def test_plans_do_not_see_rows():
     ]
 
 
-@pytest.mark.parametrize("upper", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("upper", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)])
 def test_ordered_columns_of_few_values_beside_many_classes(upper, monkeypatch):
     """Their moments are measured, since there are many cells of all classes together. Nothing fails after the noise."""
     monkeypatch.setattr(mixture, "fit", no_fit)
