@@ -98,8 +98,8 @@ def test_a_rehearsal(relation, schema, target, started):
 
 
 def test_a_rehearsal_ends_with_its_process(started, monkeypatch):
-    """With a process that never ends by itself."""
-    endless = """import sys, time; sys.stdin.read(); print('{"done": 5}', flush=True); time.sleep(3600)"""
+    """With a process that takes a minute, if nobody ends it."""
+    endless = """import sys, time; sys.stdin.read(); print('{"done": 5}', flush=True); time.sleep(60)"""
     monkeypatch.setattr(rehearsal, "CHILD", endless)
     budget = PrivacyBudget(1.0, 1e-5)
 
