@@ -67,16 +67,27 @@ def _measured(rows, counts=True, key=3):
     return measure_labelled(jax.random.key(key), mean_embedding(LABELLED, rows), sums, BUDGET)
 
 
-@pytest.fixture(scope="module")
-def trained():
+def _trained(num_rows, training):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        measured = _measured(_rows(20_000))
-        made = train_generator(jax.random.key(5), measured.embedding, SMALL, LONG, counts=measured.counts)
+        measured = _measured(_rows(num_rows))
+        made = train_generator(jax.random.key(5), measured.embedding, SMALL, training, counts=measured.counts)
     return measured, made
 
 
-def test_rows_of_every_class_are_where_they_should_be(trained):
-    _, made = trained
+@pytest.fixture(scope="module")
+def trained():
+    """A generator of rows of the right form; most tests do not look at where they are."""
+    return _trained(2000, QUICK)
+
+
+@pytest.fixture(scope="module")
+def well_trained():
+    return _trained(20_000, LONG)
+
+
+@pytest.mark.slow
+def test_rows_of_every_class_are_where_they_should_be(well_trained):
+    _, made = well_trained
     rows = made.sample(6000, seed=1)
     assert rows.shape == (6000, 3)
     assert rows.dtype == np.float32
@@ -88,8 +99,9 @@ def test_rows_of_every_class_are_where_they_should_be(trained):
     assert made.report.objective[-1] < 0.2 * made.report.objective[0]
 
 
-def test_the_report_says_how_far_off_noise_is(trained):
-    measured, made = trained
+@pytest.mark.slow
+def test_the_report_says_how_far_off_noise_is(well_trained):
+    measured, made = well_trained
     report, coordinates = made.report, measured.embedding.coordinates
     spread = report.expected * math.sqrt(2 / len(coordinates))
     assert report.converged == (report.fit <= report.expected + 4 * math.hypot(spread, report.standard_error))

@@ -47,7 +47,8 @@ def _plan(count_scale):
 
 
 class TestBudget:
-    @pytest.mark.parametrize("count_scale", [5.0, pytest.param(0.0, marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("count_scale", [5.0, 0.0])
     def test_the_multiplier_is_enough_and_a_smaller_one_is_not(self, count_scale):
         plan = _plan(count_scale)
         assert plan.rate == 0.02
