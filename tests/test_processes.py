@@ -265,8 +265,10 @@ def _run(folder, what, seconds=120):
             process.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["both", "one with none"])
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param("both", marks=pytest.mark.slow), pytest.param("one with none", marks=pytest.mark.long)],
+)
 def test_two_processes_of_jax(tmp_path, what):
     first, second = _run(tmp_path, what)
     assert first == (["measurement: True, sum: True"], 0)
