@@ -473,8 +473,13 @@ def test_the_command_goes_on_after_it_was_killed(command, tmp_path, capsys):
     assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["os.killpg(0, signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("os.killpg(0, signal.SIGINT)", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", marks=pytest.mark.slow),
+    ],
+)
 def test_processes_end_with_the_command(command, files, tmp_path, how):
     shutil.copytree(files["folder"], tmp_path / "several")
     Schema(SCHEMA.columns, dropped=SCHEMA.dropped).write(tmp_path / "several.json")
