@@ -74,7 +74,7 @@ def child_has_no_fits(monkeypatch):
 @pytest.mark.parametrize(
     ("relation", "schema", "target"),
     [
-        ("add_remove_person", SCHEMA, None),
+        pytest.param("add_remove_person", SCHEMA, None, marks=pytest.mark.slow),
         pytest.param("replace_one", SCHEMA, "way", marks=pytest.mark.long),
         pytest.param("add_remove", SIMPLE, "rich", marks=pytest.mark.long),
     ],
