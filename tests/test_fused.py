@@ -91,7 +91,7 @@ def test_tiles_hold_whole_rows_and_fit_into_memory(num_columns, dtype):
     "functions",
     [
         pytest.param(gram.KernelValues(Gaussian(0.3), expand=True), id="kernel"),
-        pytest.param(CosSin(), id="cos", marks=pytest.mark.slow),
+        pytest.param(CosSin(), id="cos", marks=pytest.mark.long),
     ],
 )
 def test_the_kernel_in_the_interpreter(functions, rng, monkeypatch):
