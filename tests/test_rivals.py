@@ -205,9 +205,8 @@ class TestGan:
         change = _norm([x - y for x, y in zip(*gradients, strict=True)])
         assert 0 < change <= model.norm / model.batch_size * (1 + 1e-4)
 
-    @pytest.mark.parametrize(
-        "clips", [pytest.param("together", marks=pytest.mark.slow), pytest.param("apart", marks=pytest.mark.long)]
-    )
+    @pytest.mark.parametrize("clips", ["together", "apart"])
+    @pytest.mark.long
     def test_it_trains_and_samples(self, clips):
         rows = _mixed_rows(200)
         seen = []
