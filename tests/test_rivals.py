@@ -248,7 +248,7 @@ class TestGan:
         assert encoded.shape == (30, SMALL.width)
         np.testing.assert_array_equal(SMALL.decoded(encoded, labels), rows)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_relaxed_rows_are_rows(self):
         raw = jax.random.normal(jax.random.key(0), (20, SMALL.width))
         relaxed = np.asarray(SMALL.relaxed(jax.random.key(1), raw))
