@@ -78,8 +78,13 @@ def _outcome(attack, *, broken):
     return outcome
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "num_runs"), [("exponential mechanism", 4000), ("Gaussian process", 20_000)])
+@pytest.mark.parametrize(
+    ("name", "num_runs"),
+    [
+        pytest.param("exponential mechanism", 4000, marks=pytest.mark.slow),
+        pytest.param("Gaussian process", 20_000, marks=pytest.mark.long),
+    ],
+)
 def test_the_other_mechanisms_of_the_paper(name, num_runs):
     """At ε = 1, the claim holds, and a weaker mechanism is found out."""
     for title, (broken, call) in _attacks(num_runs).items():
@@ -89,8 +94,10 @@ def test_the_other_mechanisms_of_the_paper(name, num_runs):
             assert (outcome["lower_bound"] > outcome["claim"]) == broken
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["polynomial", "tensor sketch"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("polynomial", marks=pytest.mark.slow), pytest.param("tensor sketch", marks=pytest.mark.long)],
+)
 def test_maps_of_rows_in_a_ball(name):
     """At ε = 1, the claim holds, it is nearly attained, and less noise is found out."""
     pair, budget = mechanisms.pairs(0)[name], PrivacyBudget(1.0, 1e-6)

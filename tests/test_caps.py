@@ -38,7 +38,7 @@ def _spending(ledger, again=True):
     return Spending(ledger, "people", allow_repeat=again)
 
 
-@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("relation", ["replace_one", pytest.param("add_remove", marks=pytest.mark.slow)])
 def test_releases_within_a_cap_are_made_and_others_refused(tmp_path, relation):
     """The second release fits, the third does not. What is left fits exactly."""
     ledger = Ledger(tmp_path / "ledger")

@@ -725,7 +725,7 @@ def test_a_full_standard_output_does_not_hide_that_work_is_complete(place, buffe
     assert (release.returncode, sample.returncode, show.returncode) == (2, 2, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_output_that_nobody_reads_is_no_error(place):
     reader, writer = os.pipe()
     os.close(reader)

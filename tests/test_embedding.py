@@ -74,7 +74,7 @@ def _two_maps(kernel, dim):
     ("kernel", "dim"),
     [
         (Gaussian(0.4), 1),
-        (Gaussian(0.4), 20),
+        pytest.param(Gaussian(0.4), 20, marks=pytest.mark.slow),
         pytest.param(Matern52(1.0) + Laplacian(0.3), 1, marks=pytest.mark.slow),
         pytest.param(Matern32(1.0), 5, marks=pytest.mark.long),
         pytest.param(Matern52(1.0) + Laplacian(0.3), 20, marks=pytest.mark.long),

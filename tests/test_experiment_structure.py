@@ -149,7 +149,7 @@ def test_all_experiments_are_listed():
         assert spec.submodule_search_locations is None or importlib.util.find_spec(f"{name}.__main__") is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_experiment_is_one_file(tmp_path):
     (tmp_path / "new_experiment.py").write_text(NEW_EXPERIMENT)
 

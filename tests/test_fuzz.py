@@ -259,9 +259,7 @@ def _check(cases, place, capsys):
     return found
 
 
-@pytest.mark.parametrize(
-    "stride", [16, pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("stride", [16, *(pytest.param(stride, marks=pytest.mark.long) for stride in (4, 1))])
 def test_files(inside, capsys, stride):
     """Every case, or one of so many."""
     found = _check(itertools.islice(_file_cases(), 0, None, stride), inside, capsys)

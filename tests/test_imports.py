@@ -168,7 +168,7 @@ def test_what_needs_flax_says_so(module):
     [
         pytest.param("kme_jax.dp_merf(None, None, None, None, budget=None)", marks=pytest.mark.long),
         pytest.param("kme_jax.generators.measure_generator(None, None, budget=None)", marks=pytest.mark.long),
-        "kme_jax.generators.MLP()",
+        pytest.param("kme_jax.generators.MLP()", marks=pytest.mark.slow),
     ],
 )
 def test_functions_that_need_flax_say_so(call):

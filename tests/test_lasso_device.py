@@ -61,7 +61,7 @@ def _check(features, target, penalty, sizes, tolerance):
     return found
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("penalty", "least", "most"), [(2e-2, 3, 40), pytest.param(1e-5, 80, 200, marks=pytest.mark.long)]
 )
@@ -71,7 +71,7 @@ def test_growing_sizes_with_few_and_with_many_weights(dtype, penalty, least, mos
     assert least <= np.count_nonzero(found[-1][0]) <= most
 
 
-@pytest.mark.parametrize("penalty", [1e-2, 1e-4])
+@pytest.mark.parametrize("penalty", [pytest.param(1e-2, marks=pytest.mark.slow), 1e-4])
 def test_nearly_parallel_vectors(penalty):
     features, target = _smooth()
     found = _check(features, target, penalty, [3, 128, 129, 300], 1e-5)

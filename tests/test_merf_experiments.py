@@ -183,7 +183,7 @@ class TestImages:
 
 
 class TestCnn:
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_network_learns_and_repeats(self, data_dir):
         data = image_files.load("mnist", str(data_dir))
         found = [

@@ -291,6 +291,7 @@ class TestRule:
         linear = dataclasses.replace(rule, log_from=0)
         np.testing.assert_array_equal(linear.scaled(layout, rows), rows)
 
+    @pytest.mark.slow
     def test_the_features_come_from_the_schema_alone(self):
         features: Any = dataclasses.replace(table_generators.RULE, num_features=40).features(
             jax.random.key(0), Layout(SCHEMA, "rich")

@@ -276,7 +276,7 @@ def _amounts():
     return np.where(rng.random(8000) < 0.2, 0, np.minimum(rng.lognormal(1.5, 0.7, 8000), 50))[:, None]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_intervals_with_many_rows_on_a_bound(monkeypatch):
     """Draws that are cut after they were sampled are 4 to 6 standard errors off."""
     monkeypatch.setattr(posterior, "posterior_mean", functools.partial(posterior.posterior_mean, num_trajectories=4))

@@ -265,8 +265,10 @@ def _run(folder, what, seconds=120):
             process.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["both", "one with none"])
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param("both", marks=pytest.mark.slow), pytest.param("one with none", marks=pytest.mark.long)],
+)
 def test_two_processes_of_jax(tmp_path, what):
     first, second = _run(tmp_path, what)
     assert first == (["measurement: True, sum: True"], 0)
@@ -286,7 +288,7 @@ def test_a_process_of_jax_that_dies(tmp_path):
     assert not list(tmp_path.iterdir())  # nothing was spent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_process_zero_of_jax_dies(tmp_path):
     """JAX may end the other before it can say why. It ends soon in any case, and with an error."""
     first, (lines, status) = _run(tmp_path, "0 dies")
@@ -295,7 +297,7 @@ def test_process_zero_of_jax_dies(tmp_path):
     assert len(lines) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_of_jax_that_fails(tmp_path):
     first, second = _run(tmp_path, "1 fails")
     assert second == (["OSError: this disk is damaged"], 3)

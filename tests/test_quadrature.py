@@ -268,7 +268,7 @@ def test_three_steps(rng):
         assert noise == pytest.approx(math.sqrt(feature_map.num_features * noisy.mechanism.variance), rel=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_posterior_mean_is_closer_than_the_noisy_embedding(rng):
     proposal = NormalProposal.create(np.array([0.5, 0.5]), 0.5)
     rows = np.clip(rng.normal([0.3, 0.6], 0.1, (5000, 2)), 0, 1)

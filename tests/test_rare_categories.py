@@ -71,7 +71,7 @@ def test_rare_categories_keep_their_sector(release):
     assert np.mean(codes[rows, 0] * 5 % NUM_SECTORS == codes[rows, 1]) < 0.3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rare_categories_keep_their_sector_in_fitted_rows(no_fits, monkeypatch):
     monkeypatch.setattr(mixture, "fit", no_fits)
     release = measure_table(_people(), SCHEMA, budget=BUDGET, secure=False).synthesise()

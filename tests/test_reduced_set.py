@@ -97,7 +97,7 @@ def test_greedy_embeddings_do_not_influence_each_other(rows, rng):
     np.testing.assert_allclose(together[:, :3], prefix, atol=1e-3)
 
 
-@pytest.mark.parametrize("num_features", [400, 1024])
+@pytest.mark.parametrize("num_features", [400, pytest.param(1024, marks=pytest.mark.slow)])
 def test_greedy_in_one_kernel(num_features, rows, rng):
     """In Pallas' interpreter: the kernel is for GPUs."""
     if jax.__version_info__ < (0, 11):

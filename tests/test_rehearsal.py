@@ -74,9 +74,9 @@ def child_has_no_fits(monkeypatch):
 @pytest.mark.parametrize(
     ("relation", "schema", "target"),
     [
-        ("add_remove_person", SCHEMA, None),
-        pytest.param("replace_one", SCHEMA, "way", marks=pytest.mark.slow),
-        pytest.param("add_remove", SIMPLE, "rich", marks=pytest.mark.slow),
+        pytest.param("add_remove_person", SCHEMA, None, marks=pytest.mark.slow),
+        pytest.param("replace_one", SCHEMA, "way", marks=pytest.mark.long),
+        pytest.param("add_remove", SIMPLE, "rich", marks=pytest.mark.long),
     ],
 )
 def test_a_rehearsal(relation, schema, target, started):
@@ -97,8 +97,10 @@ def test_a_rehearsal(relation, schema, target, started):
     assert started[0].returncode == 0
 
 
-@pytest.mark.usefixtures("child_has_no_fits")
-def test_a_rehearsal_ends_with_its_process(started):
+def test_a_rehearsal_ends_with_its_process(started, monkeypatch):
+    """With a process that takes a minute, if nobody ends it."""
+    endless = """import sys, time; sys.stdin.read(); print('{"done": 5}', flush=True); time.sleep(60)"""
+    monkeypatch.setattr(rehearsal, "CHILD", endless)
     budget = PrivacyBudget(1.0, 1e-5)
 
     def interrupted(done, total):
@@ -111,10 +113,9 @@ def test_a_rehearsal_ends_with_its_process(started):
         with pytest.raises(error):
             rehearse(SIMPLE, 600, budget, progress=progress)
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "CHILD", "import sys; sys.exit('no such device')")
-        with pytest.raises(RuntimeError, match="the rehearsal has failed: no such device"):
-            rehearse(SIMPLE, 600, budget)
+    monkeypatch.setattr(rehearsal, "CHILD", "import sys; sys.exit('no such device')")
+    with pytest.raises(RuntimeError, match="the rehearsal has failed: no such device"):
+        rehearse(SIMPLE, 600, budget)
 
 
 def test_the_order_is_checked(started):

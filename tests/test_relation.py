@@ -143,17 +143,17 @@ def test_other_products_refuse_it():
     ("epsilon", "num_rows"),
     [
         (1.0, 700),
-        pytest.param(1.0, 0, marks=pytest.mark.slow),
-        *(pytest.param(1e-3, num_rows, marks=pytest.mark.slow) for num_rows in (0, 1)),
-        *(pytest.param(100.0, num_rows, marks=pytest.mark.slow) for num_rows in (0, 2)),
-        *(pytest.param(1e-3, num_rows, marks=pytest.mark.long) for num_rows in (2, 700)),
-        *(pytest.param(1.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 2)),
-        *(pytest.param(100.0, num_rows, marks=pytest.mark.long) for num_rows in (1, 700)),
+        pytest.param(1e-3, 0, marks=pytest.mark.slow),
+        pytest.param(100.0, 2, marks=pytest.mark.slow),
+        *(pytest.param(1e-3, num_rows, marks=pytest.mark.long) for num_rows in (1, 2, 700)),
+        *(pytest.param(1.0, num_rows, marks=pytest.mark.long) for num_rows in (0, 1, 2)),
+        *(pytest.param(100.0, num_rows, marks=pytest.mark.long) for num_rows in (0, 1, 700)),
     ],
 )
 def test_any_number_of_rows_is_released(tmp_path, num_rows, epsilon, no_fits, monkeypatch):
-    """With a short fit, which takes any counts."""
-    monkeypatch.setattr(mixture, "fit", functools.partial(no_fits, num_relaxed=20, num_steps=20))
+    """Few rows with a short fit, which takes any counts."""
+    if num_rows < 700:
+        monkeypatch.setattr(mixture, "fit", functools.partial(no_fits, num_relaxed=20, num_steps=20))
     budget = PrivacyBudget(epsilon, 1e-5, "add_remove")
     # δ may be above 1/N: nothing may depend on N.
     released = release_table(_people(num_rows), SCHEMA, budget=budget, target="rich")

@@ -203,7 +203,7 @@ COMMAND = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_command_that_is_killed_goes_on(tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(1_500_000, 2)))
     np.save(tmp_path / "points.npy", np.random.default_rng(1).uniform(-3, 3, size=(100, 2)))

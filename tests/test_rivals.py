@@ -47,7 +47,8 @@ def _plan(count_scale):
 
 
 class TestBudget:
-    @pytest.mark.parametrize("count_scale", [5.0, pytest.param(0.0, marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("count_scale", [5.0, 0.0])
     def test_the_multiplier_is_enough_and_a_smaller_one_is_not(self, count_scale):
         plan = _plan(count_scale)
         assert plan.rate == 0.02
@@ -63,6 +64,7 @@ class TestBudget:
         other = rdp.RdpAccountant().compose(step, 300).get_epsilon(BUDGET.delta)
         assert plan.epsilon(BUDGET.delta) <= other < 1.2
 
+    @pytest.mark.slow
     def test_counts_are_a_part_of_the_budget(self):
         without, with_counts = (_plan(scale) for scale in (0.0, 5.0))
         assert with_counts.noise_multiplier > 1.01 * without.noise_multiplier
@@ -185,7 +187,9 @@ class TestClipping:
 
 
 class TestGan:
-    @pytest.mark.parametrize("clips", [pytest.param("together", marks=pytest.mark.slow), "apart"])
+    @pytest.mark.parametrize(
+        "clips", [pytest.param("together", marks=pytest.mark.long), pytest.param("apart", marks=pytest.mark.slow)]
+    )
     def test_a_row_moves_a_step_by_the_norm_at_most(self, clips):
         """Two samples that differ in one row, without noise: the gradients of a step differ by C/batch at most."""
         model = _tiny(clips)
@@ -202,7 +206,7 @@ class TestGan:
         assert 0 < change <= model.norm / model.batch_size * (1 + 1e-4)
 
     @pytest.mark.parametrize("clips", ["together", "apart"])
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_it_trains_and_samples(self, clips):
         rows = _mixed_rows(200)
         seen = []
@@ -222,7 +226,7 @@ class TestGan:
         again = gan.train(0, rows, SMALL, _tiny(clips), BUDGET, 10.0)
         np.testing.assert_array_equal(made, again.sample(50, seed=1))
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_it_learns_with_little_noise(self):
         """The mean of a column of each class, at ε = 50."""
         rng = np.random.default_rng(0)
@@ -244,7 +248,7 @@ class TestGan:
         assert encoded.shape == (30, SMALL.width)
         np.testing.assert_array_equal(SMALL.decoded(encoded, labels), rows)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_relaxed_rows_are_rows(self):
         raw = jax.random.normal(jax.random.key(0), (20, SMALL.width))
         relaxed = np.asarray(SMALL.relaxed(jax.random.key(1), raw))
@@ -323,7 +327,7 @@ class TestRuns:
         lines = report.markdown(more).splitlines()
         assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:5]] == ["DP-GAN", "DP-CGAN", "real rows"]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_our_sources_give_rows(self):
         """The generator of images, and the generator and the release of a table."""
         config = _config("", num_samples=40)

@@ -105,10 +105,15 @@ def test_rows_with_weights_and_persons(tmp_path):
 
 @pytest.mark.slow
 def test_processes_give_the_same_release(files, tmp_path):
+    """With sums that are kept."""
+    assert_equal(measured(files["folder"], processes=2, partials=tmp_path / "run"), measured(files["folder"]))
+
+
+@pytest.mark.long
+def test_processes_sum_rows_of_files_and_of_persons(files, tmp_path):
     for kind in ("folder", "parquet"):
         expected = measured(files[kind])
         assert_equal(measured(files[kind], processes=2), expected)
-    assert_equal(measured(files["folder"], processes=2, partials=tmp_path / "run"), measured(files["folder"]))
     frame = people(300)
     frame["note"] = np.random.default_rng(2).integers(0, 90, 300)
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / "rows.parquet", row_group_size=50)
@@ -473,8 +478,11 @@ def test_the_command_goes_on_after_it_was_killed(command, tmp_path, capsys):
     assert len(Ledger("rows.csv.ledger").spent("rows.csv")) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["os.killpg(0, signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "how",
+    ["os.killpg(0, signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"],
+)
 def test_processes_end_with_the_command(command, files, tmp_path, how):
     shutil.copytree(files["folder"], tmp_path / "several")
     Schema(SCHEMA.columns, dropped=SCHEMA.dropped).write(tmp_path / "several.json")

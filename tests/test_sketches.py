@@ -99,7 +99,7 @@ ONE_IS_LONG = [
 ]
 
 CASES = [
-    (RandomMaclaurinMap, Polynomial(3, 2.0, 0.7), 30, 4),
+    pytest.param(RandomMaclaurinMap, Polynomial(3, 2.0, 0.7), 30, 4, marks=pytest.mark.slow),
     pytest.param(RandomMaclaurinMap, Polynomial(2, 0.5, 0.0), 9, 4, marks=pytest.mark.long),
     pytest.param(RandomMaclaurinMap, Exponential(0.4, 1.5), 40, 3, marks=pytest.mark.long),
     (TensorSketchMap, Polynomial(3, 2.0, 0.7), 30, 4),
@@ -178,17 +178,17 @@ def test_the_error_falls_like_the_root_of_the_number_of_features(cls, rng):
 
 
 ATTACKED = [
-    (RandomMaclaurinMap, Polynomial(2, 1.0, 0.0), 24, 12),
+    pytest.param(RandomMaclaurinMap, Polynomial(2, 1.0, 0.0), 24, 12, marks=pytest.mark.slow),
     (TensorSketchMap, Polynomial(2, 1.0, 0.0), 24, 12),
-    pytest.param(RandomMaclaurinMap, Polynomial(2, 1.0, 1.0), 40, 16, marks=pytest.mark.slow),
-    pytest.param(TensorSketchMap, Polynomial(2, 1.0, 1.0), 40, 16, marks=pytest.mark.slow),
-    pytest.param(RandomMaclaurinMap, Polynomial(4, 2.0, 1.0), 64, 12, marks=pytest.mark.slow),
+    pytest.param(RandomMaclaurinMap, Polynomial(2, 1.0, 1.0), 40, 16, marks=pytest.mark.long),
+    pytest.param(TensorSketchMap, Polynomial(2, 1.0, 1.0), 40, 16, marks=pytest.mark.long),
+    pytest.param(RandomMaclaurinMap, Polynomial(4, 2.0, 1.0), 64, 12, marks=pytest.mark.long),
     pytest.param(TensorSketchMap, Polynomial(4, 2.0, 1.0), 32, 12, marks=pytest.mark.slow),
-    pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 48, 12, marks=pytest.mark.slow),
-    pytest.param(RandomMaclaurinMap, Exponential(1.0, 2.0), 64, 12, marks=pytest.mark.slow),
+    pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 48, 12, marks=pytest.mark.long),
+    pytest.param(RandomMaclaurinMap, Exponential(1.0, 2.0), 64, 12, marks=pytest.mark.long),
     pytest.param(RandomMaclaurinMap, Polynomial(2, 0.1, 1.0), 40, 12, marks=pytest.mark.slow),  # the zero vector
-    pytest.param(RandomMaclaurinMap, Polynomial(3, 1.0, 0.3), 256, 20, marks=pytest.mark.slow),
-    pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 160, 20, marks=pytest.mark.slow),
+    pytest.param(RandomMaclaurinMap, Polynomial(3, 1.0, 0.3), 256, 20, marks=pytest.mark.long),
+    pytest.param(TensorSketchMap, Polynomial(3, 1.0, 0.3), 160, 20, marks=pytest.mark.long),
 ]
 
 
@@ -203,7 +203,7 @@ def test_no_two_rows_are_further_apart_than_the_diameter_and_some_are_nearly(cls
     assert sketch.certain_diameter == sketch.diameter
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_diameter_of_a_sketch_of_few_monomials_is_larger_than_what_is_found():
     """Seven times as many monomials as features, where the bound is about 6 % too large, and why no linear function u
     helps: if ⟨u, v(x)⟩ ≥ β ‖v(x)‖ for all x, then 2 √(κ − a_0) √(1 − β²) is a bound. But β is at most the length of any
@@ -219,7 +219,7 @@ def test_the_diameter_of_a_sketch_of_few_monomials_is_larger_than_what_is_found(
     assert math.sqrt(1 - largest**2) > 0.99
 
 
-@pytest.mark.parametrize("cls", MAPS)
+@pytest.mark.parametrize("cls", ONE_IS_SLOW)
 def test_integers_of_two_rows_are_no_further_apart_than_their_diameter(cls, rng):
     sketch = _make(cls, Polynomial(3, 1.0, 0.0), 20, 8)
     integers = sketch.integers(100)
@@ -267,7 +267,7 @@ def test_strange_rows_have_features(cls):
         assert np.isfinite(derivative(jnp.asarray(row, jnp.float32))).all()
 
 
-@pytest.mark.parametrize("cls", MAPS)
+@pytest.mark.parametrize("cls", ONE_IS_SLOW)
 def test_sketches_that_are_computed_wrongly_change_no_bound(cls, rng, monkeypatch):
     """Values that are NaN, infinite, huge or tiny: the norm is that of the proof, or 0, also in integers."""
     sketch = _make(cls, Polynomial(2, 1.0, 0.0), 8, 4)

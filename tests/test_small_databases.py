@@ -1,5 +1,6 @@
 """The exponential mechanism over small databases: its law, its sensitivity and what it refuses."""
 
+import functools
 import itertools
 import math
 
@@ -24,11 +25,17 @@ from kme_jax.privacy import secure
 BUDGET = PrivacyBudget(1.0, 0.0)
 LINE = np.linspace(-3, 3, 7)[:, None]
 GRID = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=2)))
-CASES = {
-    "subspace": (SubspaceMap.from_points(Gaussian(0.5), LINE), LINE, 3),
-    "lattice": (LatticeMap.from_box(Gaussian(0.5), [-2.0, -2.0], [2.0, 2.0], 1000), GRID, 2),
-    "fourier": (FourierMap.from_kernel(jax.random.key(0), Laplacian(0.5), 16, 1), LINE[:4], 4),
-}
+NAMES = ("subspace", "lattice", "fourier")
+
+
+@functools.cache
+def _case(name):
+    """A feature map, the points of a domain, and the size of a database."""
+    if name == "subspace":
+        return SubspaceMap.from_points(Gaussian(0.5), LINE), LINE, 3
+    if name == "lattice":
+        return LatticeMap.from_box(Gaussian(0.5), [-2.0, -2.0], [2.0, 2.0], 1000), GRID, 2
+    return FourierMap.from_kernel(jax.random.key(0), Laplacian(0.5), 16, 1), LINE[:4], 4
 
 
 def _rows(feature_map, num_rows=40, seed=0):
@@ -51,12 +58,12 @@ def _brute_force(rows, feature_map, domain, num_points):
     return databases, np.array(distances), integers
 
 
-LATTICE_IS_SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "lattice" else ()) for name in CASES]
+LATTICE_IS_SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "lattice" else ()) for name in NAMES]
 
 
 @pytest.mark.parametrize("name", LATTICE_IS_SLOW)
 def test_probabilities_are_those_of_brute_force(name):
-    feature_map, domain, num_points = CASES[name]
+    feature_map, domain, num_points = _case(name)
     rows = _rows(feature_map)
     databases, distances, integers = _brute_force(rows, feature_map, domain, num_points)
     compared = compare_databases(rows, feature_map, domain, num_points, budget=BUDGET)
@@ -76,7 +83,7 @@ def test_probabilities_are_those_of_brute_force(name):
 @pytest.mark.parametrize("name", LATTICE_IS_SLOW)
 def test_no_row_changes_a_distance_by_more_than_the_sensitivity(name):
     """Nor a probability by more than e^ε. Both are computed, not estimated."""
-    feature_map, domain, num_points = CASES[name]
+    feature_map, domain, num_points = _case(name)
     first = _rows(feature_map)
     drawn = exponential_mechanism(first, feature_map, domain, num_points, budget=BUDGET, key=jax.random.key(0))
     largest, ratios = 0.0, []
@@ -104,7 +111,7 @@ def test_the_sensitivity_is_reached():
 
 @pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.long)])
 def test_draws_have_the_probabilities(key):
-    feature_map, domain, num_points = CASES["subspace"]
+    feature_map, domain, num_points = _case("subspace")
     domain, rows = domain[::3], _rows(feature_map)
     compared = compare_databases(rows, feature_map, domain, num_points, budget=BUDGET)
     databases, probabilities = compared.databases, compared.probabilities(BUDGET.epsilon)
@@ -135,7 +142,7 @@ def test_the_noisy_maximum_has_its_law(noise):
 
 
 def test_permute_and_flip_is_closer():
-    feature_map, domain, num_points = CASES["subspace"]
+    feature_map, domain, num_points = _case("subspace")
     rows, budget = _rows(feature_map), PrivacyBudget(0.5, 0.0)
     databases, distances, _ = _brute_force(rows, feature_map, domain, num_points)
     of_database = dict(zip(databases, distances, strict=True))
@@ -153,7 +160,7 @@ def test_permute_and_flip_is_closer():
 
 
 def test_the_law_is_the_same_in_blocks():
-    feature_map, domain, num_points = CASES["subspace"]
+    feature_map, domain, num_points = _case("subspace")
     rows, calls = _rows(feature_map), []
     whole = compare_databases(rows, feature_map, domain, num_points, budget=BUDGET)
     parts = compare_databases(
@@ -189,7 +196,7 @@ def test_the_law_is_the_same_in_blocks():
 )
 def test_what_cannot_be_is_refused(change, message, monkeypatch):
     """In one line, and before a private row is read, unless the rows have a wrong shape."""
-    feature_map, domain, num_points = CASES["subspace"]
+    feature_map, domain, num_points = _case("subspace")
     arguments = {"rows": _rows(feature_map), "feature_map": feature_map, "domain": domain, "num_points": num_points,
                  "budget": BUDGET} | change  # fmt: skip
     if "rows" not in change:
@@ -200,7 +207,7 @@ def test_what_cannot_be_is_refused(change, message, monkeypatch):
 
 
 def test_a_domain_beyond_the_box_is_refused():
-    lattice, domain, _ = CASES["lattice"]
+    lattice, domain, _ = _case("lattice")
     with pytest.raises(ValueError, match="domain: some have no features"):
         exponential_mechanism(_rows(lattice), lattice, domain * 9, 2, budget=BUDGET)
 

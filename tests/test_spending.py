@@ -304,10 +304,10 @@ BUDGETS = [*EXTREME_BUDGETS, (1e-9, 1e-13), (1.0, 1e-300)]
     [
         ("many categories", 2),
         ("many categories", 2**40),
-        pytest.param("one column", 2, marks=pytest.mark.slow),
+        pytest.param("one column", 2, marks=pytest.mark.long),
         pytest.param("one column", 2**40, marks=pytest.mark.slow),
         pytest.param("wide", 2, marks=pytest.mark.slow),
-        pytest.param("wide", 2**40, marks=pytest.mark.slow),
+        pytest.param("wide", 2**40, marks=pytest.mark.long),
         pytest.param("many classes", 2, marks=pytest.mark.slow),
         pytest.param("many classes", 2**40, marks=pytest.mark.long),
     ],
@@ -341,7 +341,12 @@ def test_a_table_is_refused_before_it_is_spent_or_released(kind, num_rows, tmp_p
 
 
 @pytest.mark.parametrize(
-    "num_rows", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10**3, marks=pytest.mark.slow), 2**45]
+    "num_rows",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(10**3, marks=pytest.mark.long),
+        pytest.param(2**45, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_a_fit_has_no_limits(num_rows):

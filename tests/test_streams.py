@@ -28,7 +28,7 @@ def test_made_up_rows_are_the_same_again_and_in_files(tmp_path):
         np.testing.assert_array_equal(batch, rows, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run(tmp_path):
     config = dataclasses.replace(SMALL, output_dir=str(tmp_path))
     result = streams.run(config, _here)

@@ -101,7 +101,7 @@ jax.tree_util.register_static(_Signed)
     [
         (Gaussian(1.0), 2),
         pytest.param(Laplacian(0.5), 3, marks=pytest.mark.slow),
-        pytest.param(Gaussian(0.5) + Laplacian(1.0), 2, marks=pytest.mark.slow),
+        pytest.param(Gaussian(0.5) + Laplacian(1.0), 2, marks=pytest.mark.long),
         pytest.param(_Signed(), 1, marks=pytest.mark.slow),
     ],
 )

@@ -83,7 +83,7 @@ def _quick_fits(monkeypatch):
 def made(tmp_path_factory):
     """A release with secure noise, saved."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=150, num_steps=200))
+        patch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=80, num_steps=120))
         released = release_table(TABLE, SCHEMA, budget=PrivacyBudget(3.0, 1e-6), target="rich", num_rows=5000)
     return released, released.save(tmp_path_factory.mktemp("made") / "release")
 
@@ -544,7 +544,7 @@ def test_plans_do_not_see_rows():
     ]
 
 
-@pytest.mark.parametrize("upper", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("upper", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.long)])
 def test_ordered_columns_of_few_values_beside_many_classes(upper, monkeypatch):
     """Their moments are measured, since there are many cells of all classes together. Nothing fails after the noise."""
     monkeypatch.setattr(mixture, "fit", no_fit)

@@ -668,7 +668,7 @@ def test_ratios_are_of_processes_in_turn(tmp_path):
         dataclasses.replace(config, earlier=str(tmp_path)).validate()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_sum_the_same_rows_at_once():
     core = min(os.sched_getaffinity(0))
     first, second = throughput.at_once(REPOSITORY, 1000, [[core], [core]])

@@ -1,5 +1,6 @@
 """Features of transformed rows: definition, diameter, integers, generators."""
 
+import functools
 import importlib
 import itertools
 import math
@@ -32,14 +33,16 @@ EDGES = OrientedEdges(height=8, width=12, cells=2, blur=0.7, weight=3.0)
 OUTPUTS = EDGES.num_outputs
 
 
+@functools.cache
 def _map(num_features=100):
     gammas = np.zeros((2, OUTPUTS))
     gammas[0, : EDGES.num_pixels], gammas[1, EDGES.num_pixels :] = 0.1, 2.0
     return TransformedMap(FourierMap.from_kernel(jax.random.key(1), GaussianSum(gammas), num_features, OUTPUTS), EDGES)
 
 
-MAP = _map()
-LABELLED = LabelledMap(MAP, 3)
+@functools.cache
+def _labelled():
+    return LabelledMap(_map(), 3)
 
 
 def _rows(num_rows, seed=0, labels=0):
@@ -120,19 +123,19 @@ def test_inner_products_are_the_kernel():
 
 def test_no_two_rows_are_further_apart_than_the_diameter():
     rows = np.concatenate([_rows(200), 100 * _rows(200, 1)])
-    values = np.asarray(compiled.features(MAP, rows), np.float64)
+    values = np.asarray(compiled.features(_map(), rows), np.float64)
     squares = np.sum(values**2, axis=1)
     distances = squares[:, None] + squares[None] - 2 * values @ values.T
-    assert math.sqrt(distances.max()) <= MAP.diameter * (1 + 1e-6)
-    assert MAP.diameter == MAP.features.diameter == MAP.certain_diameter
-    assert LABELLED.diameter == MAP.features.diameter
+    assert math.sqrt(distances.max()) <= _map().diameter * (1 + 1e-6)
+    assert _map().diameter == _map().features.diameter == _map().certain_diameter
+    assert _labelled().diameter == _map().features.diameter
 
 
 def test_sums_are_those_of_the_features():
     rows = _rows(300, labels=3)
-    expected = np.asarray(compiled.features(LABELLED, rows), np.float64).sum(axis=0)
-    np.testing.assert_allclose(mean_embedding(LABELLED, rows).coordinates * 300, expected, atol=1e-3)
-    embedding = integer_embedding(LABELLED, rows)
+    expected = np.asarray(compiled.features(_labelled(), rows), np.float64).sum(axis=0)
+    np.testing.assert_allclose(mean_embedding(_labelled(), rows).coordinates * 300, expected, atol=1e-3)
+    embedding = integer_embedding(_labelled(), rows)
     integers = embedding.integer_map
     found = integers.released(embedding.total) / integers.units
     np.testing.assert_allclose(found, expected, atol=0.6 * 300 / integers.units + 1e-2)
@@ -140,10 +143,10 @@ def test_sums_are_those_of_the_features():
 
 def test_integers_depend_on_their_row_alone():
     rows = _rows(70, labels=3)
-    whole = integer_embedding(LABELLED, rows)
-    np.testing.assert_array_equal(whole.total, integer_embedding(LABELLED, rows[::-1]).total)
-    each = np.stack([integer_embedding(LABELLED, row[None]).total for row in rows[:8]])
-    np.testing.assert_array_equal(integer_embedding(LABELLED, rows[:8]).total, each.sum(axis=0))
+    whole = integer_embedding(_labelled(), rows)
+    np.testing.assert_array_equal(whole.total, integer_embedding(_labelled(), rows[::-1]).total)
+    each = np.stack([integer_embedding(_labelled(), row[None]).total for row in rows[:8]])
+    np.testing.assert_array_equal(integer_embedding(_labelled(), rows[:8]).total, each.sum(axis=0))
     integers = whole.integer_map
     for one, other in itertools.combinations(each, 2):
         assert np.linalg.norm(one - other) <= integers.diameter
@@ -164,19 +167,19 @@ def test_rows_that_are_not_covered_count_as_nothing(value):
     good = _rows(6)
     bad = good.copy()
     bad[2, 5] = value
-    np.testing.assert_array_equal(MAP.covers(bad), np.arange(6) != 2)
+    np.testing.assert_array_equal(_map().covers(bad), np.arange(6) != 2)
     without = np.delete(good, 2, axis=0)
-    np.testing.assert_array_equal(integer_embedding(MAP, bad).total, integer_embedding(MAP, without).total)
+    np.testing.assert_array_equal(integer_embedding(_map(), bad).total, integer_embedding(_map(), without).total)
     np.testing.assert_allclose(
-        mean_embedding(MAP, bad).coordinates * 6, mean_embedding(MAP, without).coordinates * 5, atol=1e-6
+        mean_embedding(_map(), bad).coordinates * 6, mean_embedding(_map(), without).coordinates * 5, atol=1e-6
     )
 
 
 def test_rows_at_the_bound_have_features_within_the_norm():
-    rows = np.full((2, EDGES.dim), 0.99 * MAP.row_bound, np.float32)
-    assert MAP.covers(rows).all()
-    total = integer_embedding(MAP, rows).total
-    assert np.linalg.norm(total) <= 2 * MAP.integers(2).norm_bound
+    rows = np.full((2, EDGES.dim), 0.99 * _map().row_bound, np.float32)
+    assert _map().covers(rows).all()
+    total = integer_embedding(_map(), rows).total
+    assert np.linalg.norm(total) <= 2 * _map().integers(2).norm_bound
 
 
 def test_sums_within_the_transform_do_not_overflow():
@@ -190,7 +193,7 @@ def test_sums_within_the_transform_do_not_overflow():
 
 
 def test_the_proof_is_where_the_statement_says():
-    noisy = perturb(jax.random.key(0), mean_embedding(MAP, _rows(60)), PrivacyBudget(1.0, 1e-3))
+    noisy = perturb(jax.random.key(0), mean_embedding(_map(), _rows(60)), PrivacyBudget(1.0, 1e-3))
     module, name, attribute = noisy.feature_map.proof.rsplit(".", 2)
     assert "Formal guarantee" in getattr(getattr(importlib.import_module(module), name), attribute).__doc__
 
@@ -205,7 +208,7 @@ def test_what_cannot_be_is_refused():
 
 class TestGenerators:
     def test_blocks_of_features_have_the_whole_as_their_mean(self):
-        noisy = perturb(jax.random.key(0), mean_embedding(LABELLED, _rows(60, labels=3)), PrivacyBudget(1.0, 1e-3))
+        noisy = perturb(jax.random.key(0), mean_embedding(_labelled(), _rows(60, labels=3)), PrivacyBudget(1.0, 1e-3))
         shares, styles, relaxed = np.full(3, 1 / 3), jnp.ones((3, 1)), jnp.asarray(_rows(12, 5))
         whole, _ = objective_of(noisy, shares, Training())
         parts, number = objective_of(noisy, shares, Training(features_per_step=20))
@@ -217,7 +220,7 @@ class TestGenerators:
     def test_a_published_generator(self, tmp_path):
         rows = _rows(1000, labels=3)
         rows[:, :20] = rows[:, -1:] / 2
-        measured = measure_generator(rows, LABELLED, budget=PrivacyBudget(3.0, 1e-5), folder=tmp_path / "measured")
+        measured = measure_generator(rows, _labelled(), budget=PrivacyBudget(3.0, 1e-5), folder=tmp_path / "measured")
         assert "transform of rows" in measured.statement["public_inputs"]
         again = load(tmp_path / "measured")
         assert again.embedding.feature_map.features.transform == EDGES
@@ -235,7 +238,7 @@ class TestGenerators:
         rows = _rows(2000, labels=3)
         rows[:, :48] = 0.2 + 0.3 * rows[:, -1:]
         made = dp_merf(
-            jax.random.key(0), rows, LABELLED, SmoothImages(8, 12, widths=(10,), code=3, styles=2),
+            jax.random.key(0), rows, _labelled(), SmoothImages(8, 12, widths=(10,), code=3, styles=2),
             Training(num_steps=100, num_cycles=1, batch_size=30), budget=PrivacyBudget(10.0, 1e-5), bounds=(0.0, 1.0),
         )  # fmt: skip
         assert made.report.objective[-1] < 0.7 * made.report.objective[0]
