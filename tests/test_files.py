@@ -47,10 +47,19 @@ def test_written_rows_are_read_again(tmp_path, rng):
     with pytest.raises(files.FileError, match="exists"):
         files.write_rows(tmp_path / "w.csv", rows, names)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.csv", "w.npz"]
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published" / "manifest.json").write_text("{}")
-    with pytest.raises(files.FileError, match="published is a release"):
-        files.write_rows(tmp_path / "published" / "w.csv", rows, names)
+
+
+def test_no_file_is_written_into_a_release(tmp_path, rng):
+    rows, folder = rng.normal(size=(2, 1)), tmp_path / "published" / "more"
+    folder.mkdir(parents=True)
+    manifest = folder.parent / "manifest.json"
+    manifest.write_text('{"kind": "table_release", "version": 1, "files": {}}')
+    for place in (folder, folder.parent):
+        with pytest.raises(files.FileError, match="published is the folder of a release"):
+            files.write_rows(place / "w.csv", rows, ("a",))
+    for text in ('{"name": "an app"}', "[]", "no JSON"):  # of another program
+        manifest.write_text(text)
+        files.write_rows(folder / f"{len(text)}.csv", rows, ("a",))
 
 
 def test_cells_that_are_objects(recwarn):

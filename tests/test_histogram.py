@@ -3,6 +3,7 @@ import pytest
 from scipy.optimize import minimize
 
 from kme_jax.feature_maps.table import Binning
+from kme_jax.table import histogram
 from kme_jax.table.fit import by_class
 from kme_jax.table.histogram import of_phases, peaks, project_to_simplex, smooth, smooth_counts, threshold
 
@@ -70,6 +71,13 @@ def test_smoothing_averages_the_best_partitions_of_all_shifts(shape, penalty, rn
         means = [_best_partition(padded[15 - s : 15 - s + size], penalty * 100)[1][s:] for s in range(16)]
         expected = np.mean([of_shift[: shape[-1]] for of_shift in means], axis=0)
         np.testing.assert_allclose(found[place], expected, atol=1e-9)
+
+
+def test_smoothing_takes_few_rows_at_once(rng, monkeypatch):
+    values = 30 * rng.normal(size=(2, 3, 40))
+    whole = smooth(values, 10.0)
+    monkeypatch.setattr(histogram, "_TOGETHER", 1)
+    np.testing.assert_array_equal(smooth(values, 10.0), whole)
 
 
 def test_smoothing_without_noise_changes_nothing(rng):

@@ -177,9 +177,16 @@ def test_pairs_both_ways_have_the_same_misfit(rng):
 
 
 @pytest.mark.parametrize(
-    ("measured", "num_blocks"), [([(0, 4), (1, 5)], 1), ([(0, 4), (6, 7), (5, 7)], 2), ([(5, 6)], 1), ([], 0)]
+    ("measured", "sizes"),
+    [
+        ([(0, 4), (1, 5)], [6]),
+        ([(0, 4), (6, 7), (5, 7)], [6, 3]),
+        ([(5, 6)], [3]),
+        ([(0, 4), (0, 6), (1, 6), (2, 6), (3, 7), (4, 7), (5, 7)], [8]),  # all bins beside unions
+        ([], []),
+    ],
 )
-def test_blocks_have_every_pair_once(measured, num_blocks, rng):
+def test_blocks_have_every_pair_once(measured, sizes, rng):
     """Six bins, of which the last two go with unions, and two unions of the first four."""
     unions = np.zeros((6, 2), np.float32)
     unions[[0, 1, 2, 3], [0, 0, 1, 1]] = 1
@@ -191,9 +198,10 @@ def test_blocks_have_every_pair_once(measured, num_blocks, rng):
     all_parts = np.concatenate([parts, parts @ unions], axis=-1)
     expected = np.square((np.einsum("tka,tk,tkb->tab", all_parts, weights, all_parts) - pairs) * precision).sum()
     blocks, misfit = mixture.blocks_of_pairs(unions, pairs, precision), 0.0
-    assert len(blocks) == num_blocks
-    for members, counts, of_block in blocks:
+    assert [len(of_block) for *_, of_block in blocks] == sizes
+    for members, others, counts, of_block in blocks:
         of_parts = parts if members is None else parts @ members
+        of_parts = of_parts if others is None else np.concatenate([of_parts, parts @ others], axis=-1)
         misfit += np.square((np.asarray(mixture.second_moments(of_parts, weights)) - counts) * of_block).sum()
     assert misfit == pytest.approx(expected, rel=1e-5)
 

@@ -64,10 +64,15 @@ def test_rows_are_in_random_order(rows):
 
 def test_samples_are_the_same_for_any_number_of_threads(rows, monkeypatch):
     samples = []
-    for cores in (1, 3):
-        monkeypatch.setattr(relaxed.os, "cpu_count", lambda cores=cores: cores)
+    for threads in (1, 3):
+        monkeypatch.setattr(relaxed, "num_threads", lambda num_rows, threads=threads: threads)
         samples.append(rows.sample(500, 4))
     np.testing.assert_array_equal(*samples)
+
+
+def test_many_rows_have_few_threads():
+    assert relaxed.num_threads(1) == relaxed.num_threads(1 << 19) >= 1
+    assert relaxed.num_threads(1 << 22) == relaxed.num_threads(10**9) == 1
 
 
 def test_weighted_samples_have_the_distribution(rows):

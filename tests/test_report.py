@@ -685,20 +685,47 @@ def test_columns_say_how_far_to_trust_them():
 
 
 @pytest.mark.parametrize(
-    ("noise", "mean_error", "mean"),
-    [(0.002, math.inf, "16.1"), (0.002, 0.5, "15.5"), (0.0005, math.inf, None), (0.002, 0.3, None)],
+    ("noise", "errors", "share", "mean"),
+    [
+        (0.005, (), 4.0, "16.3"),
+        (0.005, (math.inf, 0.03), 5.8, "17.1"),  # of the number of rows
+        (0.005, (0.5,), 4.0, "15.5"),
+        (0.001, (), None, None),
+        (0.005, (0.3,), None, None),
+    ],
 )
-def test_tails_that_noise_could_hide(noise, mean_error, mean):
-    """Rows are from 10 to 19. The 81 counts above have 9 times the noise, and the middle of the range is 60."""
+def test_tails_that_noise_could_hide(noise, errors, share, mean):
+    """Rows are from 10 to 19. The 81 counts above have 9 times the noise, the 20 others less. 60 is the middle."""
     column = Numeric("x", 0, 100, integer=True)
     codes = np.repeat(np.arange(10, 20), 100)
-    cells = MeasuredCells(np.arange(103), CellNoise(noise), mean_error)
+    cells = MeasuredCells(np.arange(102), CellNoise(noise), *errors)
     expected = [
-        "Hardly any synthetic row is above 19. Noise could hide up to 3.6 % of the private rows there. "
-        f"The mean may be {mean} instead of 14.5."
+        f"Hardly any synthetic value is above 19. Up to {share} % of the private values may be there, hidden by noise. "
+        f"If these are spread evenly, the mean may be {mean} instead of 14.5."
     ]
     found = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in hidden_tails(column, codes, cells)]
     assert found == (expected if mean else [])
+
+
+@pytest.mark.parametrize(
+    ("column", "code", "text"),
+    [
+        (Numeric("big", 10**9, 10**9 + 100, integer=True), 50, "above 1,000,000,050. Up to"),
+        (Numeric("year", 1900, 2000, integer=True), 50, "mean may be 1957.69 instead of 1950.00"),
+        (Numeric("small", -0.001, 0.001, step=0.00002), 50, "instead of 0.000000"),
+    ],
+)
+def test_tails_of_numbers_of_any_size(column, code, text):
+    cells = MeasuredCells(np.arange(column.num_values + 1), CellNoise(0.03))
+    assert any(text in sentence for sentence in hidden_tails(column, np.full(100, code), cells))
+
+
+def test_tails_of_which_nothing_is_known():
+    column, cells = Numeric("x", 0, 100, integer=True), MeasuredCells(np.arange(102), CellNoise(1.0))
+    assert hidden_tails(column, np.full(9, 40), cells) == [
+        "Noise hides how many private values are below 40.",
+        "Noise hides how many private values are above 40.",
+    ]
     assert hidden_tails(Categorical("x", ("a", "b")), np.zeros(5, np.int64), cells) == []
     assert hidden_tails(column, np.full(5, 101), cells) == []
 

@@ -142,8 +142,8 @@ def noisy_function(
       progress: True for bars, or a function that is called with (work done, all work) for the rows.
 
     Raises:
-      ValueError: if shapes mismatch, or the budget or an option is invalid (δ ≥ 1/N), or the budget may not be spent
-        (``LedgerError``), or there are both a key and a ledger.
+      ValueError: if shapes mismatch, or the budget or an option is invalid (δ ≥ 1/N, N < 2), or the budget may not
+        be spent (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for secure noise.
 
     Examples:

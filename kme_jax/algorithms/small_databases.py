@@ -249,8 +249,8 @@ def exponential_mechanism(
       progress: True for a bar, or a function that is called with (databases done, all databases).
 
     Raises:
-      ValueError: if there are too many databases, or the domain, the map or the budget does not fit (δ ≥ 1/N), or the
-        budget may not be spent (``LedgerError``), or there are both a key and a ledger.
+      ValueError: if there are too many databases, or the domain, the map or the budget does not fit (δ ≥ 1/N, N < 2),
+        or the budget may not be spent (``LedgerError``), or there are both a key and a ledger.
       ModuleNotFoundError: if OpenDP is not installed, for a secure draw.
 
     Examples:

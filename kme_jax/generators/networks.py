@@ -81,7 +81,7 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
     except Exception as error:  # of any layer of somebody else's module
         raise ValueError(
             f"network: {name} fails with inputs of shape [2, {inputs}], those of num_normals, the styles "
-            f"and the labels: {shown([' '.join(str(error).split())])}"
+            f"and the labels: {shown([' '.join(f'{type(error).__name__}: {error}'.split())])}"
         ) from error
     if np.shape(values) != (2, num_outputs):
         raise ValueError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-MANIFEST = "manifest.json"  # of the folder of a release
+MANIFEST, MAX_MANIFEST = "manifest.json", 1 << 16  # of the folder of a release, and its bytes
 
 
 class FileError(ValueError):
@@ -19,15 +20,15 @@ class FileError(ValueError):
 def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.Path:
     """Refuses a path to which a new file cannot be written.
 
-    The folder of a release is refused, too: it is published as it is, and exact results about private rows could end up
-    in it.
+    The folder of a release and the folders in it are refused, too: they are published, and exact results about private
+    rows could end up there.
 
     Args:
       path: of the new file.
       suffixes: that are allowed.
 
     Raises:
-      FileError: the suffix is not allowed, the file exists, or its folder does not exist or is a release.
+      FileError: the suffix is not allowed, the file exists, its folder does not exist, or it is in a release.
     """
     path = pathlib.Path(path)
     if path.suffix not in suffixes:
@@ -36,9 +37,19 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
         raise FileError(f"{path} exists: choose another file")
     if not path.parent.is_dir():
         raise FileError(f"{path.parent}: no such folder")
-    if (path.parent / MANIFEST).exists():
-        raise FileError(f"{path.parent} is a release, which is published as it is: choose another folder")
+    if release := next(filter(_is_release, path.absolute().parents), None):
+        raise FileError(f"{release} is the folder of a release, whose files are fixed: choose another folder")
     return path
+
+
+def _is_release(folder: pathlib.Path) -> bool:
+    """Whether a folder has the manifest of a release. Other programs have files of this name, too."""
+    try:
+        with open(folder / MANIFEST, "rb") as file:
+            document = json.loads(file.read(MAX_MANIFEST))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.keys() >= {"kind", "version", "files"}
 
 
 def identity_of(path: pathlib.Path) -> tuple[str, int, int]:

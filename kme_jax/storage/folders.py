@@ -26,11 +26,10 @@ from typing import Any, cast
 import numpy as np
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.storage.files import MANIFEST
+from kme_jax.storage.files import MANIFEST, MAX_MANIFEST
 
 ROOM = 1 << 20  # bytes of free space for a statement and points
 _TEMPORARY = ".kme_jax-"
-_MAX_MANIFEST = 1 << 16  # bytes
 _MAX_SAID = 200  # characters of an error
 _TREE = "json"  # the array of a .npz file that holds a JSON document
 
@@ -394,7 +393,7 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -
     except (OSError, RuntimeError) as error:  # a loop of links
         raise ReleaseError(f"{folder}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     with damaged(path):
-        document = parse_json(_read(path, _MAX_MANIFEST))
+        document = parse_json(_read(path, MAX_MANIFEST))
         if not isinstance(document, dict) or set(document) != {"kind", "version", "files"}:
             raise ValueError("it has other fields than kind, version and files")
         kind, version = document["kind"], document["version"]

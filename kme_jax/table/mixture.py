@@ -117,8 +117,10 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
-        for members, counts, precision in data["pairs"]:
+        for members, others, counts, precision in data["pairs"]:
             parts = probabilities if members is None else _einsum("tka,ae->tke", probabilities, members)
+            if others is not None:
+                parts = jnp.concatenate([parts, _einsum("tka,ae->tke", probabilities, others)], axis=-1)
             pairs = second_moments(parts, weights)
             misfit += jnp.sum(jnp.square((data["rows"] * pairs - counts) * precision[None]))
         if data["triples"].shape[0]:
@@ -297,7 +299,7 @@ def _data(observed: Observed) -> dict[str, Any]:
     single = functools.partial(np.asarray, dtype=np.float32)
     finest = _FINEST * observed.num_rows
     names = ("singles", "singles_sigma", "totals", "totals_precision")
-    names += ("pairs", "pairs_precision")
+    names += ("unions", "pairs", "pairs_precision")
     names += ("scores", "products", "products_precision", "signs", "parities", "parities_precision")
     data: dict[str, Any] = {
         name: single(
@@ -310,7 +312,7 @@ def _data(observed: Observed) -> dict[str, Any]:
         for name in names
     }
     data["singles_sigma"] = data["singles_sigma"][None]
-    data["pairs"] = blocks_of_pairs(observed.unions, data["pairs"], data.pop("pairs_precision"))
+    data["pairs"] = blocks_of_pairs(data.pop("unions"), data["pairs"], data.pop("pairs_precision"))
     data |= {"rows": single(observed.num_rows), "triples": observed.triples}
     return data | {"neighbours": single(observed.neighbours[None, None, :-1])}
 
@@ -321,36 +323,40 @@ def blocks_of_pairs(
     precision: Float[np.ndarray, "parts parts"],
 ) -> list[
     tuple[
-        Float[np.ndarray, "bins block"] | None,
+        Float[np.ndarray, "bins others"] | None,
+        Float[np.ndarray, "bins unions"] | None,
         Float[np.ndarray, "classes block block"],
         Float[np.ndarray, "block block"],
     ]
 ]:
-    """Blocks that together have all measured pairs of parts: one of the bins, and one of what the unions go with.
+    """Blocks of the table of all pairs of parts, which have each measured pair once, and take the least work.
 
-    Hardly any bin was counted together with a union. So two blocks are smaller than the table of all parts.
+    Either all parts are one block, or the bins are one, and the unions are another one together with the bins that were
+    counted beside a union. Where many columns have unions, few bins were, and two blocks are smaller.
 
     Args:
       unions: see ``Observed``.
       pairs, precision: see :func:`both_ways`.
 
     Returns:
-      For each block which bins are in its parts, None if the parts are the bins themselves; and its counts and its
-      precisions, both ways.
+      For each block two matrices, by which probabilities of bins are multiplied to have those of the parts of the
+      block: that of its first parts, None if they are all bins, and that of the others, None if there are none. Then
+      counts and precisions of its pairs, both ways.
     """
     pairs, precision = both_ways(pairs, precision)
-    num_bins = len(unions)
-    bins = np.arange(num_bins)
-    beside = bins[precision[:num_bins, num_bins:].any(1)]
-    coarse = np.concatenate([beside, np.arange(num_bins, len(precision))])
-    members = np.concatenate([np.eye(num_bins, dtype=pairs.dtype)[:, beside], unions.astype(pairs.dtype)], axis=1)
+    num_bins, num_parts = len(unions), len(precision)
+    beside = np.flatnonzero(precision[:num_bins, num_bins:].any(1))
+    coarse = np.concatenate([beside, np.arange(num_bins, num_parts)])
+    if num_bins**2 + len(coarse) ** 2 >= num_parts**2:
+        return [(None, unions if num_parts > num_bins else None, pairs, precision)] if precision.any() else []
+    members = np.concatenate([np.eye(num_bins, dtype=pairs.dtype)[:, beside], unions], axis=1, dtype=pairs.dtype)
     of_coarse = np.array(precision[np.ix_(coarse, coarse)])
     of_coarse[: len(beside), : len(beside)] = 0  # the first block has these pairs
     blocks = (
-        (None, pairs[:, :num_bins, :num_bins], precision[:num_bins, :num_bins]),
-        (members, pairs[:, coarse[:, None], coarse], of_coarse),
+        (None, None, pairs[:, :num_bins, :num_bins], precision[:num_bins, :num_bins]),
+        (members, None, pairs[:, coarse[:, None], coarse], of_coarse),
     )
-    return [block for block in blocks if block[2].any()]
+    return [block for block in blocks if block[-1].any()]
 
 
 def both_ways(

@@ -18,7 +18,8 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.validation import check_array, require
 from kme_jax.table.rare_categories import RareCategories
 
-_MOST_THREADS, _MOST_DENSITIES = 8, 1 << 22  # that draw columns at the same time, and numbers that each of them keeps
+# Threads that draw columns at the same time, rows of all of them, and numbers that each of them keeps.
+_MOST_THREADS, _MOST_ROWS, _MOST_DENSITIES = 8, 1 << 22, 1 << 22
 _MOST_RAKES, _RAKED, _LARGEST_RATIO = 200, 1e-5, 1e6  # of marginals: rounds, and the total variation that remains
 
 
@@ -295,7 +296,7 @@ class RelaxedRows:
             codes[:, j] = self._codes_of_column(random, a, source, within, coupled.get(a))
 
         # Each column has a source of randomness of its own, so the result is the same for any number of threads.
-        with concurrent.futures.ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(num_threads(num_rows)) as pool:
             list(pool.map(draw, range(len(self.leaves)), self.others, random.spawn(len(self.leaves))))
         order = random.permutation(num_rows)
         return codes[order], order
@@ -399,6 +400,15 @@ def raked(
         if furthest < _RAKED:
             break
     return weights, np.concatenate(parts, axis=-1)
+
+
+def num_threads(num_rows: int) -> int:
+    """The number of threads that draw columns: up to eight, one for each core, and fewer for millions of rows.
+
+    Each of them needs about 120 bytes for a row.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(_MOST_THREADS, cores, _MOST_ROWS // max(num_rows, 1)))
 
 
 def systematic(random: np.random.Generator, weights: Float[np.ndarray, "n"], num_rows: int) -> Int64[np.ndarray, "n"]:

@@ -41,7 +41,7 @@ from kme_jax.storage.folders import (
 from kme_jax.table import balance
 from kme_jax.table import planning as plans
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.columns import numeric_values
+from kme_jax.table.columns import Numeric, numeric_values
 from kme_jax.table.conditions import Term, terms_of
 from kme_jax.table.draw import Support, drawn, met_by, released_codes
 from kme_jax.table.fit import synthesise
@@ -199,15 +199,19 @@ class TableMeasurement:
         elif layout.split >= 0:  # the sums over the cells of the smallest marginal
             a = min(range(len(singles.sums)), key=lambda a: len(singles.sums[a]))
             noise[layout.split] = CellNoise(singles.sigmas[a] * math.sqrt(len(singles.sums[a])))
+        of_rows = self.measured.get(COUNT)
+        rows_noise = 0.0 if of_rows is None else plans.sigma(of_rows, plans.map_of(of_rows).blocks[0])
         errors = dict.fromkeys(noise, math.inf)
         for a, moments in enumerate(singles.moments):
-            column = self.schema.measured.columns[layout.columns[a]]
-            if moments is not None and column.kind == "numeric":
-                ends = np.asarray([moments.moment.low[0], moments.moment.high[0]])
-                half = float(np.diff(numeric_values(column, ends))[0]) / 2
-                errors[layout.columns[a]] = half * moments.sigma / num_rows
+            j = layout.columns[a]
+            column = self.schema.measured.columns[j]
+            if moments is not None and isinstance(column, Numeric):
+                # The mean is a ratio of noisy sums. Scores are between −1 and 1.
+                of_missing = singles.of_all(a)[1].sigma if column.nullable else 0.0
+                ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))
+                errors[j] = float(ends[1] - ends[0]) / 2 * math.hypot(moments.sigma, rows_noise, of_missing) / num_rows
         cells = [(binning.first_codes(), noise[j].times(1 / num_rows)) for j, binning in enumerate(layout.binnings)]
-        return [MeasuredCells(*of_column, errors[j]) for j, of_column in enumerate(cells)]
+        return [MeasuredCells(*of_column, errors[j], rows_noise / num_rows) for j, of_column in enumerate(cells)]
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.

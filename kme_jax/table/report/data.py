@@ -49,12 +49,14 @@ class MeasuredCells:
       edges: the first code of every cell, and the number of codes, [cells + 1].
       noise: of the shares of rows in the cells.
       mean_error: standard deviation of the noise of the mean of all rows, in units of the column, when its sum was
-        measured; infinite if it was not.
+        measured; infinite if it was not. It is at most this if the number of rows has noise.
+      rows_error: standard deviation of the noise of the number of rows, as a share of it; 0 if it is public.
     """
 
     edges: Int64[np.ndarray, "ends"]
     noise: CellNoise
     mean_error: float = math.inf
+    rows_error: float = 0.0
 
     def error(self, codes: Int[np.ndarray, "n"]) -> float:
         """Standard deviation of the noise of the share of rows in all cells that have one of these codes."""
@@ -63,10 +65,17 @@ class MeasuredCells:
 
     def error_between(self, first: int, end: int) -> float:
         """The same for the codes from ``first`` to ``end`` − 1."""
+        return self._error(self._between(first, end))
+
+    def error_of_others(self, first: int, end: int) -> float:
+        """The same for all rows less those in cells without these codes."""
+        return math.hypot(self._error(~self._between(first, end)), self.rows_error)
+
+    def _between(self, first: int, end: int) -> Bool[np.ndarray, "cells"]:
         low, high = np.searchsorted(self.edges, [first, end], side="left")
         low -= int(self.edges[low] != first)
         cells = np.arange(len(self.edges) - 1)
-        return self._error((cells >= low) & (cells < high))
+        return (cells >= low) & (cells < high)
 
     def _error(self, cells: Bool[np.ndarray, "cells"]) -> float:
         return float(self.noise.of(cells.astype(float)))

@@ -44,7 +44,14 @@ def section(data: ReportData) -> Section:
         )
     rows_used = None if num_used == data.num_rows else number(num_used)
     return Section(
-        "distributions", "Distributions", {"cards": cards, "rows_used": rows_used, "has_errors": data.cells is not None}
+        "distributions",
+        "Distributions",
+        {
+            "cards": cards,
+            "rows_used": rows_used,
+            "has_errors": data.cells is not None,
+            "has_tails": any(card["tails"] for card in cards),
+        },
     )
 
 
