@@ -3,7 +3,6 @@ import pytest
 from scipy.optimize import minimize
 
 from kme_jax.feature_maps.table import Binning
-from kme_jax.table import histogram
 from kme_jax.table.fit import by_class
 from kme_jax.table.histogram import of_phases, peaks, project_to_simplex, smooth, smooth_counts, threshold
 
@@ -73,11 +72,12 @@ def test_smoothing_averages_the_best_partitions_of_all_shifts(shape, penalty, rn
         np.testing.assert_allclose(found[place], expected, atol=1e-9)
 
 
-def test_smoothing_takes_few_rows_at_once(rng, monkeypatch):
-    values = 30 * rng.normal(size=(2, 3, 40))
-    whole = smooth(values, 10.0)
-    monkeypatch.setattr(histogram, "_TOGETHER", 1)
-    np.testing.assert_array_equal(smooth(values, 10.0), whole)
+def test_rows_are_smoothed_by_themselves(rng):
+    """Few of many rows are in memory at once."""
+    values = 30 * rng.normal(size=(1200, 40))
+    whole = smooth(values, 10.0, 3.0)
+    for row in (0, 700, 1199):
+        np.testing.assert_allclose(whole[row], smooth(values[row], 10.0, 3.0), atol=1e-9)
 
 
 def test_smoothing_without_noise_changes_nothing(rng):
