@@ -54,7 +54,8 @@ def test_no_file_is_written_into_a_release(tmp_path, rng):
     folder.mkdir(parents=True)
     manifest = folder.parent / "manifest.json"
     manifest.write_text('{"kind": "table_release", "version": 1, "files": {}}')
-    for place in (folder, folder.parent):
+    (tmp_path / "link").symlink_to(folder)
+    for place in (folder, folder.parent, tmp_path / "link"):
         with pytest.raises(files.FileError, match="published is the folder of a release"):
             files.write_rows(place / "w.csv", rows, ("a",))
     for text in ('{"name": "an app"}', "[]", "no JSON"):  # of another program

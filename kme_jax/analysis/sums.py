@@ -21,8 +21,8 @@ from kme_jax.feature_maps.table import Block
 from kme_jax.table.columns import Column, numeric_values
 from kme_jax.table.conditions import ranges_of
 from kme_jax.table.constraints import Codes
-from kme_jax.table.planning import Layout, Singles, block_counts, map_of, narrow_moments, sigma
-from kme_jax.table.release import COUNT, NAMES, TableMeasurement
+from kme_jax.table.planning import Layout, Singles, block_counts, narrow_moments
+from kme_jax.table.release import NAMES, TableMeasurement
 from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
@@ -91,14 +91,6 @@ class Met(NamedTuple):
     noise: float
 
 
-def rows_noise(measurement: TableMeasurement) -> float:
-    """Standard deviation of the noise of the number of rows: 0 if the number is public."""
-    noisy = measurement.measured.get(COUNT)
-    if noisy is None:
-        return 0.0
-    return sigma(noisy, map_of(noisy).blocks[0])
-
-
 @short_repr
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sums:
@@ -123,7 +115,7 @@ class Sums:
         """The sums of a measurement."""
         layout = measurement.layout
         singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
-        return cls(measurement, layout, singles, float(measurement.statement["num_rows"]), rows_noise(measurement))
+        return cls(measurement, layout, singles, float(measurement.statement["num_rows"]), measurement.rows_noise)
 
     @property
     def schema(self) -> Schema:

@@ -28,7 +28,6 @@ from jaxtyping import Float64, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.chi_squares import check_num_public, compared
 from kme_jax.analysis.outcome import TestResult
-from kme_jax.analysis.sums import rows_noise
 from kme_jax.points.release import Measurement, Release
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.planning import Singles
@@ -118,7 +117,7 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
 def _sides(release: TableRelease) -> list[_Side]:
     """What the first measurement says of each column."""
     measurement, num_rows = release.measurement, release.statement["num_rows"]
-    layout, noise_of_rows = measurement.layout, rows_noise(measurement)
+    layout, noise_of_rows = measurement.layout, measurement.rows_noise
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
     counts = {j: singles.of_all(a)[0] for a, j in enumerate(layout.columns)}
     moments: list[Moments | None] = [None] * len(layout.binnings)

@@ -37,7 +37,7 @@ def check_new_file(path: str | os.PathLike, suffixes: Sequence[str]) -> pathlib.
         raise FileError(f"{path} exists: choose another file")
     if not path.parent.is_dir():
         raise FileError(f"{path.parent}: no such folder")
-    if release := next(filter(_is_release, path.absolute().parents), None):
+    if release := next(filter(_is_release, pathlib.Path(os.path.realpath(path)).parents), None):
         raise FileError(f"{release} is the folder of a release, whose files are fixed: choose another folder")
     return path
 

@@ -189,6 +189,12 @@ class TableMeasurement:
         return self.plan.layout(*binnings, self.measured[NAMES[0]])
 
     @property
+    def rows_noise(self) -> float:
+        """Standard deviation of the noise of the number of rows: 0 if the number is public."""
+        noisy = self.measured.get(COUNT)
+        return 0.0 if noisy is None else plans.sigma(noisy, plans.map_of(noisy).blocks[0])
+
+    @property
     def measured_cells(self) -> list[MeasuredCells]:
         """For each measured column, the cells in which the first measurement counts its values, and their noise."""
         layout, num_rows = self.layout, self.statement["num_rows"]
@@ -199,8 +205,6 @@ class TableMeasurement:
         elif layout.split >= 0:  # the sums over the cells of the smallest marginal
             a = min(range(len(singles.sums)), key=lambda a: len(singles.sums[a]))
             noise[layout.split] = CellNoise(singles.sigmas[a] * math.sqrt(len(singles.sums[a])))
-        of_rows = self.measured.get(COUNT)
-        rows_noise = 0.0 if of_rows is None else plans.sigma(of_rows, plans.map_of(of_rows).blocks[0])
         errors = dict.fromkeys(noise, math.inf)
         for a, moments in enumerate(singles.moments):
             j = layout.columns[a]
@@ -209,9 +213,11 @@ class TableMeasurement:
                 # The mean is a ratio of noisy sums. Scores are between −1 and 1.
                 of_missing = singles.of_all(a)[1].sigma if column.nullable else 0.0
                 ends = numeric_values(column, np.asarray([moments.moment.low[0], moments.moment.high[0]]))
-                errors[j] = float(ends[1] - ends[0]) / 2 * math.hypot(moments.sigma, rows_noise, of_missing) / num_rows
+                errors[j] = (
+                    float(ends[1] - ends[0]) / 2 * math.hypot(moments.sigma, self.rows_noise, of_missing) / num_rows
+                )
         cells = [(binning.first_codes(), noise[j].times(1 / num_rows)) for j, binning in enumerate(layout.binnings)]
-        return [MeasuredCells(*of_column, errors[j], rows_noise / num_rows) for j, of_column in enumerate(cells)]
+        return [MeasuredCells(*of_column, errors[j], self.rows_noise / num_rows) for j, of_column in enumerate(cells)]
 
     def save(self, folder: str | os.PathLike) -> pathlib.Path:
         """Writes measurements.npz, schema.json, privacy.json and a manifest into a new folder: all of them, or nothing.
