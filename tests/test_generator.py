@@ -727,11 +727,19 @@ def test_a_seed_of_a_sample_is_a_whole_number(trained, seed):
         trained[1].sample(5, seed=seed)
 
 
+class Twice(nnx.Linear):
+    """A layer that returns its values two times."""
+
+    def __call__(self, inputs):
+        return super().__call__(inputs), super().__call__(inputs)
+
+
 @dataclasses.dataclass(frozen=True)
 class OwnNetwork(Network):
     """A network from outside: one linear layer. It can have dropout, and more outputs or inputs than it should have."""
 
     dropout: bool = False
+    twice: bool = False
     surplus: int = 0
     unknown: int = 0
     code: int = 2
@@ -741,7 +749,8 @@ class OwnNetwork(Network):
         return self.code
 
     def build(self, num_labels, num_outputs, rngs):
-        layer = nnx.Linear(self.unknown + self.code + self.styles + num_labels, num_outputs + self.surplus, rngs=rngs)
+        num_inputs = self.unknown + self.code + self.styles + num_labels
+        layer = (Twice if self.twice else nnx.Linear)(num_inputs, num_outputs + self.surplus, rngs=rngs)
         return nnx.Sequential(layer, nnx.Dropout(0.1, rngs=rngs)) if self.dropout else layer
 
 
@@ -759,6 +768,7 @@ def test_a_network_from_outside_is_trained():
             OwnNetwork(unknown=2),
             r"OwnNetwork fails with inputs of shape \[2, 8\], those of num_normals",
         ),
+        (OwnNetwork(twice=True), "OwnNetwork turns inputs into a tuple, expected one array"),
         (OwnNetwork(surplus=1), r"values of shape \[2, 3\], expected \[2, 2\]"),
         pytest.param(OwnNetwork(surplus=-1), r"values of shape \[2, 1\], expected \[2, 2\]", marks=pytest.mark.slow),
     ],

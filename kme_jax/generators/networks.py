@@ -14,7 +14,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from kme_jax._numerics.precision import are_sizes, is_size
@@ -83,9 +82,11 @@ def check_module(module: nnx.Module, network: Network, num_labels: int, num_outp
             f"network: {name} fails with inputs of shape [2, {inputs}], those of num_normals, the styles "
             f"and the labels: {shown([' '.join(f'{type(error).__name__}: {error}'.split())])}"
         ) from error
-    if np.shape(values) != (2, num_outputs):
+    if not isinstance(values, jax.ShapeDtypeStruct):
+        raise ValueError(f"network: {name} turns inputs into a {type(values).__name__}, expected one array")
+    if values.shape != (2, num_outputs):
         raise ValueError(
-            f"network: {name} turns 2 inputs into values of shape {list(np.shape(values))}, expected [2, {num_outputs}]"
+            f"network: {name} turns 2 inputs into values of shape {list(values.shape)}, expected [2, {num_outputs}]"
         )
 
 
