@@ -57,6 +57,8 @@ CONSTRAINTS = (
     Forbidden("sex=m and pregnant=yes"),
 )
 SCHEMA = Schema(tuple(COLUMNS.values()), constraints=CONSTRAINTS)
+BIRTH = Datetime("birth", "1920-01-01", "2025-12-31", nullable=True)
+VISIT = Datetime("visit", "2023-01-01", "2025-12-31")
 
 
 def _random_codes(schema, num_rows, seed):
@@ -735,6 +737,11 @@ def test_values_at_equal_upper_bounds_have_codes():
         ([Numeric("a", -30, 5, integer=True), Numeric("b", -9, 30, integer=True)],
          [Order("a", "b", largest_gap=20)], "largest_gap must be above 21"),
         ([A, B], [Order("a", "b", largest_gap=2.5)], "a number of steps of 1, got 2.5"),
+        ([BIRTH, VISIT, *YES], [Order("birth", "visit"), Implies("x=yes", "birth<2000-01-01")],
+         'say it of visit - birth, or give the order "follows": "larger"'),
+        ([A, dataclasses.replace(B, lower=-5)], [Order("a", "b", follows="smaller")], "of b could have no place"),
+        ([A, dataclasses.replace(B, nullable=True)], [Order("a", "b", largest_gap=3, follows="smaller")],
+         "b may be missing"),
         ([Numeric("a", 0, 9, step=0.5), Numeric("b", 0, 9, step=0.5)], [Order("a", "b", largest_gap=0.7)], "got 0.7"),
         ([COLUMNS["begin"], dataclasses.replace(COLUMNS["end"], parts=True)], [Order("begin", "end")], "end has parts"),
         ([Numeric("a", 0, 1000000.5, step=1.0000005), Numeric("b", 0, 3, step=0.5), Numeric("t", 0, 1000010, step=0.5)],
@@ -780,6 +787,61 @@ def test_a_gap_of_mixed_steps_is_exact():
         codes = schema.released_codes(_random_codes(schema.measured, 500, 0))
         assert np.array_equal(schema.released_codes(schema.measured_codes(codes)), codes)
         assert not schema.recoding.broken(codes).any()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (BIRTH, VISIT),
+        (Datetime("birth", "1920-01-01", "2025-12-31"), dataclasses.replace(VISIT, nullable=True)),
+        (Numeric("birth", 0, 100, step=0.5), Numeric("visit", 80, 101.5, step=0.25)),
+    ],
+)
+def test_the_column_with_wide_bounds_follows(columns):
+    """Both values are as they were, in every row that has an order, and no released row breaks it."""
+    schema = Schema(columns, constraints=[Order("birth", "visit")])
+    assert schema.measured.names == ("visit - birth", "visit")
+    codes = schema.released_codes(_random_codes(schema.measured, 3000, 0))
+    assert not schema.recoding.broken(codes).any()
+    assert np.array_equal(schema.released_codes(schema.measured_codes(codes)), codes)
+    private = _random_codes(schema, 3000, 1)
+    repaired, broken = schema.released_codes(schema.measured_codes(private)), schema.recoding.broken(private)
+    assert np.array_equal(repaired[~broken], private[~broken])
+    assert broken.any()
+    assert np.array_equal(repaired[:, 1], private[:, 1])
+    assert not schema.recoding.broken(repaired).any()
+
+
+def test_which_column_follows_may_be_said():
+    days = [Datetime(name, "2025-01-01", "2025-12-31") for name in ("begin", "end")]
+    for columns, order, measured in (
+        ((BIRTH, VISIT), Order("birth", "visit", follows="larger"), ("birth", "visit - birth")),
+        (days, Order("begin", "end"), ("begin", "end - begin")),
+        (days, Order("begin", "end", largest_gap=9, follows="smaller"), ("end - begin", "end")),
+    ):
+        schema = Schema(columns, constraints=[order])
+        assert schema.measured.names == measured
+        assert Schema.from_json(schema.to_json()) == schema
+        codes = schema.released_codes(_random_codes(schema.measured, 1000, 0))
+        assert not schema.recoding.broken(codes).any()
+    # The day of birth follows from the first visit, so the second one follows from it.
+    twice = Schema((BIRTH, VISIT, dataclasses.replace(VISIT, name="last")),
+                   constraints=[Order("birth", "visit"), Order("birth", "last")])  # fmt: skip
+    assert twice.measured.names == ("visit - birth", "visit", "last - birth")
+
+
+def test_a_column_with_narrow_bounds_is_as_exact_as_without_an_order():
+    """If it followed, errors of ages in a century would carry most days of three years to the first or the last one."""
+    rng = np.random.default_rng(0)
+    visit = np.datetime64("2023-01-01") + rng.integers(0, 1096, 4000)
+    rows = pa.table({"birth": visit - rng.integers(0, 90 * 365, 4000), "visit": visit})
+    schema = Schema((dataclasses.replace(BIRTH, nullable=False), VISIT), constraints=[Order("birth", "visit")])
+    released = measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False).synthesise().table
+    years = np.bincount([day.year - 2023 for day in released["visit"].to_pylist()], minlength=3) / 4000
+    assert np.abs(years - 1 / 3).max() < 0.05
+    ages = [(v - b).days / 365 for b, v in zip(*(released[n].to_pylist() for n in ("birth", "visit")), strict=True)]
+    assert min(ages) >= 0
+    assert np.mean(ages) == pytest.approx(45, abs=3)
 
 
 def test_noise_of_a_column_that_is_in_a_sum_twice():

@@ -29,6 +29,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "value": _VALUE,
     "resolution": {"enum": list(SECONDS)},
     "scale": {"enum": ["linear", "log"]},
+    "follows": {"enum": ["smaller", "larger"]},
     "decimal": {"enum": [".", ","]},
     "missing": {"type": "array", "items": {"type": ["string", "number"]}, "uniqueItems": True},
     "step": {"type": "number", "exclusiveMinimum": 0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,12 +103,14 @@ class Determination(abc.ABC):
       sources: names of the released columns that they follow from.
       measured: the columns that are measured instead. There are none if all follows from the sources alone.
       addends: names of measured or released columns whose sum the column is, or None.
+      remedy: what else could follow, as the end of a sentence of an error.
     """
 
     columns: tuple[str, ...]
     sources: tuple[str, ...] = ()
     measured: tuple[Column, ...] = ()
     addends: tuple[str, ...] | None = None
+    remedy: str = ""
 
     def to_measured(self, codes: Sequence[ColumnCodes], sources: Sequence[ColumnCodes]) -> Sequence[ColumnCodes]:
         """Codes of the measured columns for codes of the columns and of their sources. Each row by itself.
@@ -169,8 +171,12 @@ class Constraint(abc.ABC):
         """
         return []
 
-    def determination(self, columns: Mapping[str, Column]) -> Determination | None:
+    def determination(self, columns: Mapping[str, Column], taken: Collection[str] = ()) -> Determination | None:
         """How columns follow from others, or None if none does.
+
+        Args:
+          columns: that are released, by name.
+          taken: names of columns that follow from others by an earlier constraint.
 
         Raises:
           ValueError: a column does not fit.

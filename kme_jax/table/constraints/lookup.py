@@ -64,7 +64,7 @@ class Lookup(Constraint):
     def to_json(self):
         return super().to_json() | {"values": dict(self.values)}
 
-    def determination(self, columns):
+    def determination(self, columns, taken=()):
         source, target = known(columns, self.column), known(columns, self.determines)
         if not isinstance(source, Categorical):
             raise ValueError(f"{self.column} must be a categorical or ordinal column")

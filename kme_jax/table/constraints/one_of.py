@@ -52,7 +52,7 @@ class OneOf(Constraint):
     def text(self) -> str:
         return f"{'exactly' if self.required else 'at most'} one of {', '.join(self.of)}"
 
-    def determination(self, columns):
+    def determination(self, columns, taken=()):
         chosen: dict[str, int] = {}
         for text in self.of:
             found = sets_of(list(columns.values()), text)

@@ -20,7 +20,8 @@ from kme_jax.table.constraints.base import (
 )
 
 _ROUNDING = 1e-9  # of the largest gap
-_MANY_STEPS = 1000  # a gap with more steps than this has the scale "log"
+_MANY_STEPS = 1000  # a gap with more steps than this has the scale "log", if the larger column follows from it
+_WIDER = 2  # how many times as wide the bounds of the smaller column are, if it follows from the larger one
 
 
 @short_repr
@@ -28,10 +29,15 @@ _MANY_STEPS = 1000  # a gap with more steps than this has the scale "log"
 class Order(Constraint):
     """The value of a column is at most that of another one: a trip begins before it ends.
 
-    The gap between both is measured, instead of the larger column. So a release has durations as they are, at any time.
-    Where the larger value of a private row is below the smaller one, it is set to the smaller one. Where the smaller
-    value is missing, there is no order, and the gap is that to the lower bound of the smaller column. Values without a
-    step are exact up to the grid of the gap.
+    One column is measured with the gap between both, and the other one *follows* from them. So a release has durations
+    as they are, at any time. Where the larger value of a private row is below the smaller one, the value that follows
+    is set to the other one. Where the value that is measured is missing, there is no order, and the gap is that to the
+    lower bound of the smaller column, or to the upper bound of the larger one. Values without a step are exact up to
+    the grid of the gap.
+
+    The error of the gap is one of the column that follows. If this has narrow bounds, and gaps may be large, the error
+    carries many of its values to a bound. So of a day of birth, in a century, and a day of service, in a year, the day
+    of birth follows.
 
     Attributes:
       smaller: name of a numeric or datetime column.
@@ -39,7 +45,9 @@ class Order(Constraint):
       largest_gap: a public bound of the gap, in the unit of the columns, such as minutes. Larger gaps are set to it. By
         default, the gap is as large as the bounds allow.
       scale: of the gap, see ``Numeric``: "log" for gaps that are mostly small. By default it is "log" if there are more
-        than 1000 different gaps.
+        than 1000 different gaps, and the larger column follows.
+      follows: "larger" or "smaller". By default the smaller column follows if its bounds are more than twice as wide
+        as those of the larger one, and no other constraint decides it.
 
     Examples:
       >>> from kme_jax import Datetime, Schema
@@ -48,6 +56,9 @@ class Order(Constraint):
       >>> schema = Schema(times, constraints=[Order("begin", "end", largest_gap=1440)])
       >>> schema.measured.names
       ('begin', 'end - begin')
+      >>> days = [Datetime("birth", "1920-01-01", "2025-12-31"), Datetime("visit", "2025-01-01", "2025-12-31")]
+      >>> Schema(days, constraints=[Order("birth", "visit")]).measured.names
+      ('visit - birth', 'visit')
     """
 
     kind = "order"
@@ -55,6 +66,7 @@ class Order(Constraint):
     larger: str
     largest_gap: float | None = None
     scale: str | None = None
+    follows: str | None = None
 
     def __post_init__(self):
         check_name(self.smaller, "smaller")
@@ -66,12 +78,14 @@ class Order(Constraint):
             raise ValueError(f"largest_gap must be a positive number, got {said(gap)}")
         if self.scale not in (None, "linear", "log"):
             raise ValueError(f'scale must be "linear" or "log", got {said(self.scale)}')
+        if self.follows not in (None, "smaller", "larger"):
+            raise ValueError(f'follows must be "smaller" or "larger", got {said(self.follows)}')
 
     @property
     def text(self) -> str:
         return f"{self.smaller} <= {self.larger}"
 
-    def determination(self, columns):
+    def determination(self, columns, taken=()):
         smaller, larger = known(columns, self.smaller), known(columns, self.larger)
         if isinstance(smaller, Datetime) and isinstance(larger, Datetime):
             if smaller.resolution != larger.resolution:
@@ -89,24 +103,33 @@ class Order(Constraint):
                 f"the upper bound of {self.larger} is below that of {self.smaller}; a value of {self.smaller} could "
                 "have no place"
             )
-        if smaller.nullable and (self.largest_gap is not None or least < lower):
+        is_wider = upper - lower > _WIDER * (last - least) and lower <= least and self.smaller not in taken
+        backward = is_wider if self.follows is None else self.follows == "smaller"
+        if backward and lower > least:
             raise ValueError(
-                f"{self.smaller} may be missing: then there is no largest_gap, and the lower bound of {self.larger} "
-                f"is not below that of {self.smaller}"
+                f"the lower bound of {self.larger} is below that of {self.smaller}, which follows; a value of "
+                f"{self.larger} could have no place"
+            )
+        if (larger if backward else smaller).nullable and (self.largest_gap is not None or least < lower):
+            raise ValueError(
+                f"{self.larger if backward else self.smaller} may be missing: then there is no largest_gap, and the "
+                f"lower bound of {self.larger} is not below that of {self.smaller}"
             )
         first, end = max(0, least - upper), last - lower
         if self.largest_gap is not None and self.largest_gap < end:
             end = self.largest_gap
-            if end < max(first, least - lower) or not first < end:
+            needed = last - upper if backward else least - lower
+            if end < max(first, needed) or not first < end:
                 raise ValueError(
-                    f"largest_gap must be above {max(first, least - lower):g}, the gap between the lower bounds of "
-                    f"{self.smaller} and {self.larger}, or {first:g} between their nearest values"
+                    f"largest_gap must be above {max(first, needed):g}, the gap between the "
+                    f"{'upper' if backward else 'lower'} bounds of {self.smaller} and {self.larger}, or {first:g} "
+                    "between their nearest values"
                 )
             if step and abs((end - first) / step - round((end - first) / step)) > _ROUNDING:
                 raise ValueError(f"largest_gap must be {first:g} and a number of steps of {step:g}, got {end:g}")
         if not first < end:
             raise ValueError(f"{self.smaller} and {self.larger} have one value each: there is nothing to order")
-        scale = self.scale or ("log" if step is None or (end - first) / step > _MANY_STEPS else "linear")
+        many = not backward and (step is None or (end - first) / step > _MANY_STEPS)
         gap = Numeric(
             f"{self.larger} - {self.smaller}",
             int(first) if integer else float(first),
@@ -114,12 +137,13 @@ class Order(Constraint):
             integer=integer,
             step=None if step is None or (integer and step == 1) else step,
             unit=unit,
-            nullable=larger.nullable,
-            scale=scale,
+            nullable=(smaller if backward else larger).nullable,
+            scale=self.scale or ("log" if many else "linear"),
         )
-        # Whether every gap is possible for every value of the smaller column, and is measured exactly.
-        is_free = step is not None and upper + end <= last and lower + first >= least
-        return _Gap(self, smaller, larger, gap, is_free)
+        # Whether every gap is possible for every value of the column that is measured, and is measured exactly.
+        in_bounds = (least - end >= lower and last - first <= upper, upper + end <= last and lower + first >= least)
+        is_free = step is not None and in_bounds[0 if backward else 1]
+        return _Gap(smaller, larger, gap, is_free, backward)
 
 
 class _Gap(Determination):
@@ -127,29 +151,35 @@ class _Gap(Determination):
 
     def __init__(
         self,
-        constraint: Order,
         smaller: Numeric | Datetime,
         larger: Numeric | Datetime,
         gap: Numeric,
         is_free: bool,
+        backward: bool,
     ):
-        self.columns, self.sources = (constraint.larger,), (constraint.smaller,)
-        self.measured, self._smaller, self._larger, self._gap = (gap,), smaller, larger, gap
-        self._is_free = is_free
-        if not (smaller.nullable or larger.nullable) and isinstance(larger, Numeric):
-            self.addends = (constraint.smaller, gap.name)
+        self._source, self._follower = (larger, smaller) if backward else (smaller, larger)
+        self.columns, self.sources = (self._follower.name,), (self._source.name,)
+        self.measured, self._gap, self._is_free = (gap,), gap, is_free
+        self._sign, self._end = (-1, larger.num_values - 1) if backward else (1, 0)
+        if backward:
+            self.remedy = f'; say it of {gap.name}, or give the order "follows": "larger"'
+        if not (smaller.nullable or larger.nullable or backward) and isinstance(larger, Numeric):
+            self.addends = (smaller.name, gap.name)
 
     def _starts(self, codes):
-        """Values of the smaller column. A missing one is its lower bound."""
-        return numbers_of(self._smaller, np.where(codes == self._smaller.num_values, 0, codes))
+        """Values of the column that is measured. A missing one is the bound from which every gap leads inside."""
+        return numbers_of(self._source, np.where(codes == self._source.num_values, self._end, codes))
+
+    def _gaps(self, codes, sources):
+        return self._sign * (numbers_of(self._follower, codes[0]) - self._starts(sources[0]))
 
     def to_measured(self, codes, sources):
-        return (nearest_codes(self._gap, numbers_of(self._larger, codes[0]) - self._starts(sources[0])),)
+        return (nearest_codes(self._gap, self._gaps(codes, sources)),)
 
     def breaks(self, codes, sources):
-        gaps = numbers_of(self._larger, codes[0]) - self._starts(sources[0])
-        step = np.diff(numbers_of(self._larger, np.array([0, 1])))[0]  # a released value may be rounded by one
-        is_ordered = sources[0] != self._smaller.num_values
+        gaps = self._gaps(codes, sources)
+        step = np.diff(numbers_of(self._follower, np.array([0, 1])))[0]  # a released value may be rounded by one
+        is_ordered = sources[0] != self._source.num_values
         return (is_ordered & (gaps < 0)) | (gaps > self._gap.upper + step)
 
     def keeps(self, part, codes):
@@ -159,11 +189,10 @@ class _Gap(Determination):
 
     def to_released(self, measured, sources):
         starts = self._starts(sources[0])
-        ends = starts + numbers_of(self._gap, measured[0])
-        found = nearest_codes(self._larger, ends)
-        # The grids of both columns may differ. The next value is not below the start: the last one is the upper bound.
-        below = numbers_of(self._larger, found) < starts
-        return (np.where(below, np.minimum(found + 1, self._larger.num_values - 1), found),)
+        found = nearest_codes(self._follower, starts + self._sign * numbers_of(self._gap, measured[0]))
+        # The grids of both columns may differ. The next value is not on the wrong side, and the last one is a bound.
+        wrong = self._sign * (numbers_of(self._follower, found) - starts) < 0
+        return (np.where(wrong, np.clip(found + self._sign, 0, self._follower.num_values - 1), found),)
 
 
 def _common_step(smaller: Numeric, larger: Numeric) -> float | None:

@@ -67,7 +67,7 @@ class Recoding:
         determinations: list[Determination | None] = []
         for label, constraint in _labelled(constraints):
             with _named(label):
-                determinations.append(determination := constraint.determination(by_name))
+                determinations.append(determination := constraint.determination(by_name, found))
                 if determination is None:
                     continue
                 for name in determination.columns:
@@ -400,7 +400,9 @@ def _clauses(
         names = {name for clause in of_released for name in (clause.column, *clause.sources)}
         for name in sorted(names & set(found)):
             others = found[name].sources or tuple(part.name for part in found[name].measured)
-            raise ValueError(f"{name} follows from {shown(others)}, so nothing else can be said of it") from None
+            raise ValueError(
+                f"{name} follows from {shown(others)}, so nothing else can be said of it{found[name].remedy}"
+            ) from None
         raise
     for clause in clauses:
         sets = [(clause.column, clause.excluded), *(pair for when in clause.when for pair in when.items())]

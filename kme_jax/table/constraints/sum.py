@@ -56,7 +56,7 @@ class Sum(Constraint):
     def text(self) -> str:
         return f"{' + '.join(self.parts)} = {self.total}"
 
-    def determination(self, columns):
+    def determination(self, columns, taken=()):
         parts, total = [known(columns, name) for name in self.parts], known(columns, self.total)
         for name, column in zip((*self.parts, self.total), (*parts, total), strict=True):
             if not isinstance(column, Numeric):
