@@ -457,6 +457,8 @@ class TestRelease:
         page = (tmp_path / "release/report.html").read_text()
         assert "begin weekday" in page
         assert page.count("measured, but no column of the table") == 4
+        assert page.count("Not measured by itself: it follows from") == 4
+        assert "it follows from begin and end - begin, and has" in page
         assert "4,000 rows and 7 columns" in page
         document = json.loads((tmp_path / "release/schema.json").read_text())
         assert document["schema_version"] == 2

@@ -494,7 +494,12 @@ class TableRelease:
         if extended is not self.schema:
             table = extended.decode(self.schema.extended_codes(self.schema.encode(table, words=False)))
         cells = [measured.get(name) for name in extended.names]
-        return report(table, extended, self.statement, self.target, cells, len(self.schema.columns))
+        follows = {
+            name: (*one.sources, *(part.name for part in one.measured))
+            for one in self.schema.recoding.determinations
+            for name in one.columns
+        }
+        return report(table, extended, self.statement, self.target, cells, len(self.schema.columns), follows)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> TableRelease:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,7 @@ class ReportData:
       cells: those that were counted, for each column, or None for a column that was not counted. None if they are not
         known.
       num_columns: how many of the columns, from the first one, the release has; None for all.
+      follows: for each column that is not measured, but follows from others, the names of these.
     """
 
     schema: Schema
@@ -104,6 +105,7 @@ class ReportData:
     target: int | None
     cells: Sequence[MeasuredCells | None] | None = None
     num_columns: int | None = None
+    follows: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def create(
@@ -114,14 +116,14 @@ class ReportData:
         target: str | None,
         cells: Sequence[MeasuredCells | None] | None = None,
         num_columns: int | None = None,
+        follows: Mapping[str, Sequence[str]] | None = None,
     ) -> ReportData:
         """The data of a table. At most 40 000 rows are used, evenly spaced in the table."""
         num_rows = table.num_rows
         num_used = min(num_rows, _MAX_ROWS)
         codes = schema.encode(table.take(pa.array(np.arange(num_used) * num_rows // num_used)), words=False)
-        return cls(
-            schema, statement, codes, num_rows, None if target is None else schema.index(target), cells, num_columns
-        )
+        place = None if target is None else schema.index(target)
+        return cls(schema, statement, codes, num_rows, place, cells, num_columns, follows or {})
 
     @property
     def columns(self) -> list[tuple[Column, Int[np.ndarray, "n"]]]:

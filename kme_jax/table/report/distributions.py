@@ -38,7 +38,7 @@ def section(data: ReportData) -> Section:
                 "released": data.num_columns is None or j < data.num_columns,
                 "histogram": histogram_of(column, codes, cells) if histogram else None,
                 "bars": None if histogram else _bars(column, codes, cells),
-                "trust": None if cells is None else trust(errors_of_bars(column, codes, cells)),
+                "trust": _follows(data, column) if cells is None else trust(errors_of_bars(column, codes, cells)),
                 "tails": [] if cells is None else hidden_tails(column, codes, cells),
             }
         )
@@ -83,6 +83,14 @@ def trust(errors: Float64[np.ndarray, "bars"]) -> str:
     word = next((word for limit, word in _TRUST if most < limit), _NO_TRUST)
     moved = f"noise puts about {percent(wrong)} of the rows into a wrong bar, rarely more than {percent(most)}"
     return f"{word}: {moved}. Bars below {percent(min(1.0, _MAY_BE_NOISE * float(np.median(errors))))} may be noise."
+
+
+def _follows(data: ReportData, column: Column) -> str | None:
+    """What a column follows from, as a sentence; None if it does not follow from others."""
+    names = data.follows.get(column.name)
+    if data.cells is None or not names:
+        return None
+    return f"Not measured by itself: it follows from {' and '.join(names)}, and has the errors of all of them."
 
 
 def _bars(column: Column, codes: np.ndarray, cells: MeasuredCells | None) -> Bars:

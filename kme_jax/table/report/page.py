@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ def report(
     target: str | None = None,
     cells: Sequence[MeasuredCells | None] | None = None,
     num_columns: int | None = None,
+    follows: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The report of a release, as HTML that needs no other file and no network. A release always has the same report.
 
@@ -33,12 +34,13 @@ def report(
       cells: those that were counted, for each column, or None for a column that was not counted; None to show no errors
         of shares.
       num_columns: how many of the measured columns, from the first one, the release has; None for all.
+      follows: for each column that is not measured, but follows from others, the names of these.
 
     Raises:
       ModuleNotFoundError: Jinja2 is not installed.
     """
     page = environment().get_template("page.html")
-    data = ReportData.create(table, schema, statement, target, cells, num_columns)
+    data = ReportData.create(table, schema, statement, target, cells, num_columns, follows)
     sections = [section for section in (make(data) for make in SECTIONS) if section is not None]
     return page.render(
         private=statement["private"],
