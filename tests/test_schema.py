@@ -840,6 +840,27 @@ def test_a_public_file_with_constant_columns_and_other_encodings(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("column", "numbers"),
+    [
+        (Numeric("creatinine", 0.2, 12.3), [0.2, 0.9, 1.0, 1.25, 12.3]),
+        (Numeric("share", 0, 1), [0.0, 0.1, 0.25, 0.5, 0.75]),  # 0.5 is in the middle of two points
+        (Numeric("change", -3, 5.3), [-3.0, -1.0, 0.0, 0.33]),
+        (Numeric("fortune", 0, 1e9, scale="log"), [0.0, 100.0, 1e6, 5e8, 1e9]),
+        (Numeric("tiny", -1 / 3 * 1e-7, 2e-7), [0.0, 1e-7]),
+        (Numeric("big", -1e9, 1e9), [-5e8, 0.0, 1e8]),
+    ],
+)
+def test_round_numbers_stay_as_they_are_on_a_default_grid(column, numbers):
+    assert column.decode(column.encode(pa.array(numbers))).to_pylist() == numbers
+    codes = np.append(np.random.default_rng(0).integers(0, column.num_values, 5000), [0, 1, column.num_values - 1])
+    codes = np.unique(codes)
+    values = column.decode(codes)
+    assert np.array_equal(column.encode(values), codes)
+    assert (np.diff(values.to_numpy()) > 0).all()
+    assert "-0.0" not in map(str, values.to_pylist())
+
+
+@pytest.mark.parametrize(
     "column", [Numeric("x", 0, 100), Numeric("x", -0.001, 0.0004), Numeric("x", 0, 1e7, scale="log")]
 )
 def test_numbers_of_a_default_grid_have_few_decimals(column):

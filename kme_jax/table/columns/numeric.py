@@ -43,7 +43,8 @@ class Numeric(Column):
       upper: the value of the last code that is not for missing cells. Both bounds are on the grid.
       integer: whether values are whole numbers.
       step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points, or 2²⁴ with knots
-        or the scale "log".
+        or the scale "log". Then a released value is the roundest number that is nearest to its point: 0 or 1.5, and not
+        0.00002 or 1.50003.
       unit: of the numbers, as text for people.
       scale: "linear", or "log" for skewed numbers, such as amounts of money or durations. Numbers are counted in cells:
         of equal width, or of a width that grows with the distance from the lower bound.
@@ -199,7 +200,32 @@ class Numeric(Column):
         digits = self._digits + (self.step is None)  # of a default grid: so many that each value stays on its own side
         if digits < 16 and self._largest * 10**digits < _MAX_INTEGER:
             values = np.round(values, digits)  # 12.34, not 12.340000000000002
+            if self._is_fine:
+                inside = np.flatnonzero((codes > 0) & (codes < self.num_values - 1))
+                values[inside] = self._roundest(codes[inside], values[inside], digits)
         return pa.array(np.clip(values, self.lower, self.upper), self.type)
+
+    def _roundest(
+        self, codes: Int[np.ndarray, "n"], values: Float64[np.ndarray, "n"], digits: int
+    ) -> Float64[np.ndarray, "n"]:
+        """Of the numbers that have these codes, those with the fewest decimals, [n].
+
+        Where there is a number with fewer decimals, there is one with more: so fewer and fewer are left.
+
+        Args:
+          codes: of points of the grid, but for the bounds, [n].
+          values: the points, with many decimals, [n].
+          digits: how many decimals they have.
+        """
+        points, left = self.lower + codes * self._step, np.arange(len(codes))
+        for decimals in range(digits - 1, -math.ceil(math.log10(self._largest)) - 2, -1):
+            rounded = np.round(points[left], decimals)
+            same = self._nearest(rounded) == codes[left]
+            left, rounded = left[same], rounded[same]
+            if not len(left):
+                break
+            values[left] = rounded + 0.0  # 0.0, not -0.0
+        return values
 
     def to_pandas(self, array: pa.Array | pa.ChunkedArray) -> Any:
         """Values as int64, as Int64 in a nullable column of integers, or as float64 with NaN for missing cells."""
