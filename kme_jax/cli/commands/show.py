@@ -62,6 +62,8 @@ def _show_generator(generator: Any, folder: str) -> None:
 
 
 def _show_table(release: Any) -> None:
+    from kme_jax.table.written import note_on_persons
+
     print_lines(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
     for column in release.schema.released:
         if column in release.schema.columns:
@@ -69,6 +71,8 @@ def _show_table(release: Any) -> None:
         else:
             text = f"{column.text}; not measured"
         print_line(f"{printable(column.name):<30.30} {printable(text)}")
+    if note := note_on_persons(release.schema.written_columns, release.statement.get("person")):
+        print_line(note)
     for constraint in release.schema.constraints:
         print_line(f"every row meets: {printable(constraint.text)}")
 
