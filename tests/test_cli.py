@@ -512,7 +512,7 @@ BAD = {
     "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
     "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
     "no name in the ledger": (_command(database=""), "needs a name"),
-    "released before": (_command(), r"was released before, with a total of \(ε, δ\) = \(1, 0.0001\) ", _spent),
+    "released before": (_command(), r"was released before, with a total of \(ε, δ\) = \(1, 0.0001\)", _spent),
     "no points": (_command(points=None, num_points=0), "--num_points"),
     "odd features": (_command(points=None, num_features=7), "--num_features"),
     "length 0": (_command(length=0), "--length"),
