@@ -80,7 +80,7 @@ def test_an_interval_has_its_level():
     assert str(low) == f"at most 0.1412, {ends}; noise hides the value"
     assert str(high.times(10)).startswith("at least 8.588, 95 % interval [8.588, 10]")
     hidden = Answer(0.0, 20.0, square=(-100.0, 400.0)).estimate(0.95).within(0.0, 60.0)  # a standard deviation
-    assert str(hidden).startswith("at most 27")
+    assert str(hidden).startswith("at most 26.85, 95 % interval [0, 26.85]")
     assert str(hidden).endswith("noise hides the value")
     # Just beyond an end, the interval is that of half a normal distribution.
     assert Estimate.of(-1e-9, 1.0, 0.95, method="direct").within(0.0, 9.0).high == pytest.approx(1.959964, abs=1e-3)

@@ -29,7 +29,7 @@ class Estimate:
       method: "direct", from noisy sums alone; "bootstrap"; or "posterior".
       population: whether the statistic is that of the population from which the private rows were drawn. Then the
         interval has the error of sampling too. Otherwise it is that of the private rows.
-      moved: whether noise has put the value beyond what is possible, so that it was moved to an end, see :meth:`within`.
+      moved: whether noise has put the value beyond an end of what is possible, so it was moved, see :meth:`within`.
     """
 
     value: float

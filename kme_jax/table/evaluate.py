@@ -59,9 +59,9 @@ def evaluate_table(
       * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
         synthetic rows whose combination of values no private row has;
       * "not_measured": names of columns that are not compared, because they are not measured: ids and constants;
-      * "unreadable": columns in which cells of the private table cannot be read, as ``check_table`` counts them: "name",
-        their "share" of all cells, and what they "count_as", or None if they count as missing. The release has read
-        them in the same way, so its errors do not show that the schema is wrong;
+      * "unreadable": columns with private cells that cannot be read, as ``check_table`` counts them: "name", their
+        "share" of all cells, and what they "count_as", or None if they count as missing. The release has read them in
+        the same way, so its errors do not show that the schema is wrong;
       * "explained", by pairs of a number and a category: "names", and the share of the variance of the number that is
         between the categories, "private" and "synthetic", the largest first (the squared correlation ratio);
       * "correlations" of pairs of numbers, the strongest private one first: "names", "private" and "synthetic", and
