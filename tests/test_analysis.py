@@ -15,7 +15,7 @@ from kme_jax.analysis.counts import Masks, number_of_rows, tables_of
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import NoAnswerError
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.sums import Sums
+from kme_jax.analysis.sums import Answer, Sums
 from kme_jax.analysis.tables import direct_estimates
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy import NoisyEmbedding
@@ -73,6 +73,15 @@ def test_an_interval_has_its_level():
         assert 0 <= mended.low < mended.high <= 1
         assert mended.value == np.clip(beyond, 0, 1)
         assert 0 < mended.high - mended.low < 0.2
+        assert mended.moved
+        assert mended.to_json()["moved"]
+    low, high = (Estimate.of(v, 0.1, 0.95, method="direct").within(0.0, 1.0) for v in (-0.1, 1.1))
+    ends = "95 % interval [0, 0.1412], standard error 0.1"
+    assert str(low) == f"at most 0.1412, {ends}; noise hides the value"
+    assert str(high.times(10)).startswith("at least 8.588, 95 % interval [8.588, 10]")
+    hidden = Answer(0.0, 20.0, square=(-100.0, 400.0)).estimate(0.95).within(0.0, 60.0)  # a standard deviation
+    assert str(hidden).startswith("at most 26.85, 95 % interval [0, 26.85]")
+    assert str(hidden).endswith("noise hides the value")
     # Just beyond an end, the interval is that of half a normal distribution.
     assert Estimate.of(-1e-9, 1.0, 0.95, method="direct").within(0.0, 9.0).high == pytest.approx(1.959964, abs=1e-3)
     assert str(Estimate.of(36_000.0, 0.0, 0.95, method="direct")).startswith("36,000, 95 %")

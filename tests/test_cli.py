@@ -130,12 +130,13 @@ def test_a_release_has_what_it_should(released):
 
 def test_columns_of_any_file_are_released_by_name(place, capsys):
     a, b = np.load("rows.npy").T
-    pq.write_table(pa.table({"b": b, "name": ["secret"] * NUM_ROWS, "a": a}), "rows.parquet")
-    assert cli.main(_command(file="rows.parquet")) == 0
-    assert len(Ledger("rows.parquet.ledger").spent("rows.parquet")) == 1
-    capsys.readouterr()
+    (place / "data").mkdir()
+    pq.write_table(pa.table({"b": b, "name": ["secret"] * NUM_ROWS, "a": a}), "data/rows.parquet")
+    assert cli.main(_command(file="data/rows.parquet")) == 0
+    assert len(Ledger("data/rows.parquet.ledger").spent("rows.parquet")) == 1
+    assert "wrote out; the ledger data/rows.parquet.ledger records what was spent" in capsys.readouterr().out
     said = []
-    for name in ("rows.parquet", "rows.npy", "rows.csv"):
+    for name in ("data/rows.parquet", "rows.npy", "rows.csv"):
         assert cli.main(["evaluate", "out", f"--against={name}", "--no_distance"]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] == said[2]
@@ -427,6 +428,10 @@ BAD = {
     "no command": ([], "COMMAND"),
     "unknown command": (["publish"], "invalid choice"),
     "unknown flag": (_command(fancy=1), "^error: unknown flag --fancy; see kme-jax release --help$"),
+    "a flag of others": (
+        ["plan", "--person=id"],
+        "^error: unknown flag --person: a plan reads .* --max_rows alone; see",
+    ),
     "misspelt flag": (_command(epsilom=1), "^error: unknown flag --epsilom: did you mean --epsilon[?]; see"),
     "misspelt required flag": (_command(epsilon=None, epsilom=1), "^error: unknown flag --epsilom: did you mean"),
     "flag cut short": (_command(epsilon=None, eps=1, delta=None), "^error: the following .* required: --delta; see"),
@@ -512,7 +517,7 @@ BAD = {
     "ledger in no folder": (_command(ledger="none/ledger"), "cannot be opened"),
     "ledger read-only": (_command(ledger="/proc/ledger"), "cannot be opened"),
     "no name in the ledger": (_command(database=""), "needs a name"),
-    "released before": (_command(), r"was released before, with \(ε, δ\) = \(1, 0.0001\) in total", _spent),
+    "released before": (_command(), r"was released before, with a total of \(ε, δ\) = \(1, 0.0001\)", _spent),
     "no points": (_command(points=None, num_points=0), "--num_points"),
     "odd features": (_command(points=None, num_features=7), "--num_features"),
     "length 0": (_command(length=0), "--length"),

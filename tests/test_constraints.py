@@ -672,6 +672,9 @@ def test_other_bad_arguments():
         Schema.from_json(
             {"schema_version": 1, "columns": [A.to_json(), B.to_json()], "constraints": [Order("a", "b").to_json()]}
         )
+    columns = [A.to_json(), B.to_json(), {"name": "row", "kind": "id"}]
+    with pytest.raises(ValueError, match="schema_version must be 3, because there is a column of kind id"):
+        Schema.from_json({"schema_version": 1, "columns": columns, "constraints": [Order("a", "b").to_json()]})
     with pytest.raises(ValueError, match="constraints must be a list"):
         Schema.from_json({"schema_version": 2, "columns": [A.to_json()], "constraints": {}})
     with pytest.raises(ValueError, match="constraints: expected a list"):

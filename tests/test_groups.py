@@ -106,6 +106,8 @@ def test_groups_are_those_of_the_rows(rng):
         (_schema("minute"), "begin", "at most 256 groups.* use where with a range, or by begin hour"),
         (_schema("day", parts=False, last="2026-06-30"), "begin", "use where with a range, or by begin month"),
         (_schema("day", last="2026-06-30"), "begin", "use where with a range$"),
+        (_schema("day", parts=False), "begin year", "begin has no groups by year; .* a range, or by begin month$"),
+        (_schema("hour"), "begin year", "begin has no groups by year; use where with a range, or by begin hour$"),
         (_schema("day"), "fare hour", "there is no column 'fare hour'"),
         (_schema("day"), "zone, begin", "one column at most can follow by"),
     ],

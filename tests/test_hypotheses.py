@@ -350,7 +350,7 @@ def test_the_test_of_tables_finds_the_column(tmp_path):
         two_sample_test(released, points)
     fewer = Schema(SCHEMA.columns[:-1])
     measured = measure_table(_people(rng, 100).drop(["rich"]), fewer, budget=BUDGET, secure=False)
-    with pytest.raises(ValueError, match="schemas of the two releases differ"):
+    with pytest.raises(ValueError, match=r"schemas of the two releases differ, first in the column rich$"):
         two_sample_test(released, TableRelease(measured, None, _people(rng, 50).drop(["rich"]), 0))
 
 
@@ -440,6 +440,7 @@ def test_the_command(template, tmp_path, monkeypatch, capsys):
         (["test", "published", "public.npy", "--independent=x,y"], "or else --independent"),
         (["test", "published", "--independent=x"], "expected two columns"),
         (["test", "published", "nowhere.csv"], "no such file"),
+        (["test", "published", "nowhere"], "nowhere: no such file or folder"),
         (["test", "published", "published"], "both are the same measurement"),
         (["test", "published", "private.npy"], "has a ledger, so it is private"),
     ):

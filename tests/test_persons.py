@@ -223,7 +223,11 @@ def test_ledgers_add_up_rows_and_persons(tmp_path):
     ledger, rows = Ledger(tmp_path / "ledger"), Schema(SCHEMA.columns, dropped=("visitor",))
     budgets = [BUDGET, BUDGET, PrivacyBudget(1.0, 1e-5, "add_remove"), PrivacyBudget(1.0, 1e-5)]
     expected_factors = [[1], [1, 1], [4, 4, 1], [16, 16, 4, 1]]
-    texts = [" if all rows of one person are added or removed", " if one row is added or removed", ""]
+    texts = [
+        " if all rows of one person are added or removed",
+        " if one row is added or removed",
+        " if one row is replaced",
+    ]
     rhos = []
     for i, (budget, factors) in enumerate(zip(budgets, expected_factors, strict=True)):
         spending = Spending(ledger, "visits", allow_repeat=i > 0)

@@ -270,7 +270,8 @@ def test_ledgers_add_up_both_relations(tmp_path):
         assert expected < total["epsilon"] < zcdp_epsilon(total["rho"], 1e-5)
         assert total.get("relation") == (None if mixed else "add_remove")
         assert load(folder).statement == measured.statement
-        assert ("if one row is added or removed" in describe(measured.statement)) == (again == 1)
+        assert ("if one row is added or removed." in describe(measured.statement)) == (again == 1)
+        assert ("if one row is replaced." in describe(measured.statement)) == mixed
     with pytest.raises(ValueError, match="no guarantee under add_remove"):
         entries[2].under("add_remove")
     said = json.loads((tmp_path / "3" / "privacy.json").read_text())

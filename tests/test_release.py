@@ -179,7 +179,7 @@ def test_a_second_release_has_to_be_asked_for(mechanism, tmp_path):
     first = ledger.spend("people", mechanism)
     assert first["releases"] == 1
     assert first["epsilon"] == 1
-    with pytest.raises(LedgerError, match=r'"people" was released before, with \(ε, δ\) = \(1, 1e-06\) in total'):
+    with pytest.raises(LedgerError, match=r'"people" was released before, with a total of \(ε, δ\) = \(1, 1e-06\)'):
         ledger.spend("people", mechanism)
     assert len(ledger.spent("people")) == 1
     second = ledger.spend("people", mechanism, allow_repeat=True)

@@ -201,7 +201,8 @@ def test_small_groups_are_named(release):
     measurements = [release.statement["measurements"][0], coarse]
     release = types.SimpleNamespace(**vars(release) | {"statement": release.statement | {"measurements": measurements}})
     page = " ".join(html.unescape(report(release)).split())
-    (groups,) = re.findall(r"Groups of fewer than about 100 private rows .*?</ul>", page)
+    (groups,) = re.findall(r"These groups have fewer than about 100 private rows:.*?</ul>", page)
+    assert "noise</b>: a mean may be pulled to the mean of all rows, or scattered about it." in page
     letters, counts = np.unique(release.table["letter"].to_pylist(), return_counts=True)
     small = letters[counts < 100][np.argsort(counts[counts < 100], kind="stable")]
     assert 0 < len(small) <= 8
@@ -209,6 +210,18 @@ def test_small_groups_are_named(release):
     assert "education" not in groups
     assert "income" not in groups
     assert "pulled to the mean" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))
+
+
+def test_columns_of_many_small_groups_are_counted(release):
+    """Their values are too many for a list."""
+    coarse = release.statement["measurements"][0] | {"name": "pairs, coarsely", "cell_noise": [20.0, 30.0]}
+    measurements = [release.statement["measurements"][0], coarse]
+    names = tuple(f"{i:03}" for i in range(100))
+    cells = [["000"] * 1000 + [names[i] for i in range(1, 90)]]
+    small = _release([Categorical("diagnosis", names)], cells, measurements=measurements)
+    page = " ".join(html.unescape(report(small)).split())
+    assert "99 of 100 values of <strong>diagnosis</strong> have fewer than about 100 private rows. <b>Diff" in page
+    assert "mean(…) by diagnosis</code>" in page
 
 
 def test_texts_of_the_schema_are_escaped(release):

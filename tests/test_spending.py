@@ -75,7 +75,7 @@ def test_a_total_is_told_with_its_delta():
     for pair in (found, found["at_delta"]):
         assert zcdp_delta(math.fsum(s.rho for s in several), pair["epsilon"]) <= pair["delta"]
     words = statement.describe_total(found)
-    assert words == "(ε, δ) = (1.093, 0.009), or ε = 2.928 at δ = 1e-09"
+    assert words == "(ε, δ) = (1.093, 0.009), or ε = 2.928 at δ = 1e-09 if one row is replaced"
 
 
 def test_pure_releases_add_up_by_epsilon_where_that_is_less():

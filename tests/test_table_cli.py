@@ -107,6 +107,21 @@ def test_show(place, capsys):
     assert json.loads(capsys.readouterr().out)["epsilon"] == 2
 
 
+def test_show_warns_of_files_that_are_no_part_of_the_release(place, capsys):
+    assert cli.main(["show", "old"]) == 0
+    assert capsys.readouterr().err == ""
+    for name in ("manifest.json.sig", "claims.csv"):
+        (place / "old" / name).write_text(SECRET)
+    assert cli.main(["show", "old", "--json"]) == 0
+    printed = capsys.readouterr()
+    text = "warning: the manifest does not name claims.csv: do not publish it unless it is public\n"
+    assert printed.err == text
+    assert json.loads(printed.out)["epsilon"] == 2
+    (place / "old" / ".people.csv.ledger").write_text(SECRET)
+    assert cli.main(["show", "old"]) == 0
+    assert "does not name .people.csv.ledger, claims.csv: do not publish them unless" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_sample(place, capsys, suffix):
     words = ["--where=age>=65", "--where=rich = yes", "--num_rows=40", f"--output=some.{suffix}"]

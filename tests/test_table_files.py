@@ -193,6 +193,7 @@ LINES = "age,job,day\n1,clerk,2024-01-01\n2,secret,2024-01-01\n"
         ("a.txt", LINES, "expected a .csv, .csv.gz, .parquet, .arrow or .feather file"),
         ("a.csv.gz", gzip.compress(LINES.encode() * 99, mtime=0)[:-9], "is damaged, or cut off: it cannot be unpacked"),
         ("a.csv.gz", LINES, "is no gzip file: rename it"),
+        ("a.xlsx", b"PK\x03\x04secret", "expected a .csv, .* or .feather file; save it as .csv$"),
         ("a.txt.gz", gzip.compress(LINES.encode(), mtime=0), "expected a .csv, .csv.gz"),
         ("a.arrow", LINES, "is no Arrow file"),
         ("a.feather", "ARROW1secret", "is damaged, or no Arrow file"),
@@ -270,12 +271,27 @@ def test_files_that_are_not_there(tmp_path):
 
 
 def test_what_is_no_table_is_named_in_one_line():
-    for data in ([TABLE], (TABLE for _ in range(2)), TABLE.to_pydict()):
-        kind = type(data).__name__
-        with pytest.raises(
-            FileError, match=f"^the table: expected a path, .*, got a {kind}; write batches into a folder"
-        ):
+    batches, frame = "write batches into a folder", r"give pandas.DataFrame\(...\) of it$"
+    for data, remedy in (
+        ([TABLE], batches),
+        ((TABLE for _ in range(2)), batches),
+        (TABLE.to_pydict(), frame),
+        (TABLE.to_pylist(), frame),
+    ):
+        with pytest.raises(FileError, match=f"^the table: expected a path, .*, got a {type(data).__name__}; {remedy}"):
             open_table(data, SCHEMA)
+
+
+def test_a_frame_whose_columns_are_elsewhere_is_explained():
+    frame = TABLE.to_pandas()
+    with pytest.raises(FileError, match=r"schema's job: .*; job is the index of the DataFrame: give reset_index\(\)$"):
+        open_table(frame.set_index("job"), SCHEMA)
+    with pytest.raises(FileError, match="; job is in the index of the DataFrame"):
+        open_table(frame.set_index(["job", "day"]), SCHEMA)
+    levels = pandas.concat({"people": frame}, axis=1)
+    with pytest.raises(FileError, match=r"; its columns have 2 levels: give each column one name$"):
+        open_table(levels, SCHEMA)
+    assert open_table(frame.set_index("job").reset_index(), SCHEMA).num_rows == TABLE.num_rows
 
 
 def test_a_long_row_is_refused_wherever_it_is(tmp_path):

@@ -626,6 +626,25 @@ def test_names_of_pairs_are_whole_where_errors_are_described(monkeypatch):
     assert len({len(line) for line in (header, *of_pairs)}) == 1
 
 
+def test_errors_tell_of_private_cells_that_the_schema_cannot_read(monkeypatch):
+    """Both tables are missing then, and no distance shows it."""
+    from kme_jax.table.evaluate import describe_table, evaluate_table
+
+    monkeypatch.setattr(mixture, "fit", no_fit)
+    born = Datetime("born", "1900-01-01", "2020-12-31", nullable=True)
+    schema = Schema((born, Categorical("job", ("a", "b"), default="b"), Numeric("age", 0, 99)))
+    rows = pa.table({"born": ["31.12.1980"] * 400, "job": ["a", "c", "a", "a"] * 100, "age": [30, 40] * 200})
+    errors = evaluate_table(release_table(rows, schema, budget=PrivacyBudget(1.0, 1e-4), secure=False), rows)
+    assert errors["unreadable"] == [
+        {"name": "born", "share": 1.0, "count_as": None},
+        {"name": "job", "share": 0.25, "count_as": "b"},
+    ]
+    assert describe_table(errors).splitlines()[1:3] == [
+        "born: 100 % of the private cells do not fit the schema, so they count as missing: kme-jax check",
+        "job: 25 % of the private cells do not fit the schema, so they count as b: kme-jax check",
+    ]
+
+
 @pytest.mark.long
 def test_what_pairs_do_not_show_is_found(monkeypatch):
     monkeypatch.setattr(mixture, "fit", functools.partial(_FIT, num_relaxed=100, num_steps=300))

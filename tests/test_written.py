@@ -306,7 +306,7 @@ def test_beside_constraints(tmp_path):
         Schema([*columns, Identifier("end - begin")], constraints=[Order("begin", "end")])
 
 
-def test_persons_may_be_in_a_column_of_new_ids(tmp_path):
+def test_persons_may_be_in_a_column_of_new_ids(tmp_path, capsys):
     """Their private ids decide which rows are used. Every released row has an id of its own."""
     rng = np.random.default_rng(0)
     table = _table(visitor=[f"{SECRET}{i}" for i in rng.integers(0, 200, 600)])
@@ -323,6 +323,13 @@ def test_persons_may_be_in_a_column_of_new_ids(tmp_path):
     assert made.statement["person"] == "visitor"
     made.save(tmp_path / "out")
     assert load(tmp_path / "out").table.equals(made.table)
+    note = "Each synthetic row has an id of its own, so numbers of persons cannot be computed from them."
+    assert cli.main(["show", str(tmp_path / "out")]) == 0
+    assert note in capsys.readouterr().out.splitlines()
+    assert note in (tmp_path / "out" / "report.html").read_text()
+    same.save(tmp_path / "same")
+    assert cli.main(["show", str(tmp_path / "same")]) == 0
+    assert note not in capsys.readouterr().out + (tmp_path / "same" / "report.html").read_text()
     for refused in (Constant("visitor", 3), Categorical("visitor", ("a", "b"))):
         with pytest.raises(FileError, match="visitor is released; give it the kind drop or id, to use it as person"):
             open_table(rows, Schema([AGE, refused, JOB]), person="visitor", max_rows=3)

@@ -29,6 +29,7 @@ class Estimate:
       method: "direct", from noisy sums alone; "bootstrap"; or "posterior".
       population: whether the statistic is that of the population from which the private rows were drawn. Then the
         interval has the error of sampling too. Otherwise it is that of the private rows.
+      moved: whether noise has put the value beyond an end of what is possible, so it was moved, see :meth:`within`.
     """
 
     value: float
@@ -39,6 +40,7 @@ class Estimate:
     bias: float
     method: str
     population: bool
+    moved: bool = False
 
     @classmethod
     def of(
@@ -86,7 +88,8 @@ class Estimate:
         elif self.value > highest:
             low = min(low, highest - self._beside(self.value - highest))
         value, low, high = (min(max(number, lowest), highest) for number in (self.value, low, high))
-        return dataclasses.replace(self, value=value, low=low, high=high)
+        moved = self.moved or not (math.isnan(value) or value == self.value)
+        return dataclasses.replace(self, value=value, low=low, high=high, moved=moved)
 
     def has_all(self, lowest: float, highest: float) -> bool:
         """Whether the interval has all values that the statistic can have. Then it says nothing.
@@ -113,7 +116,11 @@ class Estimate:
             return "no answer: no rows of the release count"
         ends = f"[{html.number(self.low)}, {html.number(self.high)}]"
         error = html.number(self.standard_error)
-        return f"{html.number(self.value)}, {100 * self.level:g} % interval {ends}, standard error {error}"
+        rest = f"{100 * self.level:g} % interval {ends}, standard error {error}"
+        if not self.moved:
+            return f"{html.number(self.value)}, {rest}"
+        bound = f"at most {html.number(self.high)}" if self.value == self.low else f"at least {html.number(self.low)}"
+        return f"{bound}, {rest}; noise hides the value"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as plain JSON values. Numbers that are not finite are None."""

@@ -44,6 +44,9 @@ class Group(NamedTuple):
         return (of_column >= self.first) & (of_column < self.end)
 
 
+_OTHER_UNITS = ("year", "quarter", "week", "weekday", "day")  # that a user may ask for
+
+
 def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
     """The groups by their names, in order.
 
@@ -60,6 +63,10 @@ def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
         column = schema.columns[schema.index(name)] if name in schema.names else None
         if isinstance(column, Datetime) and unit in ("hour", "month"):
             return _hours(text, column, schema) if unit == "hour" else _months(text, column, schema)
+        if isinstance(column, Datetime) and unit in _OTHER_UNITS:
+            raise ValueError(
+                f"query {text!r}: {name} has no groups by {unit}; use where with a range{_other_groups(name, schema)}"
+            )
         if set(re.split(r"\s*,\s*", by)) <= set(schema.names):
             raise ValueError(f"query {text!r}: one column at most can follow by; use where for another")
     check_known(text, by, schema.names)

@@ -72,7 +72,7 @@ class Answer(NamedTuple):
         within = square.within(0.0, math.inf)
         low, high = math.sqrt(within.low), math.sqrt(within.high)
         error = math.hypot(self.standard_error, sampling)
-        return dataclasses.replace(square, value=self.value, standard_error=error, low=low, high=high)
+        return dataclasses.replace(within, value=self.value, standard_error=error, low=low, high=high)
 
 
 @short_repr

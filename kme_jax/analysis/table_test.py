@@ -19,6 +19,7 @@ between columns. A change of the dependence between columns alone is not found.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ import scipy.linalg
 from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax._numerics.text import shown
 from kme_jax.analysis.chi_squares import check_num_public, compared
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.points.release import Measurement, Release
@@ -33,6 +35,7 @@ from kme_jax.table.cells import CellNoise
 from kme_jax.table.planning import Singles
 from kme_jax.table.readers import TableSource, open_table
 from kme_jax.table.release import NAMES, TableRelease
+from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
 _MOST_GROUPS = 64
@@ -87,7 +90,8 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
     reference = [schema.measured_codes(schema.encode(release.table, words=False))]
     if isinstance(other, TableRelease):
         if other.schema != schema:
-            raise ValueError("release: the schemas of the two releases differ")
+            where = _difference(schema, other.schema)
+            raise ValueError(f"release: the schemas of the two releases differ, first in {where}")
         ours, theirs = (side.measurement.measured[NAMES[0]].coordinates for side in (release, other))
         if np.array_equal(ours, theirs):
             raise ValueError("both are the same measurement: a test needs two releases, with noise of their own")
@@ -112,6 +116,15 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
         statistics.append(statistic)
     p_value = min(1.0, min(p_values.values()) * len(p_values))
     return TestResult(HYPOTHESIS, statistics[int(np.argmin(list(p_values.values())))], p_value, p_values)
+
+
+def _difference(ours: Schema, theirs: Schema) -> str:
+    """What is the first that differs between two schemas: a column, or another field."""
+    for one, other in itertools.zip_longest(ours.released, theirs.released):
+        if one != other:
+            return f"the column {shown(((one or other).name,))}"
+    fields = "constraints", "dropped", "filled_from_data"
+    return next((name for name in fields if getattr(ours, name) != getattr(theirs, name)), "the places of columns")
 
 
 def _sides(release: TableRelease) -> list[_Side]:

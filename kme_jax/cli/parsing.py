@@ -44,6 +44,7 @@ class _Parser(argparse_flags.ArgumentParser):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self.commands: dict[str, _Parser] = {}
+        self.remedies: dict[str, str] = {}  # for flags that only other commands have
 
     def error(self, message):
         raise InputError(f"{message}; see {self.prog} --help")
@@ -59,7 +60,8 @@ class _Parser(argparse_flags.ArgumentParser):
             flag = word.partition("=")[0]
             if flag.startswith("--") and not any(name.startswith(flag) for name in known):  # a flag may be cut short
                 near = difflib.get_close_matches(flag, known, n=1)
-                self.error(f"unknown flag {flag}" + "".join(f": did you mean {name}?" for name in near))
+                remedy = self.remedies.get(flag, "".join(f"did you mean {name}?" for name in near))
+                self.error(f"unknown flag {flag}" + f": {remedy}" * bool(remedy))
 
 
 def numbers(text: str) -> list[float]:
@@ -100,6 +102,7 @@ def make_parser() -> _Parser:
         command_parser.set_defaults(run=command.run)
         command_parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
         command.add_flags(command_parser)
+        command_parser.remedies = getattr(command, "REMEDIES", {})
         parser.commands[name] = command_parser
     return parser
 

@@ -167,7 +167,7 @@ class Ledger:
     def _refuse_repeat(self, earlier: list[Entry], database: str, allow_repeat: bool) -> None:
         if earlier and not allow_repeat:
             raise LedgerError(
-                f'{self.path}: "{database}" was released before, with {describe_total(total(earlier))} in total; '
+                f'{self.path}: "{database}" was released before, with a total of {describe_total(total(earlier))}; '
                 f"to release it again, which adds to the total, use {REPEAT}"
             )
 

@@ -34,7 +34,8 @@ _PUBLIC = {
     ADD_REMOVE: "the schema and the budget, which are public",
     ADD_REMOVE_PERSON: "the schema, the budget and the largest number of rows of one person, which are public",
 }
-_OF_TOTAL = {
+_OF_TOTAL: dict[Relation, str] = {
+    REPLACE_ONE: " if one row is replaced",
     ADD_REMOVE: " if one row is added or removed",
     ADD_REMOVE_PERSON: " if all rows of one person are added or removed",
 }
@@ -130,9 +131,9 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def describe_total(total: Mapping[str, Any]) -> str:
-    """(ε, δ) of all releases of the same rows, rounded up, and its relation unless that is replace_one. If the last
-    release has another δ, also ε at that δ."""
-    return _describe_total(total) + _OF_TOTAL.get(total.get("relation", REPLACE_ONE), "")
+    """(ε, δ) of all releases of the same rows, rounded up, and its relation, which may differ from that of the last
+    release. If the last release has another δ, also ε at that δ."""
+    return _describe_total(total) + _OF_TOTAL[total.get("relation", REPLACE_ONE)]
 
 
 def _describe_total(total: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from kme_jax._numerics.short_repr import short_repr
 from kme_jax.storage.files import MANIFEST, MAX_MANIFEST
 
 ROOM = 1 << 20  # bytes of free space for a statement and points
+_SIGNATURE = f"{MANIFEST}.sig"  # what ssh-keygen writes beside the manifest
 _TEMPORARY = ".kme_jax-"
 _MAX_SAID = 200  # characters of an error
 _TREE = "json"  # the array of a .npz file that holds a JSON document
@@ -414,6 +415,22 @@ def open_folder(folder: str | os.PathLike, kinds: Sequence[str] | None = None) -
         remedy = f"; {known.remedy.format(str(folder))}" if known.remedy else ""
         raise ReleaseError(f"{folder}: holds {known.about}, not {wanted}{remedy}")
     return Folder(folder, kind, files)
+
+
+def unnamed_files(folder: str | os.PathLike) -> list[str]:
+    """Names of all files and folders in a folder that its manifest does not name, except a signature of the manifest.
+
+    Args:
+      folder: its path.
+
+    Raises:
+      ReleaseError: as for :func:`open_folder`, or the folder cannot be listed.
+    """
+    opened = open_folder(folder)
+    try:
+        return sorted(set(os.listdir(opened.path)) - {MANIFEST, _SIGNATURE, *opened.entries})
+    except OSError as error:
+        raise ReleaseError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def _checked_entry(entry: Any) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from jaxtyping import Float64, Int, Int64
 
 from kme_jax._numerics.text import printable, shown
 from kme_jax.nonprivate import WARNING
+from kme_jax.table.check import check_table
 from kme_jax.table.columns import Column, numeric_values
 from kme_jax.table.marginals import means, total_variation
 from kme_jax.table.readers import TableSource, open_table
@@ -58,6 +59,9 @@ def evaluate_table(
       * "pairs": "names" and "total_variation", the largest distance first. For categories also "unseen", the share of
         synthetic rows whose combination of values no private row has;
       * "not_measured": names of columns that are not compared, because they are not measured: ids and constants;
+      * "unreadable": columns with private cells that cannot be read, as ``check_table`` counts them: "name", their
+        "share" of all cells, and what they "count_as", or None if they count as missing. The release has read them in
+        the same way, so its errors do not show that the schema is wrong;
       * "explained", by pairs of a number and a category: "names", and the share of the variance of the number that is
         between the categories, "private" and "synthetic", the largest first (the squared correlation ratio);
       * "correlations" of pairs of numbers, the strongest private one first: "names", "private" and "synthetic", and
@@ -92,6 +96,11 @@ def evaluate_table(
         "num_rows": source.num_rows,
         "mean_total_variation": means(distances),
         "not_measured": [column.name for column in schema.written_columns],
+        "unreadable": [
+            {"name": check.name, "share": check.unreadable / source.num_rows, "count_as": check.filled}
+            for check in check_table(source)
+            if check.unreadable
+        ],
         "yardstick": {"mean_total_variation": means(yardstick)},
         "columns": [
             {
@@ -231,7 +240,9 @@ def correlation_ratio(values: _Numbers, groups: _Codes) -> float | None:
 def describe_table(errors: dict[str, Any]) -> str:
     """The result of :func:`evaluate_table` as text: the worst columns, the worst pairs and the strongest correlations
     first."""
-    lines: list[str | tuple[str, ...]] = [errors["warning"], ("column", "total variation", "yardstick")]
+    lines: list[str | tuple[str, ...]] = [errors["warning"]]
+    lines += [_unreadable(column) for column in errors.get("unreadable", [])]
+    lines.append(("column", "total variation", "yardstick"))
 
     def distances(name: str, both: dict[str, Any]) -> tuple[str, ...]:
         return (name, f"{both['total_variation']:.2g}", f"{both['yardstick']:.2g}")
@@ -276,6 +287,13 @@ def describe_table(errors: dict[str, Any]) -> str:
     longest = max(len(printable(line[0])) for line in lines if isinstance(line, tuple))
     width = min(max(longest, _NARROWEST), _WIDEST)
     return "\n".join(line if isinstance(line, str) else _line(width, *line) for line in lines)
+
+
+def _unreadable(column: dict[str, Any]) -> str:
+    """A line on the private cells of a column that the schema cannot read."""
+    count_as = "missing" if column["count_as"] is None else column["count_as"]
+    text = f"{100 * column['share']:.3g} % of the private cells do not fit the schema, so they count as {count_as}"
+    return printable(f"{column['name']}: {text}: kme-jax check")
 
 
 def _name(column: dict[str, Any]) -> str:

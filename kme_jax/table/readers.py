@@ -61,7 +61,7 @@ class TableSource(RowSource):
             )
         if person is not None and person not in reader.fields.names:
             raise FileError(f"{reader.label}: there is no column {shown([person])} with the ids of persons")
-        check_fields(reader.label, schema, reader.fields, is_text=reader.is_text)
+        check_fields(reader.label, schema, reader.fields, is_text=reader.is_text, hint=reader.hint)
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
         self.label, self.is_text = reader.label, reader.is_text
         self.num_read = self.num_rows = reader.num_rows
@@ -158,7 +158,14 @@ def safe_errors(label: str) -> Iterator[None]:
         raise FileError(f"{label}: pyarrow cannot convert the type of a column") from None
 
 
-def check_fields(label: str, schema: Schema, fields: pa.Schema, *, is_text: bool) -> None:
+def check_fields(
+    label: str,
+    schema: Schema,
+    fields: pa.Schema,
+    *,
+    is_text: bool,
+    hint: Callable[[Sequence[str]], str] = lambda missing: "",
+) -> None:
     """Refuses a table that does not fit a schema.
 
     Args:
@@ -166,14 +173,20 @@ def check_fields(label: str, schema: Schema, fields: pa.Schema, *, is_text: bool
       schema: of its columns.
       fields: names of its columns; types are not looked at.
       is_text: whether cells are still the text that somebody wrote.
+      hint: what may help if columns are missing, see ``Reader.hint``.
 
     Raises:
       FileError: columns are missing or extra, or two categories are alike where cells may have been converted.
     """
     try:
         schema.check_fields(fields)
-        if not is_text:
-            schema.check_keys()
+    except ValueError as error:
+        more = hint([name for name in schema.names if name not in fields.names])
+        raise FileError(f"{label}: {error}{f'; {more}' * bool(more)}") from error
+    if is_text:
+        return
+    try:
+        schema.check_keys()
     except ValueError as error:
         raise FileError(f"{label}: {error}") from error
 

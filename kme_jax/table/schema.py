@@ -239,10 +239,7 @@ class Schema:
         extra = [name for name in fields.names if name not in self.names and name not in others]
         if len(missing) == len(names):
             # The names of the table are not shown: without a header line they would be private cells.
-            hint = (
-                "; are there commas between the cells of its first line?" if len(fields.names) == 1 < len(names) else ""
-            )
-            raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line{hint}")
+            raise ValueError(f"it has none of the schema's columns ({shown(missing)}), or no header line")
         if missing or extra:
             texts = [f"it lacks the schema's {shown(missing)}: add it, or remove it from the schema"] * bool(missing)
             remedy = (
@@ -417,11 +414,11 @@ class Schema:
         if not isinstance(listed, list):
             raise ValueError(f"constraints must be a list, got {said(listed)}")
         constraints = tuple(constraint_of(entry, i) for i, entry in enumerate(listed, 1))
-        if constraints and version < WITH_CONSTRAINTS:
-            raise ValueError(f"schema_version must be {WITH_CONSTRAINTS}, because there are constraints")
         kinds = [column.kind for column in columns if isinstance(column, WrittenColumn)]
         if kinds and version < WITH_WRITTEN:
             raise ValueError(f"schema_version must be {WITH_WRITTEN}, because there is a column of kind {kinds[0]}")
+        if constraints and version < WITH_CONSTRAINTS:
+            raise ValueError(f"schema_version must be {WITH_CONSTRAINTS}, because there are constraints")
         names = tuple(dropped_name(e, i) for i, e in dropped)
         return cls(tuple(columns), document.get("filled_from_data", False), names, constraints)
 

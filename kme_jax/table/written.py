@@ -265,6 +265,18 @@ def described(columns: Sequence[WrittenColumn]) -> str:
     return ", ".join(f"{shown((column.name,))} ({column.text})" for column in columns)
 
 
+def note_on_persons(columns: Sequence[WrittenColumn], person: str | None) -> str:
+    """A sentence on ids of persons that a release replaces by new ones; "" if it has no such column.
+
+    Args:
+      columns: the written columns of a schema.
+      person: the column with the ids of persons; None if the release is not for persons.
+    """
+    if not any(isinstance(column, Identifier) and column.name == person for column in columns):
+        return ""
+    return "Each synthetic row has an id of its own, so numbers of persons cannot be computed from them."
+
+
 @contextlib.contextmanager
 def refusals_explained(columns: Sequence[WrittenColumn]) -> Iterator[None]:
     """Says in an error about the name of a written column why the name is not known there.

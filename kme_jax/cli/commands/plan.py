@@ -30,6 +30,8 @@ long that takes, how much memory it takes, and how large the errors are. It take
 A few columns of numbers with --dim: the errors of a mean and of a probability. They are computed on invented tables,
 which takes as long as a few releases. With --no_errors it shows the noise alone, at once."""
 
+REMEDIES = {"--person": "a plan reads no rows, and needs --max_rows alone"}
+"""For flags of other commands that a plan does not have."""
 _MAX_COLUMNS = 10_000
 _MAX_PUBLIC_POINTS = 20_000
 _NUM_PAIRS = 5  # of the worst pairs, which are shown

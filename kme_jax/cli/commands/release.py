@@ -163,7 +163,7 @@ class _Places:
       output: the folder of the release.
       measured: the folder that keeps the measurement until the release is written.
       spending: the ledger, and the name of the rows in it.
-      ledger_name: the ledger, as the user knows it.
+      ledger_name: the path of the ledger, as the user gave it, or from the current folder.
     """
 
     output: pathlib.Path
@@ -203,7 +203,13 @@ class _Places:
             raise InputError(f"--partials={args.partials}: this is a folder of the release, and the sums are private")
         database = source.name if args.database is None else args.database
         spending = kme_jax.Spending(ledger, database, allow_repeat=args.again)
-        return cls(output, measured, spending, args.ledger or ledger.path.name)
+        return cls(output, measured, spending, args.ledger or _path_from_here(ledger.path))
+
+
+def _path_from_here(path: pathlib.Path) -> str:
+    """The path, without the current folder if it is in there."""
+    here = real_path(".")
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextlib.contextmanager

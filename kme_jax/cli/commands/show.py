@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from typing import Any
 
 import kme_jax
-from kme_jax._numerics.text import printable
+from kme_jax._numerics.text import printable, shown
 from kme_jax.cli.artifacts import GENERATOR, RELEASES, is_of_points
 from kme_jax.cli.printing import print_json, print_line, print_lines
 
 SUMMARY = "Show what a release is, and how private it is."
-DESCRIPTION = """Show what a release is, and how private it is: the privacy statement in words, and the columns."""
+DESCRIPTION = """Show what a release is, and how private it is: the privacy statement in words, and the columns.
+A warning names files in the folder that are no part of the release."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +30,12 @@ def run(args: argparse.Namespace) -> None:
       ValueError: if the folder is not a release.
     """
     from kme_jax.privacy.statement import describe
+    from kme_jax.storage.folders import unnamed_files
 
     release = kme_jax.load(args.folder, (*RELEASES, GENERATOR))
+    if others := unnamed_files(args.folder):
+        remedy = f"do not publish {'it unless it is' if len(others) == 1 else 'them unless they are'} public"
+        print(f"warning: the manifest does not name {shown(others)}: {remedy}", file=sys.stderr)
     if args.json:
         print_json(release.statement)
         return
@@ -56,6 +62,8 @@ def _show_generator(generator: Any, folder: str) -> None:
 
 
 def _show_table(release: Any) -> None:
+    from kme_jax.table.written import note_on_persons
+
     print_lines(f"\n{release.table.num_rows} rows of {len(release.columns)} columns; report.html shows them:")
     for column in release.schema.released:
         if column in release.schema.columns:
@@ -63,6 +71,8 @@ def _show_table(release: Any) -> None:
         else:
             text = f"{column.text}; not measured"
         print_line(f"{printable(column.name):<30.30} {printable(text)}")
+    if note := note_on_persons(release.schema.written_columns, release.statement.get("person")):
+        print_line(note)
     for constraint in release.schema.constraints:
         print_line(f"every row meets: {printable(constraint.text)}")
 

@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _public_rows(args: argparse.Namespace, release: Any) -> Any:
     """The rows of the file, for points; the open table, for a table. A file with a ledger is private: refused."""
+    if "://" not in args.other and not os.path.exists(args.other):
+        raise InputError(f"{args.other}: no such file or folder")
     if os.path.exists(f"{args.other}.ledger"):
         raise InputError(f"{args.other} has a ledger, so it is private: a test of private rows is not private")
     print(f"this result is public only if {args.other} is", file=sys.stderr)

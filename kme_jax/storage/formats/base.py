@@ -80,6 +80,15 @@ class Reader(abc.ABC):
         """The path of the file; None for a table in memory."""
         return None
 
+    def hint(self, missing: Sequence[str]) -> str:
+        """What may help if the table lacks columns, for the end of an error; "" if nothing is known.
+
+        Args:
+          missing: names of the columns.
+        """
+        del missing
+        return ""
+
     @property
     def identity(self) -> tuple[Any, ...] | None:
         """What tells the file from others and from itself after a change: its path, its size, the time of its last

@@ -130,6 +130,11 @@ class CsvReader(Reader):
     def path(self) -> pathlib.Path:
         return self._path
 
+    def hint(self, missing: Sequence[str]) -> str:
+        if len(self.fields) > 1 or len(missing) < 2:
+            return ""
+        return f"are there {self._word} between the cells of its first line?"
+
     @property
     def _how(self) -> str:
         return f"{self._options.name} {self._separator!r}"

@@ -49,6 +49,9 @@ class FolderReader(Reader):
     def count(self) -> int:
         return sum(reader.num_rows for reader in self._readers)
 
+    def hint(self, missing: Sequence[str]) -> str:
+        return self._readers[0].hint(missing)
+
     @property
     def files(self) -> Sequence[Reader]:
         return self._readers

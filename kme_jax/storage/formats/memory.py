@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kme_jax._numerics import cells
+from kme_jax._numerics.text import shown
 from kme_jax.storage.formats.base import BATCH_ROWS, Reader
 
 
@@ -35,6 +36,15 @@ class FrameReader(MemoryReader):
     def __init__(self, frame: Any, pandas: Any):
         super().__init__(table_of_frame(frame, pandas))
         self._frame = frame
+
+    def hint(self, missing: Sequence[str]) -> str:
+        if self._frame.columns.nlevels > 1:
+            return f"its columns have {self._frame.columns.nlevels} levels: give each column one name"
+        in_index = [name for name in missing if name in self._frame.index.names]
+        if not in_index:
+            return ""
+        which = "the index" if len(self._frame.index.names) == 1 else "in the index"
+        return f"{shown(in_index[:1])} is {which} of the DataFrame: give reset_index()"
 
     def column(self, name: str) -> Iterator[pa.Array]:
         series = self._frame.iloc[:, self.fields.names.index(name)]

@@ -18,6 +18,8 @@ from kme_jax.storage.formats.layout import layout_reader
 from kme_jax.storage.formats.memory import FrameReader, MemoryReader
 from kme_jax.storage.formats.text import AS_USUAL, TextOptions
 
+_SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+
 
 def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS_USUAL) -> Reader:
     """A reader of the data. It has read names and types of columns, of a .csv file names only.
@@ -40,10 +42,12 @@ def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS
     if is_frame:
         return FrameReader(data, pandas)
     if not isinstance(data, str | os.PathLike):
-        raise FileError(
-            f"the table: expected a path, a pyarrow table or a pandas DataFrame, got a {type(data).__name__}; write "
-            "batches into a folder as .parquet files, and give the path of the folder"
-        )
+        remedy = "write batches into a folder as .parquet files, and give the path of the folder"
+        is_rows = isinstance(data, list) and all(isinstance(row, dict | list | tuple) for row in data[:1])
+        if isinstance(data, dict) or is_rows:
+            remedy = "give pandas.DataFrame(...) of it"
+        kind = type(data).__name__
+        raise FileError(f"the table: expected a path, a pyarrow table or a pandas DataFrame, got a {kind}; {remedy}")
     is_address = isinstance(data, str) and "://" in data
     path = pathlib.Path(data)
     if is_address or (path.is_dir() and any(one.is_dir() for one in path.iterdir() if one.name[0] not in "._")):
@@ -58,7 +62,8 @@ def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
     suffix = suffix_of(path.name)
     if suffix not in FORMATS:
         *others, last = FORMATS
-        raise FileError(f"{path}: expected a {', '.join(others)} or {last} file")
+        remedy = "; save it as .csv" if path.suffix.lower() in _SHEETS else ""
+        raise FileError(f"{path}: expected a {', '.join(others)} or {last} file{remedy}")
     read_text = FORMATS[suffix].read_text
     if text.given and read_text is None:
         raise FileError(f"{path}: {text.given} is for .csv files; leave it out for a {suffix} file")

@@ -7,6 +7,7 @@ import math
 from kme_jax.privacy.statement import describe_total, has_noisy_count, is_for_persons, rounded_up
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import Power, noise_range, percent, power
+from kme_jax.table.written import note_on_persons
 
 
 def section(data: ReportData) -> Section:
@@ -34,6 +35,7 @@ def section(data: ReportData) -> Section:
         "is_add_remove": has_noisy_count(statement),
         "max_rows": statement["max_rows"] if is_for_persons(statement) else None,
         "person": statement.get("person"),
+        "note_on_persons": note_on_persons(data.schema.written_columns, statement.get("person")),
         "not_covered": statement["not_covered"],
         "groups": [
             {

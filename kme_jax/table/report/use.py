@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from kme_jax.table.columns import Categorical, Numeric
 from kme_jax.table.report.data import ReportData, Section
@@ -13,7 +15,7 @@ from kme_jax.table.report.words import noise_range, number
 # Groups with fewer rows than so many times the noise of a count of pairs: the distance of their means from those of all
 # rows is a half of the private one below twice the noise, 0.8 from there to here, and 0.95 above six times the noise.
 # This was seen in ten releases of five invented tables and the census, by a script that is not committed.
-_PULLED = 4.0
+_SMALL = 4.0
 _MOST_VALUES, _MOST_SHOWN = 64, 8  # of a column
 
 
@@ -30,28 +32,49 @@ def section(data: ReportData) -> Section:
         if m["cell_noise"]
     ]
     numbers = any(isinstance(column, Numeric) for column in data.schema.columns)
-    values = {"noise": noise, "numbers": numbers, "pulled": _pulled(data), "limit": number(round(_limit(data)))}
-    return Section("use", "How to read and use it", values)
+    small, long = _small_groups(data), _long_columns(data)
+    groups = {"small": small, "long": long, "example": [*small, *long][:1], "limit": number(round(_limit(data)))}
+    return Section("use", "How to read and use it", {"noise": noise, "numbers": numbers} | groups)
 
 
 def _limit(data: ReportData) -> float:
-    """The number of private rows below which the means of a group are pulled to those of all rows."""
-    return _PULLED * data.noise_of_pairs
+    """The number of private rows below which noise may make, or hide, how the mean of a group differs."""
+    return _SMALL * data.noise_of_pairs
 
 
-def _pulled(data: ReportData) -> list[dict[str, Any]]:
-    """For each column of categories with small groups, its name, their values, and how many more there are.
+def _rows(data: ReportData) -> Iterator[tuple[Categorical, Float64[np.ndarray, "k"]]]:
+    """Each column of categories with the number of private rows of each code, as the released rows have it.
 
-    Values of the target are left out: counts are split by them, so they have less noise.
+    The target is left out: counts are split by its values, so they have less noise.
     """
-    columns, of_all = [], data.statement["num_rows"] / max(1, len(data.codes))
+    of_all = data.statement["num_rows"] / max(1, len(data.codes))
     for place, (column, codes) in enumerate(data.columns):
-        if not isinstance(column, Categorical) or column.num_codes > _MOST_VALUES or place == data.target:
+        if isinstance(column, Categorical) and place != data.target:
+            yield column, np.bincount(codes, minlength=column.num_codes) * of_all
+
+
+def _small_groups(data: ReportData) -> list[dict[str, Any]]:
+    """For each column of few categories with small groups, its name, their values, and how many more there are."""
+    columns = []
+    for column, rows in _rows(data):
+        if column.num_codes > _MOST_VALUES:
             continue
-        rows = np.bincount(codes, minlength=column.num_codes) * of_all
         small = np.flatnonzero((rows > 0) & (rows < _limit(data)))
         small = small[np.argsort(rows[small], kind="stable")]
         if len(small):
             labels = column.labels(small[:_MOST_SHOWN])
             columns.append({"name": column.name, "values": labels, "more": len(small) - len(labels)})
+    return columns
+
+
+def _long_columns(data: ReportData) -> list[dict[str, Any]]:
+    """For each column of many categories with small groups, its name, how many values it has, and how many are small.
+
+    Values that no released row has are among the small ones.
+    """
+    columns = []
+    for column, rows in _rows(data):
+        small = int(np.sum(rows < _limit(data)))
+        if column.num_codes > _MOST_VALUES and small:
+            columns.append({"name": column.name, "small": f"{small:,}", "all": f"{column.num_codes:,}"})
     return columns
