@@ -268,7 +268,7 @@ def test_strange_pools_are_refused(network, size):
         Pool(network, size)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_trainings_go_on_where_they_were(tmp_path):
     measured, training = _measured(_rows()), dataclasses.replace(QUICK, num_generators=2)
     given, calls = (jax.random.key(1), measured.embedding, SMALL, training), CallSettings(50, 0.0)
@@ -932,7 +932,7 @@ class TestPrivacy:
         assert statement["groups"][0]["epsilon"] < statement["groups"][1]["epsilon"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_examples_of_the_guide_run(tmp_path, monkeypatch, capsys):
     guide = (pathlib.Path(__file__).parent.parent / "docs" / "guides" / "generators.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

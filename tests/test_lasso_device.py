@@ -61,7 +61,7 @@ def _check(features, target, penalty, sizes, tolerance):
     return found
 
 
-@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("penalty", "least", "most"), [(2e-2, 3, 40), pytest.param(1e-5, 80, 200, marks=pytest.mark.long)]
 )
@@ -71,7 +71,7 @@ def test_growing_sizes_with_few_and_with_many_weights(dtype, penalty, least, mos
     assert least <= np.count_nonzero(found[-1][0]) <= most
 
 
-@pytest.mark.parametrize("penalty", [pytest.param(1e-2, marks=pytest.mark.slow), 1e-4])
+@pytest.mark.parametrize("penalty", [pytest.param(1e-2, marks=pytest.mark.long), 1e-4])
 def test_nearly_parallel_vectors(penalty):
     features, target = _smooth()
     found = _check(features, target, penalty, [3, 128, 129, 300], 1e-5)
@@ -93,7 +93,7 @@ def test_a_working_set_that_grows_finds_all_weights(monkeypatch):
     assert len(sizes) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_order_steps_for_large_working_sets():
     features, target = _random(np.float32)
     problem = lasso.DeviceLeastSquares(_on_device(features[::3]), target)
@@ -133,7 +133,7 @@ def test_the_scale_of_the_vectors_does_not_matter():
     np.testing.assert_allclose(1e6 * scaled @ features, plain @ features, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_features_on_a_gpu_choose_this_solver(monkeypatch):
     features, target = _smooth()
     assert lasso_device.fits(jnp.asarray(features)) == (jax.default_backend() == "gpu")
