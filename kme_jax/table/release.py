@@ -256,7 +256,7 @@ class TableMeasurement:
         opened = open_folder(folder, ("table measurement", "table release"))
         document, statement = opened.json("schema.json"), opened.json("privacy.json")
         with damaged(opened.path / "schema.json"):
-            schema = Schema.from_json(document)
+            schema = _schema_of(document)
         with opened.arrays("measurements.npz") as arrays:
             tree = arrays.tree()
             fields = {"target", "schema", "total", "bins", "unions", "measured"}
@@ -280,7 +280,12 @@ class TableMeasurement:
 
 
 def _digest(schema: Schema) -> str:
-    return hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()
+    """A digest of the schema as earlier versions write it: they have no word for the larger column that follows."""
+    document = schema.to_json()
+    for constraint in document.get("constraints", []):
+        if constraint.get("follows") == "larger":
+            del constraint["follows"]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def table_statement(
@@ -550,6 +555,22 @@ def public_inputs(schema: Schema, target: str | None) -> list[str]:
     if schema.weight is not None:
         written.append(f"{COUNTED_BY}{weights_of(schema)}")
     return [columns, *written, *constraints, *([] if target is None else [f"target {target}"])]
+
+
+def _schema_of(document: Any) -> Schema:
+    """The schema of a release. In those of earlier versions the larger column of every order follows, and no word says
+    so. Today's say it if the smaller one does.
+
+    Args:
+      document: of schema.json.
+    """
+    schema = Schema.from_json(document)
+    entries = document.get("constraints", [])
+    follows = [getattr(constraint, "follows", None) for constraint in schema.constraints]
+    if follows == [entry.get("follows") for entry in entries]:
+        return schema
+    entries = [{"follows": "larger"} | entry if one else entry for entry, one in zip(entries, follows, strict=True)]
+    return Schema.from_json(document | {"constraints": entries})
 
 
 _FILES = ("measurements.npz", "schema.json", "privacy.json")

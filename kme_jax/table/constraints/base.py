@@ -183,6 +183,14 @@ class Constraint(abc.ABC):
         """
         return None
 
+    def resolved(self, determination: Determination | None) -> Constraint:
+        """The constraint with all that its columns decide, so that what is saved does not depend on a rule.
+
+        Args:
+          determination: of the constraint.
+        """
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """Kind, and the fields that differ from their defaults, as plain JSON values."""
         fields = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}

@@ -145,6 +145,10 @@ class Order(Constraint):
         is_free = step is not None and in_bounds[0 if backward else 1]
         return _Gap(smaller, larger, gap, is_free, backward)
 
+    def resolved(self, determination):
+        follows = determination is not None and determination.columns == (self.smaller,)
+        return dataclasses.replace(self, follows="smaller") if follows else self
+
 
 class _Gap(Determination):
     """See ``Order``."""
