@@ -851,6 +851,13 @@ def test_a_column_with_narrow_bounds_is_as_exact_as_without_an_order():
     assert np.mean(ages) == pytest.approx(45, abs=3)
 
 
+def test_orders_that_were_possible_still_are():
+    """The smaller column does not follow by default where a rule of it forbids that."""
+    last = dataclasses.replace(VISIT, nullable=True)
+    schema = Schema((dataclasses.replace(BIRTH, nullable=False), last), constraints=[Order("birth", "visit", 45_000)])
+    assert schema.measured.names == ("birth", "visit - birth")
+
+
 @pytest.mark.parametrize("follows", [None, "larger"])
 def test_a_release_keeps_the_column_that_follows(tmp_path, follows):
     """Also one of an earlier version, whose schema has no word for it: it was always the larger column."""

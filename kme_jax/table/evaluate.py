@@ -293,7 +293,7 @@ def _unreadable(column: dict[str, Any]) -> str:
     """A line on the private cells of a column that the schema cannot read."""
     count_as = "missing" if column["count_as"] is None else column["count_as"]
     text = f"{100 * column['share']:.3g} % of the private cells do not fit the schema, so they count as {count_as}"
-    return printable(f"{column['name']}: {text}: kme-jax check")
+    return printable(f"{column['name']}: {text}; see kme-jax check")
 
 
 def _name(column: dict[str, Any]) -> str:

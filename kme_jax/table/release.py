@@ -43,6 +43,7 @@ from kme_jax.table import planning as plans
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import Numeric, numeric_values
 from kme_jax.table.conditions import Term, terms_of
+from kme_jax.table.constraints import Order
 from kme_jax.table.draw import Support, drawn, met_by, released_codes
 from kme_jax.table.fit import synthesise
 from kme_jax.table.readers import write_table
@@ -559,17 +560,16 @@ def public_inputs(schema: Schema, target: str | None) -> list[str]:
 
 def _schema_of(document: Any) -> Schema:
     """The schema of a release. In those of earlier versions the larger column of every order follows, and no word says
-    so. Today's say it if the smaller one does.
+    so.
 
     Args:
       document: of schema.json.
     """
-    schema = Schema.from_json(document)
-    entries = document.get("constraints", [])
-    follows = [getattr(constraint, "follows", None) for constraint in schema.constraints]
-    if follows == [entry.get("follows") for entry in entries]:
-        return schema
-    entries = [{"follows": "larger"} | entry if one else entry for entry, one in zip(entries, follows, strict=True)]
+    listed = document.get("constraints") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        return Schema.from_json(document)
+    is_order = [isinstance(entry, dict) and entry.get("kind") == Order.kind for entry in listed]
+    entries = [{"follows": "larger"} | entry if one else entry for entry, one in zip(listed, is_order, strict=True)]
     return Schema.from_json(document | {"constraints": entries})
 
 

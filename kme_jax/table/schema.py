@@ -98,9 +98,9 @@ class Schema:
         object.__setattr__(self, "constraints", tuple(constraints))
         with refusals_explained(self.written_columns):
             measured = self.measured  # refuses constraints that do not fit
-        found = (determination for _, determination in self.recoding.by_constraint)
-        resolved = tuple(one.resolved(of_one) for one, of_one in zip(self.constraints, found, strict=True))
-        object.__setattr__(self, "constraints", resolved)
+        determinations = [determination for _, determination in self.recoding.by_constraint]
+        pairs = zip(self.constraints, determinations, strict=True)
+        object.__setattr__(self, "constraints", tuple(one.resolved(of_one) for one, of_one in pairs))
         taken = [column.name for column in self.written_columns if column.name in measured.names]
         if taken:
             raise ValueError(f"constraints: {shown(taken)} is the name of a column that is measured: rename yours")

@@ -43,7 +43,7 @@ class Numeric(Column):
       upper: the value of the last code that is not for missing cells. Both bounds are on the grid.
       integer: whether values are whole numbers.
       step: of the grid. By default 1 for integers. For other numbers the default grid has 2¹⁶ points, or 2²⁴ with knots
-        or the scale "log". Then a released value is the roundest number that is nearest to its point: 0 or 1.5, and not
+        or the scale "log". Then a released value is the roundest of the numbers that have its code: 0 or 1.5, and not
         0.00002 or 1.50003.
       unit: of the numbers, as text for people.
       scale: "linear", or "log" for skewed numbers, such as amounts of money or durations. Numbers are counted in cells:
@@ -210,7 +210,7 @@ class Numeric(Column):
     ) -> Float64[np.ndarray, "n"]:
         """Of the numbers that have these codes, those with the fewest decimals, [n].
 
-        Where there is a number with fewer decimals, there is one with more: so fewer and fewer are left.
+        A code that has no number with so many decimals has none with fewer. So each round leaves fewer codes.
 
         Args:
           codes: of points of the grid, but for the bounds, [n].

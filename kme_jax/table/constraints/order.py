@@ -47,7 +47,8 @@ class Order(Constraint):
       scale: of the gap, see ``Numeric``: "log" for gaps that are mostly small. By default it is "log" if there are more
         than 1000 different gaps, and the larger column follows.
       follows: "larger" or "smaller". By default the smaller column follows if its bounds are more than twice as wide
-        as those of the larger one, and no other constraint decides it.
+        as those of the larger one, no earlier constraint decides it, and there is no largest_gap beside missing values
+        of the larger one.
 
     Examples:
       >>> from kme_jax import Datetime, Schema
@@ -103,8 +104,9 @@ class Order(Constraint):
                 f"the upper bound of {self.larger} is below that of {self.smaller}; a value of {self.smaller} could "
                 "have no place"
             )
-        is_wider = upper - lower > _WIDER * (last - least) and lower <= least and self.smaller not in taken
-        backward = is_wider if self.follows is None else self.follows == "smaller"
+        is_wider = upper - lower > _WIDER * (last - least)
+        is_possible = self.smaller not in taken and not (larger.nullable and self.largest_gap is not None)
+        backward = is_wider and is_possible if self.follows is None else self.follows == "smaller"
         if backward and lower > least:
             raise ValueError(
                 f"the lower bound of {self.larger} is below that of {self.smaller}, which follows; a value of "
@@ -146,8 +148,8 @@ class Order(Constraint):
         return _Gap(smaller, larger, gap, is_free, backward)
 
     def resolved(self, determination):
-        follows = determination is not None and determination.columns == (self.smaller,)
-        return dataclasses.replace(self, follows="smaller") if follows else self
+        is_smaller = determination is not None and self.smaller in determination.columns
+        return dataclasses.replace(self, follows="smaller" if is_smaller else "larger")
 
 
 class _Gap(Determination):
@@ -193,10 +195,10 @@ class _Gap(Determination):
 
     def to_released(self, measured, sources):
         starts = self._starts(sources[0])
-        found = nearest_codes(self._follower, starts + self._sign * numbers_of(self._gap, measured[0]))
+        codes = nearest_codes(self._follower, starts + self._sign * numbers_of(self._gap, measured[0]))
         # The grids of both columns may differ. The next value is not on the wrong side, and the last one is a bound.
-        wrong = self._sign * (numbers_of(self._follower, found) - starts) < 0
-        return (np.where(wrong, np.clip(found + self._sign, 0, self._follower.num_values - 1), found),)
+        wrong = self._sign * (numbers_of(self._follower, codes) - starts) < 0
+        return (np.where(wrong, np.clip(codes + self._sign, 0, self._follower.num_values - 1), codes),)
 
 
 def _common_step(smaller: Numeric, larger: Numeric) -> float | None:
