@@ -640,8 +640,8 @@ def test_errors_tell_of_private_cells_that_the_schema_cannot_read(monkeypatch):
         {"name": "job", "share": 0.25, "count_as": "b"},
     ]
     assert describe_table(errors).splitlines()[1:3] == [
-        "born: 100 % of the private cells do not fit the schema, so they count as missing: kme-jax check",
-        "job: 25 % of the private cells do not fit the schema, so they count as b: kme-jax check",
+        "born: 100 % of the private cells do not fit the schema, so they count as missing; see kme-jax check",
+        "job: 25 % of the private cells do not fit the schema, so they count as b; see kme-jax check",
     ]
 
 
