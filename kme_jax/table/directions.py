@@ -8,7 +8,6 @@ of an area and of a price. This is post-processing: it spends nothing.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -19,7 +18,7 @@ from kme_jax.table.observed import Observed
 
 # How far counts differ from those of a mixture in a direction, in units of their noise: in products of scores, which
 # decide correlations, and in others.
-_PROBABLY, _CLEARLY = 2.0, 3.0
+_PROBABLY, _CLEARLY = 2.0, 4.0
 # The same where a mixture weakens dependence that counts clearly show: how far they differ from independence, and how
 # far from the mixture.
 _SHOWN, _WEAKENED, _WEAKENED_CELL = 4.0, 1.0, 2.0
@@ -33,11 +32,9 @@ _NUM_RAKES = 20
 
 
 def missed(
-    observed: Observed,
-    weights: Float[np.ndarray, "classes K"],
-    probabilities: Float[np.ndarray, "classes K bins"],
-) -> Float64[np.ndarray, "classes parts parts"] | None:
-    """Counts of all pairs of parts [T, F, F] that a mixture should have, or None if it clearly misses nothing.
+    observed: Observed, counts: Float[np.ndarray, "classes parts parts"]
+) -> Float64[np.ndarray, "classes parts parts"]:
+    """Counts of all pairs of parts [T, F, F] that a mixture should have.
 
     They are the counts of the mixture, corrected in a few directions for each pair of columns that was measured:
 
@@ -50,7 +47,7 @@ def missed(
       value of noise alone is about σ (√rows + √columns) of the table.
 
     Directions are orthonormal, so each of them has noise σ √T in counts of all T classes together. What is more than
-    three times as large, or twice for scores, is corrected, up to the part that noise may explain: the correction of a
+    four times as large, or twice for scores, is corrected, up to the part that noise may explain: the correction of a
     difference c is c − σ² T / c (James & Stein 1961).
 
     Mixtures weaken dependence. So in the directions of scores, and in those of the mixture itself, less is enough if
@@ -63,38 +60,27 @@ def missed(
 
     Args:
       observed: the noisy counts.
-      weights: of the relaxed rows, with Σ = 1.
-      probabilities: of the bins of the relaxed rows.
+      counts: of the mixture, for all pairs of parts, both ways.
     """
-    parts = np.concatenate([probabilities, probabilities @ observed.unions], axis=-1)
-    scaled = observed.num_rows * weights[..., None] * parts
-    counts = np.matmul(np.swapaxes(scaled, 1, 2), parts)
-    of_classes = weights.sum(1) / weights.sum()
-    places, differs = observed.places(), False
-    for a, b in itertools.combinations(range(len(places)), 2):
-        of_bins, of_unions = zip(places[a], places[b], strict=True)
-        for first, second in (of_bins,) if of_bins == of_unions else (of_bins, of_unions):
-            precision = float(observed.pairs_precision[first, second].max(initial=0))
-            if precision == 0:
-                continue
+    counts, places = np.array(counts, np.float64), observed.places()
+    for a, b, measured in observed.measured_pairs():
+        (bins, unions), (other_bins, other_unions) = places[a], places[b]
+        for first, second, sigma in measured:
+            of_classes = counts[:, first, second].sum((1, 2))
+            of_classes /= of_classes.sum()
             table = counts[:, first, second].sum(0)
             difference = observed.pairs[:, first, second].sum(0) - table
-            ordered = tuple(_num_ordered(observed, j, n) for j, n in zip((a, b), table.shape, strict=True))
-            correction = clear_part(difference, table, math.sqrt(len(counts)) / precision, ordered)
-            if correction is not None:
-                differs = True
-                counts[:, first, second] += of_classes[:, None, None] * correction
-                counts[:, second, first] += of_classes[:, None, None] * correction.T
-                if (first, second) == of_bins != of_unions:
-                    of_parts = np.einsum(
-                        "tij,ia,jb->tab",
-                        counts[:, first, second],
-                        observed.members(a),
-                        observed.members(b),
-                    )
-                    counts[:, of_unions[0], of_unions[1]] = of_parts
-                    counts[:, of_unions[1], of_unions[0]] = np.swapaxes(of_parts, 1, 2)
-    return counts if differs else None
+            ordered = tuple(observed.num_ordered_parts(j, n) for j, n in zip((a, b), table.shape, strict=True))
+            correction = clear_part(difference, table, math.sqrt(len(counts)) * sigma, ordered)
+            if correction is None:
+                continue
+            counts[:, first, second] += of_classes[:, None, None] * correction
+            counts[:, second, first] = np.swapaxes(counts[:, first, second], 1, 2)
+            if (first, second) == (bins, other_bins) != (unions, other_unions):
+                of_parts = observed.members(a).T @ counts[:, first, second] @ observed.members(b)
+                counts[:, unions, other_unions] = of_parts
+                counts[:, other_unions, unions] = np.swapaxes(of_parts, 1, 2)
+    return counts
 
 
 def normal_scores(counts: Float[np.ndarray, "bins"], num_ordered: int) -> Float[np.ndarray, "bins"]:
@@ -109,12 +95,6 @@ def normal_scores(counts: Float[np.ndarray, "bins"], num_ordered: int) -> Float[
     scores = ndtri(np.clip(np.cumsum(shares) - shares / 2, _EXTREME, 1 - _EXTREME))
     scores -= shares @ scores
     return np.where(np.arange(len(counts)) < num_ordered, scores, 0)
-
-
-def _num_ordered(observed: Observed, column: int, num_parts: int) -> int:
-    """The number of ordered bins, or of ordered unions of bins, if the column has so many of them in all."""
-    others = observed.offsets[column + 1] - observed.offsets[column] - observed.num_ordered[column]
-    return max(num_parts - others, 0) if observed.num_ordered[column] else 0
 
 
 def clear_part(

@@ -19,6 +19,7 @@ from kme_jax._numerics import random
 from kme_jax._numerics.precision import Progress, reproducible_jit
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.table.directions import missed
+from kme_jax.table.interactions import shrunken
 from kme_jax.table.observed import Observed
 from kme_jax.table.relaxed import raked
 
@@ -96,15 +97,16 @@ second_moments.defvjp(_second_moments_forward, _second_moments_backward)
 
 
 @functools.partial(reproducible_jit, static_argnames=("offsets",))
-def _steps(state, data, first, num_steps, rate, *, offsets):
+def _steps(state, data, disturbed, first, num_steps, rate, *, offsets):
     """``_STEPS_AT_ONCE`` steps of Adam on every fit, from step ``first`` of a cosine schedule.
 
-    The schedule has ``num_steps`` steps and starts with ``rate``. Also returns the sum of the squared errors of each
-    fit before the last step, in units of σ.
+    The schedule has ``num_steps`` steps and starts with ``rate``. Noise is added to the counts of pairs of the fits
+    that are ``disturbed``, 1 or 0 for each. Also returns the sum of the squared errors of each fit before the last
+    step, in units of σ.
     """
     adam = optax.scale_by_adam(_KEPT, _KEPT)
 
-    def loss(parameters):
+    def loss(parameters, disturbed):
         probabilities = _probabilities(parameters["logits"], offsets)  # [T, K, D]
         weights = jax.nn.softmax(parameters["weights"].reshape(-1)).reshape(parameters["weights"].shape)
         if "classes" in data:
@@ -117,7 +119,9 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
             + jnp.sum(jnp.square((data["rows"] * singles.sum(0) - data["totals"]) * data["totals_precision"]))
             + jnp.sum(jnp.square((data["rows"] * products - data["products"]) * data["products_precision"]))
         )
-        for members, others, counts, precision in data["pairs"]:
+        for i, (members, others, counts, precision) in enumerate(data["pairs"]):
+            if "noise" in data:
+                counts = counts + disturbed * data["noise"][i]
             parts = probabilities if members is None else _einsum("tka,ae->tke", probabilities, members)
             if others is not None:
                 parts = jnp.concatenate([parts, _einsum("tka,ae->tke", probabilities, others)], axis=-1)
@@ -137,8 +141,8 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
         )
         return (misfit + data["strength"] * prior) / 2, misfit
 
-    def one(parameters, moments, step):
-        gradients, misfit = jax.grad(loss, has_aux=True)(parameters)
+    def one(parameters, moments, disturbed, step):
+        gradients, misfit = jax.grad(loss, has_aux=True)(parameters, disturbed)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in int32
             updates, moments = adam.update(gradients, moments)
         length = rate * (1 + jnp.cos(jnp.pi * step / num_steps)) / 2
@@ -146,7 +150,7 @@ def _steps(state, data, first, num_steps, rate, *, offsets):
 
     def body(state, step):
         parameters, moments = state
-        parameters, moments, misfit = jax.vmap(one, in_axes=(0, 0, None))(parameters, moments, step)
+        parameters, moments, misfit = jax.vmap(one, in_axes=(0, 0, 0, None))(parameters, moments, disturbed, step)
         return (parameters, moments), misfit
 
     state, misfits = jax.lax.scan(body, state, first + jnp.arange(_STEPS_AT_ONCE, dtype=jnp.float32))
@@ -223,9 +227,11 @@ def fit(
     A fit goes on in rounds until its mean squared error is what noise alone would have (Morozov's discrepancy
     principle), or until it falls no more. Beyond this a fit would follow the noise. So little noise needs more rounds.
 
-    Small fits weaken how columns depend on each other, all in the same way. So in the end the relaxed rows of all fits
-    are fitted together, to the counts of their mixture and to what it clearly misses, see
-    ``kme_jax.table.directions``. Single columns stay as they are. This is post-processing: it spends nothing.
+    Fits follow noise a little, and small ones weaken how columns depend on each other, all in the same way. So in the
+    end the relaxed rows of all fits are fitted together: to the counts of their mixture, with as much of its dependence
+    as the noisy counts support, see ``kme_jax.table.interactions``, and with what it clearly misses, see
+    ``kme_jax.table.directions``. One more fit, of counts with more noise, tells how far fits follow noise. Single
+    columns stay as they are. This is post-processing: it spends nothing.
 
     Args:
       key: a JAX random key.
@@ -251,7 +257,8 @@ def fit(
     totals = np.maximum([observed.prior[:, i:j].sum(1) for i, j in itertools.pairwise(observed.offsets)], 1).mean(0)
     # The start is made by NumPy: eager operations of JAX would be compiled for each number of bins.
     single = functools.partial(np.asarray, dtype=np.float32)
-    data = _data(observed)
+    noise = _noise(key, observed) if rounds_together and observed.pairs_precision.any() else None
+    data = _data(observed, noise)
     data |= {"base": single(base)[:, None], "strength": single(1)}
     if observed.classes is not None:
         data["classes"] = single(observed.classes / observed.classes.sum())
@@ -264,26 +271,43 @@ def fit(
         "logits": data["base"][None] + spread,
         "weights": np.broadcast_to(start[None], (num_fits, num_classes, each)),
     }
-    side_by_side = num_fits if num_fits * num_classes * num_bins**2 <= max_entries else 1
+    # The last fit is that of noisier counts. It has the start of the first one.
+    disturbed = np.zeros(num_fits, np.float32)
+    if noise is not None:
+        disturbed = np.append(disturbed, np.float32(1))
+        parameters = {name: np.concatenate([starts, starts[:1]]) for name, starts in parameters.items()}
+    num_starts = len(disturbed)
+    side_by_side = num_starts if num_starts * num_classes * num_bins**2 <= max_entries else 1
     together = min(_STEPS_TOGETHER, num_steps)
-    done, all_work = num_fits * num_steps, num_fits * (num_steps + rounds_together * together)
-    fitted = []
-    for i in range(0, num_fits, side_by_side):
-        starts = jax.tree.map(lambda leaf, i=i: leaf[i : i + side_by_side], parameters)
+    done, all_work = num_starts * num_steps, num_starts * num_steps + rounds_together * num_fits * together
+    fitted: list[dict[str, np.ndarray]] = []
+    steps_of_first = num_steps
+    for i in range(0, num_starts, side_by_side):
+        chosen = slice(i, i + side_by_side)
+        starts = {name: leaf[chosen] for name, leaf in parameters.items()}
 
         def report(steps: int, i: int = i) -> None:
             if progress:
-                progress(min(i * num_steps + side_by_side * steps, num_fits * num_steps), all_work)
+                progress(min(i * num_steps + side_by_side * steps, num_starts * num_steps), all_work)
 
-        fitted.append(_fit_apart(observed, data, starts, num_steps, good_enough, report))
+        most, enough = (steps_of_first, None) if disturbed[chosen].all() else (num_steps, good_enough)
+        fits, steps = _fit_apart(observed, data, starts, disturbed[chosen], most, enough, report)
+        fitted.append(fits)
+        steps_of_first = steps if i == 0 else steps_of_first
         report(num_steps)  # a fit may have stopped early
     parameters = {name: np.concatenate([fits[name] for fits in fitted]) for name in fitted[0]}
+    last = {name: leaf[num_fits:] for name, leaf in parameters.items()}
+    parameters = {name: leaf[:num_fits] for name, leaf in parameters.items()}
     weights, probabilities = _mixture(parameters, observed.offsets, observed.classes)
     singles = np.einsum("tk,tkd->td", weights, probabilities)
-    counts = missed(observed, weights, probabilities) if rounds_together else None
-    for _ in range(rounds_together):
-        if counts is None:
-            break
+    counts = None
+    if noise is not None:
+        first = {name: leaf[:1] for name, leaf in parameters.items()}
+        alone = [_mixture(one, observed.offsets, observed.classes) for one in (first, last)]
+        parts = observed.of_parts(probabilities)
+        counts = np.matmul(np.swapaxes(observed.num_rows * weights[..., None] * parts, 1, 2), parts)
+        counts = missed(observed, shrunken(observed, counts, noise, *alone))
+    for _ in range(rounds_together if counts is not None else 0):
         weights, probabilities = _fit_together(observed, weights, probabilities, counts, together)
         done += num_fits * together
         if progress:
@@ -294,8 +318,20 @@ def fit(
     return raked(weights, probabilities, observed.offsets, masses)
 
 
-def _data(observed: Observed) -> dict[str, Any]:
-    """The data of ``_steps`` that all fits share."""
+def _noise(key: PRNGKeyArray, observed: Observed) -> Float[np.ndarray, "classes parts parts"]:
+    """Normal noise, as large as that of the counts of pairs of parts, and 0 where nothing was measured."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    sigma = 1 / np.where(observed.pairs_precision > 0, observed.pairs_precision, np.inf)
+    return rng.standard_normal(observed.pairs.shape, dtype=np.float32) * sigma.astype(np.float32)
+
+
+def _data(observed: Observed, noise: Float[np.ndarray, "classes parts parts"] | None = None) -> dict[str, Any]:
+    """The data of ``_steps`` that all fits share.
+
+    Args:
+      observed: the noisy counts.
+      noise: what is added to counts of pairs of disturbed fits; None if there are none.
+    """
     single = functools.partial(np.asarray, dtype=np.float32)
     finest = _FINEST * observed.num_rows
     names = ("singles", "singles_sigma", "totals", "totals_precision")
@@ -312,7 +348,10 @@ def _data(observed: Observed) -> dict[str, Any]:
         for name in names
     }
     data["singles_sigma"] = data["singles_sigma"][None]
-    data["pairs"] = blocks_of_pairs(data.pop("unions"), data["pairs"], data.pop("pairs_precision"))
+    unions, precision = data.pop("unions"), data.pop("pairs_precision")
+    data["pairs"] = blocks_of_pairs(unions, data["pairs"], precision)
+    if noise is not None:
+        data["noise"] = [block[2] for block in blocks_of_pairs(unions, noise, precision)]
     data |= {"rows": single(observed.num_rows), "triples": observed.triples}
     return data | {"neighbours": single(observed.neighbours[None, None, :-1])}
 
@@ -383,32 +422,37 @@ def _fit_apart(
     observed: Observed,
     data: dict[str, np.ndarray],
     parameters: dict[str, np.ndarray],
+    disturbed: Float[np.ndarray, "fits"],
     num_steps: int,
-    good_enough: float,
+    good_enough: float | None,
     report: Callable[[int], None],
-) -> dict[str, np.ndarray]:
-    """Parameters of fits that are made side by side.
+) -> tuple[dict[str, np.ndarray], int]:
+    """Parameters of fits that are made side by side, and the number of steps.
 
     Args:
-      observed, num_steps, good_enough: see :func:`fit`.
+      observed, num_steps: see :func:`fit`.
       data: of ``_steps``.
       parameters: where the fits start.
+      disturbed: 1 for a fit of noisier counts, 0 for others, which say when to stop.
+      good_enough: see :func:`fit`; None to make all steps.
       report: called with the number of steps that are done.
     """
     state = _start_of_steps(parameters)
     before, of_round = math.inf, min(_STEPS_OF_ROUND, num_steps)
-    for step in range(0, num_steps, _STEPS_AT_ONCE):
+    step = 0
+    while step < num_steps:
         within, rate = step % of_round, _FIRST_RATE if step < of_round else _RATE
         schedule = (jnp.float32(number) for number in (within, of_round, rate))
-        state, misfits = _steps(state, data, *schedule, offsets=observed.offsets)
+        state, misfits = _steps(state, data, disturbed, *schedule, offsets=observed.offsets)
         jax.block_until_ready(state)
-        report(step + _STEPS_AT_ONCE)
-        if within + _STEPS_AT_ONCE == of_round:
-            error = float(np.mean(misfits)) / max(1, observed.num_observations)
+        step += _STEPS_AT_ONCE
+        report(step)
+        if good_enough is not None and within + _STEPS_AT_ONCE == of_round:
+            error = float(np.mean(np.asarray(misfits)[disturbed == 0])) / max(1, observed.num_observations)
             if error <= good_enough or error > (1 - _LEAST_PROGRESS) * before:
                 break
             before = error
-    return {name: np.asarray(of_fits) for name, of_fits in state[0].items()}
+    return {name: np.asarray(of_fits) for name, of_fits in state[0].items()}, step
 
 
 def _mixture(
@@ -455,5 +499,5 @@ def _fit_together(
     state = _start_of_steps({"logits": logits[None], "weights": of_rows[None]})
     for step in range(0, num_steps, _STEPS_AT_ONCE):
         schedule = (jnp.float32(number) for number in (step, num_steps, _FIRST_RATE))
-        state, _ = _steps(state, data, *schedule, offsets=observed.offsets)
+        state, _ = _steps(state, data, np.zeros(1, np.float32), *schedule, offsets=observed.offsets)
     return _mixture(state[0], observed.offsets, weights.sum(1))

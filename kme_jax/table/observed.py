@@ -77,6 +77,25 @@ class Observed:
             places.append((bins, slice(int(unions[0]), int(unions[-1]) + 1) if len(unions) else bins))
         return places
 
+    def measured_pairs(self) -> list[tuple[int, int, list[tuple[slice, slice, float]]]]:
+        """For each pair of columns that was measured, their places, and where among the parts their counts are.
+
+        There are one or two such places, bins before unions, and σ is that of their counts.
+        """
+        places, found = self.places(), []
+        for a, b in itertools.combinations(range(len(places)), 2):
+            of_bins, of_unions = zip(places[a], places[b], strict=True)
+            sides = (of_bins,) if of_bins == of_unions else (of_bins, of_unions)
+            precisions = [float(self.pairs_precision[first, second].max(initial=0)) for first, second in sides]
+            measured = [(*side, 1 / precision) for side, precision in zip(sides, precisions, strict=True) if precision]
+            if measured:
+                found.append((a, b, measured))
+        return found
+
+    def of_parts(self, probabilities: Float[np.ndarray, "*rows bins"]) -> Float[np.ndarray, "*rows parts"]:
+        """Probabilities of all parts, from those of all bins."""
+        return np.concatenate([probabilities, probabilities @ self.unions], axis=-1)
+
     def members(self, a: int) -> Float[np.ndarray, "bins parts"]:
         """1 where a bin of a column is in a part of the coarse measurement: a union, or the bin itself; 0 elsewhere.
 
@@ -88,6 +107,16 @@ class Observed:
             return np.eye(bins.stop - bins.start)
         first = len(self.unions)
         return self.unions[bins, unions.start - first : unions.stop - first]
+
+    def num_ordered_parts(self, a: int, num_parts: int) -> int:
+        """The number of ordered bins of a column, or of ordered unions of bins; 0 if it has no order.
+
+        Args:
+          a: place of the column.
+          num_parts: the number of its bins, or of its unions.
+        """
+        others = self.offsets[a + 1] - self.offsets[a] - self.num_ordered[a]
+        return max(num_parts - others, 0) if self.num_ordered[a] else 0
 
     def counts_of_bins(
         self, a: int, fitted: Float[np.ndarray, "bins"]
