@@ -9,6 +9,8 @@ releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends noth
 
 Intervals are somewhat too short: ``experiments.tables.coverage`` shows how often they contain the private statistic.
 Released rows are smoother than private ones, so a replicate is closer to them than the release is to the private rows.
+Tails of released columns end where noise hides rows, and replicates know nothing of hidden rows. So intervals of means
+and standard deviations of skewed columns are too short if the noise is large.
 Weak dependence between columns is smoothed away in a release, and more of it is lost in the release itself than in a
 replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are far too short if
 the noise of pairs is large. Direct answers have better ones (``kme_jax.analysis.direct``). And bins, pairs and cells
