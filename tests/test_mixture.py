@@ -69,9 +69,10 @@ def test_fits_find_tables_behind_noise(rng, num_classes):
     calls.clear()
     one_after_another = {"max_entries": 1, "progress": lambda *work: calls.append(work)}
     apart = _fitted(num_rows, *mixture.fit(jax.random.key(0), observed, **sizes, **one_after_another))
-    assert np.sqrt(np.mean(np.square(apart - found))) < 0.02 * np.sqrt(np.mean(np.square(noise)))  # rounding differs
-    assert sorted({done for done, _ in calls if done <= 600}) == list(range(30, 601, 30))
-    assert calls[-1][0] == calls[-1][1] == 600 + 3 * 600
+    # Rounding differs, and the steps of Adam of all rows together enlarge it.
+    assert np.sqrt(np.mean(np.square(apart - found))) < 0.05 * np.sqrt(np.mean(np.square(noise)))
+    assert sorted({done for done, _ in calls if done <= 750}) == list(range(30, 751, 30))  # and that of noisier counts
+    assert calls[-1][0] == calls[-1][1] == 750 + 3 * 600
 
 
 def _fitted(num_rows, weights, probabilities):
@@ -244,8 +245,8 @@ def test_a_fit_stops_when_its_errors_are_those_of_noise(rng):
             good_enough=level,
             progress=_recorder(done),
         )
-        steps[level] = sum(work < 3600 for work in done) * 30
-        assert done[-1] == 3600 + 3 * 600
+        steps[level] = sum(work < 4500 for work in done) * 30
+        assert done[-1] == 4500 + 3 * 600  # one more fit is of noisier counts
         assert done == sorted(done)
         errors[level] = np.sqrt(np.mean(np.square(_fitted(10_000, weights, probabilities) - table)))
     assert steps[1e9] == 150 < steps[0.0]

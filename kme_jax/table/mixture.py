@@ -300,18 +300,17 @@ def fit(
     parameters = {name: leaf[:num_fits] for name, leaf in parameters.items()}
     weights, probabilities = _mixture(parameters, observed.offsets, observed.classes)
     singles = np.einsum("tk,tkd->td", weights, probabilities)
-    counts = None
     if noise is not None:
         first = {name: leaf[:1] for name, leaf in parameters.items()}
         alone = [_mixture(one, observed.offsets, observed.classes) for one in (first, last)]
         parts = observed.of_parts(probabilities)
         counts = np.matmul(np.swapaxes(observed.num_rows * weights[..., None] * parts, 1, 2), parts)
         counts = missed(observed, shrunken(observed, counts, noise, *alone))
-    for _ in range(rounds_together if counts is not None else 0):
-        weights, probabilities = _fit_together(observed, weights, probabilities, counts, together)
-        done += num_fits * together
-        if progress:
-            progress(done, all_work)
+        for _ in range(rounds_together):
+            weights, probabilities = _fit_together(observed, weights, probabilities, counts, together)
+            done += num_fits * together
+            if progress:
+                progress(done, all_work)
     if progress:
         progress(all_work, all_work)
     masses = [singles[:, i:j] for i, j in itertools.pairwise(observed.offsets)]
