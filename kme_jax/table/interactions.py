@@ -123,12 +123,12 @@ def _directions(
     observed: Observed, columns: tuple[int, int], table: Float[np.ndarray, "classes m n"]
 ) -> tuple[Float64[np.ndarray, "m"] | None, Float64[np.ndarray, "n"] | None]:
     """Unit vectors, along which counts of the parts of two columns change with their scores; None without an order."""
-    found = []
+    unit: list[Float64[np.ndarray, "_"] | None] = []
     for column, sums in zip(columns, (table.sum((0, 2)), table.sum((0, 1))), strict=True):
         direction = sums * normal_scores(sums, observed.num_ordered_parts(column, len(sums)))
         size = float(np.linalg.norm(direction))
-        found.append(direction / size if size > 0 else None)
-    return found[0], found[1]
+        unit.append(direction / size if size > 0 else None)
+    return unit[0], unit[1]
 
 
 def _split(
