@@ -14,6 +14,7 @@ from kme_jax.analysis import Estimate, Estimates, bootstrap
 from kme_jax.analysis.counts import Masks, number_of_rows, tables_of
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import NoAnswerError
+from kme_jax.analysis.hidden import HiddenTails
 from kme_jax.analysis.queries import Query
 from kme_jax.analysis.sums import Answer, Sums
 from kme_jax.analysis.tables import direct_estimates
@@ -533,6 +534,45 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
     assert nowhere["nobody"].high == math.inf
     with pytest.raises(ValueError, match="must be a number"):
         of_steps.estimate(lambda frame: "large")
+
+
+def test_hidden_rows_are_where_noise_could_hide_them(released):
+    """Their number is exponential, in equal parts of it; they are within the bounds, and come from the tail."""
+    schema, table = released.schema, released.table
+    tails = HiddenTails.of(released, 40, np.random.default_rng(0))
+    codes, before = schema.encode(table), np.asarray(table["age"])
+    ages = [tail for tail in tails.tails if tail.column == 0]
+    assert ages
+    assert {tail.bound for tail in ages} <= {0, 99}
+    for tail in ages:
+        upward = tail.bound == 99
+        assert (tail.start >= tail.tail) if upward else (tail.start <= tail.tail)
+    (upper,) = (tail for tail in ages if tail.bound == 99)
+    of_upper = tails.levels[:, tails.tails.index(upper), 0]
+    np.testing.assert_array_equal(np.sort((40 * of_upper).astype(int)), np.arange(40))
+    numbers, distances = [], []
+    for i, level in enumerate(of_upper):
+        moved = np.array(codes)
+        upper.hide(moved, np.asarray([level, 0.5]), np.random.default_rng(i))
+        others = [j for j in range(codes.shape[1]) if j]
+        np.testing.assert_array_equal(moved[:, others], codes[:, others])
+        changed = moved[:, 0] != codes[:, 0]
+        assert (codes[changed, 0] >= upper.tail).all()
+        assert ((moved[changed, 0] >= upper.start) & (moved[changed, 0] <= 99)).all()
+        numbers.append(changed.sum())
+        distances += (moved[changed, 0] - upper.start).tolist()
+    # A row that is moved to its own value is not counted.
+    assert np.mean(numbers) == pytest.approx(upper.rows, rel=0.1)
+    # Distances are exponential, rounded down, as far as the bound.
+    scale, room = 2 * upper.length, 100 - upper.start
+    assert np.mean(distances) == pytest.approx(scale - room / math.expm1(room / scale) - 0.5, rel=0.15)
+    rows = tails.hidden(table, 0, np.random.default_rng(0))
+    schema.check(rows)
+    assert rows.num_rows == table.num_rows
+    assert not rows.equals(table)
+    assert abs(np.mean(np.asarray(rows["age"])) - before.mean()) < 2
+    nothing = dataclasses.replace(tails, tails=())
+    assert nothing.hidden(table, 0, np.random.default_rng(0)) is table
 
 
 @pytest.mark.long

@@ -29,7 +29,12 @@ _LEAST_STEP = 4  # of a parity, in one exchange
 
 
 def sample(
-    rows: RelaxedRows | ConditionalRows, num_rows: int, seed: int, *, keeps_rare: bool = True
+    rows: RelaxedRows | ConditionalRows,
+    num_rows: int,
+    seed: int,
+    *,
+    keeps_rare: bool = True,
+    sweeps: int = _MOST_SWEEPS,
 ) -> Int64[np.ndarray, "n d"]:
     """Category codes of rows, int64 [num_rows, d], in random order, see ``RelaxedRows.sample``.
 
@@ -42,11 +47,12 @@ def sample(
       num_rows: number of rows.
       seed: of the sampling.
       keeps_rare: see ``keeps_counts`` of ``RelaxedRows.with_rare``. Rows that meet conditions do not keep them.
+      sweeps: over all columns, at most.
     """
     if isinstance(rows, ConditionalRows):
         return rows.sample(num_rows, seed)
     codes, source = rows.sample_with_source(num_rows, seed)
-    sweeps = int(min(_MOST_SWEEPS, _MOST_WORK // max(1, num_rows * len(rows.leaves) ** 2)))
+    sweeps = int(min(sweeps, _MOST_WORK // max(1, num_rows * len(rows.leaves) ** 2)))
     if len(rows.leaves) > 1 and sweeps:
         Exchange.create(rows, codes, source).sweep(sweeps, np.random.default_rng([seed, 1]))
     return rows.with_rare(codes, seed, keeps_counts=keeps_rare)

@@ -26,7 +26,7 @@ from kme_jax.table.planning import Layout, Plan, map_of, parts_of, sigma
 from kme_jax.table.relaxed import RelaxedRows
 from kme_jax.table.tilt import cell_scores
 
-_NUM_ROWS = 1 << 16  # by which the products of relaxed rows are estimated
+NUM_ROWS = 1 << 16  # by which the products of relaxed rows are estimated
 _NUM_ROUNDS = 4
 _WEAKER = 1 / 3  # typical part of a covariance that relaxed rows lose
 _MOST = 0.98  # largest correlation within a relaxed row
@@ -66,7 +66,13 @@ class _Product:
 
 
 def dependent(
-    rows: RelaxedRows, layout: Layout, plan: Plan, observed: Observed, noisy: NoisyEmbedding, seed: int
+    rows: RelaxedRows,
+    layout: Layout,
+    plan: Plan,
+    observed: Observed,
+    noisy: NoisyEmbedding,
+    seed: int,
+    num_rows: int = NUM_ROWS,
 ) -> RelaxedRows:
     """Relaxed rows whose products of scores are close to what was measured.
 
@@ -88,12 +94,13 @@ def dependent(
       observed: the noisy counts.
       noisy: the third measurement.
       seed: of the sampling.
+      num_rows: that are drawn to estimate products.
     """
     products = _measured(rows, layout, noisy)
     of_pairs = _of_pairs(rows, layout, plan, observed, {product.places for product in products})
     if not products and not of_pairs:
         return rows
-    codes = rows.sample(_NUM_ROWS, seed)
+    codes = rows.sample(num_rows, seed)
     of_pairs, size = _significant(of_pairs, codes, layout)
     products += of_pairs
     if not products:
@@ -102,7 +109,7 @@ def dependent(
     for round_ in range(_NUM_ROUNDS):
         if round_:
             coupled = dataclasses.replace(rows, dependence=without_negative_eigenvalues(correlations))
-            codes = coupled.sample(_NUM_ROWS, seed)
+            codes = coupled.sample(num_rows, seed)
         for product in products:
             found, covariance = product.of(codes, layout.columns)
             a, b = product.places

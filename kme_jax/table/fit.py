@@ -18,7 +18,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import mixture
 from kme_jax.table.cells import CellNoise
-from kme_jax.table.dependence import dependent
+from kme_jax.table.dependence import NUM_ROWS, dependent
 from kme_jax.table.histogram import (
     best_penalty,
     coupled,
@@ -555,7 +555,7 @@ def synthesise(
     rows = rows.raked(shares_of_bins) if layout.numbers else rows
     if pairs is None:
         return rows
-    rows = dependent(rows, layout, plan, observed, pairs, seed)
+    rows = dependent(rows, layout, plan, observed, pairs, seed, round(part * NUM_ROWS))
     return dataclasses.replace(rows, rare=rare_categories(rows, layout, plan, pairs, seed))
 
 

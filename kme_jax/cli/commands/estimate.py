@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
     )
-    parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 20.")
+    parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 16.")
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of repetitions and draws. Default: 0.")
     parser.add_argument("--output", metavar="FILE", help="A new JSON file for the answers.")
 
@@ -160,10 +160,11 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
 
         return posterior_draws(release, seed=args.seed, progress=True)
     from kme_jax.analysis import bootstrap
+    from kme_jax.analysis.replicates import NUM_REPLICATES
 
     if method == "direct":
         return None
-    number = 20 if args.num_replicates is None else args.num_replicates
+    number = NUM_REPLICATES if args.num_replicates is None else args.num_replicates
     return bootstrap(release, number, population=args.population, seed=args.seed, progress=True)
 
 
