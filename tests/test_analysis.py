@@ -534,6 +534,12 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
     assert nowhere["nobody"].high == math.inf
     with pytest.raises(ValueError, match="must be a number"):
         of_steps.estimate(lambda frame: "large")
+    codes = released.schema.encode(table)
+    codes[:, 0] = 99
+    of_ends = dataclasses.replace(replicates, measured=(table,) * 4, replicates=(released.schema.decode(codes),) * 4)
+    assert of_ends.estimate(lambda frame: frame.age.mean()).value < 0
+    possible = estimate(released, "mean(age)", method="bootstrap", replicates=of_ends)
+    assert (possible.value, possible.moved) == (0.0, True)
 
 
 def test_hidden_rows_are_where_noise_could_hide_them(released):

@@ -55,10 +55,13 @@ def answers(
         schema = release.schema
         return query.answer(schema.extended, schema.extended_codes(schema.encode(table, words=False)))
 
-    estimates = replicates.estimates(of_rows, level)
+    estimates, units = replicates.estimates(of_rows, level), 1.0
     if query.is_total:
-        total = release.statement["num_rows"] * release.schema.units_of_row
-        estimates = {name: one.times(total) for name, one in estimates.items()}
+        units = release.schema.units_of_row
+        estimates = {name: one.times(release.statement["num_rows"] * units) for name, one in estimates.items()}
+    # A correction for bias may be more than what is possible.
+    ends = [units * end for end in _possible(release.measurement, query)]
+    estimates = {name: one.within(*ends) for name, one in estimates.items()}
     return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
