@@ -12,7 +12,8 @@ cells, too. Then y_c are the best estimates from both counts, and the variance h
 (``kme_jax.table.cells``). The moments of columns of many values are noisy
 sums of their scores. Where there are both, they are weighted by their inverse variances (``sums``). There may be
 moments over a narrow range, too, which have less noise. They count numbers beyond it as its end. The noisy counts of
-the cells beyond correct this, if they have little noise; otherwise the standard error allows for a few such numbers.
+the cells beyond correct this: those that stand out from the noise, and the others if they have little noise together.
+Otherwise the standard error allows for a few such numbers.
 A quantile has an interval from the noisy shares of rows below (``quantiles``).
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions

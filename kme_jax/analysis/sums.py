@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
@@ -27,12 +28,15 @@ from kme_jax.table.schema import Schema
 from kme_jax.table.tilt import Moments
 
 # Moments over a narrow range count a number beyond it as the end of the range. This is corrected by the noisy counts of
-# the cells beyond it. Where these have much noise it is not: then the standard error allows for this share of the rows,
+# the cells beyond it: of those that stand out, such as a bound that many rows share, and of the others. Where the
+# others have much noise together they do not count: then the standard error allows for this share of the rows,
 # for the noise of a cell, and for what the noisy number of rows there exceeds its noise by, in the middle of what is
 # beyond.
 _BEYOND = 0.001
 _EMPTY = 0.01  # rows, in a denoised cell
 _DENOISED = 0.1  # relative error of a variance of denoised counts; standard deviations are within 5 % on average
+_RARELY = 0.01  # the probability that any empty cell of a column stands out
+_AT_BOUND = 2.0  # how far the first and the last cell stand out, in σ: many rows often share a bound
 LEAST_SIGNAL = 3.0  # a variance, or a number of rows, is used if it exceeds so many of its standard errors
 
 
@@ -262,15 +266,18 @@ class NumberSums:
         size = self.binning.num_values
         ends = [numeric_values(self.column, codes) for codes in (first[:size], first[1 : size + 1] - 1)]
         self.values = np.mean(ends, axis=0)  # of the middles of cells
+        self._stands_out = self.counts[:size] > -float(scipy.special.ndtri(_RARELY / size)) * self.noise
+        self._stands_out[[0, -1]] = self.counts[[0, size - 1]] > _AT_BOUND * self.noise
 
     def _share_beyond(self, one: _Scaled) -> float:
         """The share of rows that may be beyond the range of moments, though noise hides most of them.
 
         There are two independent noisy numbers of these rows: the sum of their counts, and all rows less the others.
+        Cells that stand out are among the others.
         """
         if not one.beyond:
             return 0.0
-        outside = np.abs(self.values - one.middle) > one.half * (1 + 1e-9)
+        outside = (np.abs(self.values - one.middle) > one.half * (1 + 1e-9)) & ~self._stands_out
         counts = self.counts[: len(outside)]
         numbers = np.asarray([counts[outside].sum(), self.rows - counts[~outside].sum()])
         errors = np.asarray([self._spread(cells.astype(float)) for cells in (outside, ~outside)])
@@ -288,7 +295,8 @@ class NumberSums:
         """
         noise = self._spread(differences) / self.rows
         if noise >= hidden:
-            return Answer(answer.value, math.hypot(answer.standard_error, hidden))
+            differences = np.where(self._stands_out, differences, 0.0)
+            noise = math.hypot(self._spread(differences) / self.rows, hidden)
         value = answer.value + float(differences @ self.counts[: len(differences)]) / self.rows
         return Answer(value, math.hypot(answer.standard_error, noise))
 
