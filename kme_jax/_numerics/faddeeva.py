@@ -24,7 +24,7 @@ def _coefficients(terms: int) -> tuple[float, list[float]]:
     scale, number = math.sqrt(terms / math.sqrt(2)), 2 * terms
     places = scale * np.tan(np.arange(1 - number, number) * math.pi / (2 * number))
     values = np.concatenate([[0], np.exp(-np.square(places)) * (scale**2 + np.square(places))])
-    return scale, [float(c) for c in np.fft.fft(np.fft.fftshift(values)).real[terms:0:-1] / (2 * number)]
+    return scale, [float(c) for c in np.real(np.fft.fft(np.fft.fftshift(values)))[terms:0:-1] / (2 * number)]
 
 
 _SCALE, _POLYNOMIAL = _coefficients(_TERMS)

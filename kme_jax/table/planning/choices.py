@@ -147,7 +147,7 @@ def choose_pairs(
     pairs = layout.pairs()
     sizes = np.asarray([layout.num_classes * math.prod(int(plan.bins[i].max()) + 1 for i in pair) for pair in pairs])
     place = layout.columns.index(layout.target) if layout.target >= 0 > layout.split else -1
-    has_target = np.asarray([place in pair for pair in pairs])
+    has_target = np.asarray([place in pair for pair in pairs], bool)
     order = np.lexsort((-association, ~has_target))
     weights = sizes[order] ** (1 / 3)
     # σ of a marginal is √(Σ ω² / ρ) / ω, with Σ over all measured marginals. Its error is half the sum of the errors
