@@ -15,7 +15,9 @@ from kme_jax.analysis.counts import Masks, number_of_rows, tables_of
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import NoAnswerError
 from kme_jax.analysis.hidden import HiddenTails
+from kme_jax.analysis.hidden_pairs import HiddenPairs
 from kme_jax.analysis.queries import Query
+from kme_jax.analysis.replicates import measured_codes
 from kme_jax.analysis.sums import Answer, NumberSums, Sums
 from kme_jax.analysis.tables import direct_estimates
 from kme_jax.embedding import mean_embedding
@@ -143,8 +145,8 @@ BAD = {
     "share(town>a)": "have no order",
     "mean(age) where": "expected one of|no column",
     "mean(age) by city": "no column 'city'",
-    "mean(age) where town=a and pay, net=missing": "no interval, because noise or coarse bins hide how age, "
-    "pay, net and town go together. Ask about one column and the target rich",
+    "mean(age) where town=a and pay, net=missing": "no direct interval, because noise or coarse bins hide how "
+    "age, pay, net and town go together; ask about one column and the target rich",
     "share(town=a and age>3 and pay, net=missing)": "how age, pay, net and town go together",
     "correlation(age, town)": "town is not numeric; ask for regression",
     "correlation(age)": "expected two columns",
@@ -463,7 +465,7 @@ def test_what_noisy_sums_do_not_answer(released):
     unknown = direct_answer(hidden, Query.parse("sd(age)", SCHEMA)).estimate(0.95)
     assert unknown.low == 0
     assert unknown.high > 100
-    with pytest.raises(ValueError, match=r"how age and pay, net go together\. Synthetic rows"):
+    with pytest.raises(ValueError, match=r"how age and pay, net go together; take the method bootstrap"):
         direct_estimates(hidden, Query.parse("correlation(age, pay, net)", SCHEMA), 0.95)
 
 
@@ -564,8 +566,8 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
 def test_hidden_rows_are_where_noise_could_hide_them(released):
     """Their number is exponential, in equal parts of it; they are within the bounds, and come from the tail."""
     schema, table = released.schema, released.table
-    tails = HiddenTails.of(released, 40, np.random.default_rng(0))
-    codes, before = schema.encode(table), np.asarray(table["age"])
+    codes = measured_codes(schema, table)
+    tails = HiddenTails.of(released, codes, 40, np.random.default_rng(0))
     ages = [tail for tail in tails.tails if tail.column == 0]
     assert ages
     assert {tail.bound for tail in ages} <= {0, 99}
@@ -591,13 +593,70 @@ def test_hidden_rows_are_where_noise_could_hide_them(released):
     # Distances are exponential, rounded down, as far as the bound.
     scale, room = 2 * upper.length, 100 - upper.start
     assert np.mean(distances) == pytest.approx(scale - room / math.expm1(room / scale) - 0.5, rel=0.15)
-    rows = tails.hidden(table, 0, np.random.default_rng(0))
-    schema.check(rows)
-    assert rows.num_rows == table.num_rows
-    assert not rows.equals(table)
-    assert abs(np.mean(np.asarray(rows["age"])) - before.mean()) < 2
-    nothing = dataclasses.replace(tails, tails=())
-    assert nothing.hidden(table, 0, np.random.default_rng(0)) is table
+    rows = codes.copy()
+    tails.hide(rows, 0, np.random.default_rng(0))
+    changed = (rows != codes).any(1)
+    assert 0 < changed.sum() < 0.2 * len(rows)
+
+
+def _sums(hidden, release, codes):
+    """Sums over rows of the products of all features, [F, F]."""
+    layout = release.measurement.layout
+    bins = release.rows.bins_of(codes)[:, [*layout.columns, layout.split]]
+    values = np.concatenate([of_bins[b] for of_bins, b in zip(hidden.features, bins.T, strict=True)], axis=1)
+    return values.T @ values
+
+
+def test_hidden_dependence_is_as_drawn(released):
+    """Sums of products change by what is drawn, and columns stay as they are. Missing cells stay in their rows."""
+    codes = measured_codes(released.schema, released.table)
+    hidden = HiddenPairs.of(released, codes)
+    known, before = hidden.precisions > 0, _sums(hidden, released, codes)
+    assert [of_bins.shape[1] for of_bins in hidden.features] == [1, 1, 3, 2]  # age, pay, town; and the classes
+    np.testing.assert_array_equal(known, known.T)
+    assert known[0, 1:].all()
+    assert not known[2:5, 2:5].any()
+    # Nothing is known better than by the noise, and numbers are hardly drawn towards the release.
+    kept = hidden.deviations[known] * hidden.precisions[known]
+    assert 0 < kept.min() <= kept.max() < 1
+    assert kept.max() > 0.85
+    drawn = np.zeros_like(before)
+    drawn[0, 1] = drawn[1, 0] = 300.0  # a correlation of a tenth
+    drawn[0, 2] = drawn[2, 0] = 100.0  # people in the first town are older than others
+    drawn[0, 3] = drawn[3, 0] = -100.0
+    without_noise = dataclasses.replace(hidden, means=drawn, deviations=np.zeros_like(drawn))
+    moved = codes.copy()
+    without_noise.hide(moved, np.random.default_rng(0))
+    np.testing.assert_array_equal(np.sort(moved, axis=0), np.sort(codes, axis=0))
+    np.testing.assert_array_equal(moved[:, 3], codes[:, 3])
+    is_missing = codes[:, 1] == SCHEMA.columns[1].num_values
+    assert is_missing.any()
+    np.testing.assert_array_equal(moved[:, 1] == SCHEMA.columns[1].num_values, is_missing)
+    errors = (_sums(hidden, released, moved) - before - drawn)[known] * hidden.precisions[known]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.05
+    assert ((_sums(hidden, released, codes) - before - drawn) * hidden.precisions)[0, 1] < -1
+
+
+@pytest.mark.slow
+def test_weak_dependence_that_a_release_loses_is_in_intervals():
+    """Two columns with a correlation of 0.2, of which noise hides most. The interval of the bootstrap has it."""
+    schema = Schema((Numeric("a", -4, 4, step=0.01), Numeric("b", -4, 4, step=0.01)))
+    covered, lost = 0, []
+    for seed in range(6):
+        rows = np.random.default_rng(seed).multivariate_normal([0, 0], [[1, 0.2], [0.2, 1]], 2000).clip(-4, 4)
+        released = release_table(
+            pa.table(dict(zip("ab", rows.T.round(2), strict=True))),
+            schema,
+            budget=PrivacyBudget(0.5, 1e-5),
+            secure=False,
+            seed=seed,
+        )
+        private = np.corrcoef(rows.T)[0, 1]
+        found = estimate(released, "correlation(a, b)", method="bootstrap", replicates=bootstrap(released, 8))
+        covered += found.low <= private <= found.high
+        lost.append(abs(np.corrcoef(np.stack([released.table[name] for name in "ab"]))[0, 1] - private))
+    assert covered >= 5
+    assert max(lost) > 0.05
 
 
 @pytest.mark.long

@@ -7,9 +7,9 @@ python -m experiments.tables.coverage --dataset=adult --data_dir=FOLDER # a real
 Invented tables are people with an age, an income, a number of visits and four categories, which depend on each other. A
 real table is the private part of a data set. Each table is measured with simulated noise, and questions about it are
 answered as by ``kme_jax.estimate``. An interval covers if the private rows' own statistic is in it. Three intervals are
-compared: the direct one; that of the bootstrap, for questions about one column; and a *naive* one, which takes the
-released rows for real ones that were sampled. The last one knows nothing of the noise. The last two need a synthesis,
-and replicates of it. So they are computed for the first few releases alone.
+compared: the direct one; that of the bootstrap; and a *naive* one, which takes the released rows for real ones that
+were sampled. The last one knows nothing of the noise. The last two need a synthesis, and replicates of it. So they are
+computed for the first few releases alone.
 
 Results go to <output_dir>/tables_coverage.json and .png, with the name of a real table at the end. An interrupted run
 continues.
@@ -246,8 +246,7 @@ def _answers(task: Task, budget: PrivacyBudget, config: CoverageConfig, seed: in
             found["direct"] = {}
         if released is not None:
             found["naive"] = naive(query, task.schema, released.table)
-            if len(query.asked_columns(task.schema) - {task.target}) <= 1 and not query.terms:
-                found["bootstrap"] = estimate(released, text, level=LEVEL, method="bootstrap", replicates=replicates)
+            found["bootstrap"] = estimate(released, text, level=LEVEL, method="bootstrap", replicates=replicates)
         for name, private in query.answer(task.schema, codes).items():
             record = answers[f"{text}: {name}" if name else text] = {"private": _short(private)}
             for method, one in found.items():

@@ -52,8 +52,7 @@ def estimate(
     once for several questions.
 
     The method *direct* answers questions about two columns, to which the target may be added in a condition, and
-    regressions on any number of columns. The bootstrap refuses more than one column and the target: weak dependence is
-    smoothed away in a release, more than its replicates show, and intervals would be too short.
+    regressions on any number of columns. The bootstrap answers all of them.
 
     Args:
       release: of points, with bounds or a proposal; or of a table.

@@ -18,11 +18,9 @@ import dataclasses
 import math
 
 import numpy as np
-import pyarrow as pa
 import scipy.special
 from jaxtyping import Float64, Int64
 
-from kme_jax._numerics.precision import MAX_SEED
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Datetime, Numeric
 from kme_jax.table.planning import Singles
@@ -85,49 +83,50 @@ class HiddenTails:
     """The tails of a release beyond which noise could hide rows.
 
     Attributes:
-      release: of a table.
       tails: those of its columns of numbers and times that end before a bound.
       levels: of quantiles, in (0, 1), for every replicate and tail, [R, tails, 2]. Each quantity has one level in each
         of R equal parts (a Latin hypercube). So the deviation of a few replicates is closer to that of many.
     """
 
-    release: TableRelease
     tails: tuple[Tail, ...]
     levels: Float64[np.ndarray, "replicates tails 2"]
 
     @classmethod
-    def of(cls, release: TableRelease, num_replicates: int, random: np.random.Generator) -> HiddenTails:
-        """The tails of a release, for so many replicates."""
-        tails = tuple(_tails(release))
-        shape = (num_replicates, len(tails), 2)
-        parts = random.permuted(np.broadcast_to(np.arange(num_replicates)[:, None, None], shape), axis=0)
-        return cls(release, tails, (parts + random.uniform(1e-9, 1 - 1e-9, shape)) / num_replicates)
-
-    def hidden(self, rows: pa.Table, index: int, random: np.random.Generator) -> pa.Table:
-        """Released rows, of which some are where noise could hide them.
+    def of(
+        cls,
+        release: TableRelease,
+        codes: Int64[np.ndarray, "n m"],
+        num_replicates: int,
+        random: np.random.Generator,
+    ) -> HiddenTails:
+        """The tails of a release.
 
         Args:
-          rows: of the release.
+          release: of a table.
+          codes: of the measured columns of its rows.
+          num_replicates: the number of replicates.
+          random: what is drawn.
+        """
+        tails = tuple(_tails(release, codes))
+        shape = (num_replicates, len(tails), 2)
+        parts = random.permuted(np.broadcast_to(np.arange(num_replicates)[:, None, None], shape), axis=0)
+        return cls(tails, (parts + random.uniform(1e-9, 1 - 1e-9, shape)) / num_replicates)
+
+    def hide(self, codes: Int64[np.ndarray, "n m"], index: int, random: np.random.Generator) -> None:
+        """Moves some rows to where noise could hide them, in place.
+
+        Args:
+          codes: of the measured columns of released rows.
           index: of the replicate.
           random: what is drawn.
         """
-        if not self.tails:
-            return rows
-        schema = self.release.schema
-        codes = np.array(_measured_codes(self.release, rows))
         for tail, levels in zip(self.tails, self.levels[index], strict=True):
             tail.hide(codes, levels, random)
-        moved = schema.decode(schema.released_codes(codes, int(random.integers(MAX_SEED))))
-        return self.release.measurement.with_weights(moved)
 
 
-def _measured_codes(release: TableRelease, rows: pa.Table) -> Int64[np.ndarray, "n m"]:
-    return release.schema.measured_codes(release.schema.encode(rows, words=False))
-
-
-def _tails(release: TableRelease) -> list[Tail]:
+def _tails(release: TableRelease, codes: Int64[np.ndarray, "n m"]) -> list[Tail]:
     """The tails of the columns of numbers and times that end before a bound."""
-    measurement, codes = release.measurement, _measured_codes(release, release.table)
+    measurement = release.measurement
     layout, num_rows, tails = measurement.layout, measurement.statement["num_rows"], []
     singles = Singles.read(layout, measurement.measured[NAMES[0]], denoised=False)
     for a, j in enumerate(layout.columns):

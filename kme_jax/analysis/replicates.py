@@ -7,17 +7,16 @@ that were measured is then known. It is distributed about as the difference betw
 its mean is the bias, and its standard deviation the standard error (Efron & Tibshirani 1993, chapter 6; for private
 releases Ferrando, Wang & Sheldon 2022). This is post-processing: it spends nothing.
 
-Tails of released columns end where noise hides rows. Rows in the place of the private ones have hidden rows again: a
-guess of them, drawn anew for each replicate (``kme_jax.analysis.hidden``). So estimates of means and standard
-deviations of skewed columns are corrected for what tails hide, and their intervals are long where noise could hide
-much.
+A release does not have what noise hides: rows far in a tail, and weak dependence between columns. A replicate that
+starts from released rows alone never had them, and would not show that they were lost. So rows in the place of the
+private ones get hidden rows (``kme_jax.analysis.hidden``) and hidden dependence (``kme_jax.analysis.hidden_pairs``): a
+guess of them, drawn anew for each replicate. Estimates are corrected for what is lost on average, and intervals are
+long where noise could hide much.
 
 ``experiments.tables.coverage`` shows how often intervals contain the private statistic. Released rows are smoother than
 private ones, so a replicate is closer to them than the release is to the private rows: some intervals are too short.
-Weak dependence between columns is smoothed away in a release, and more of it is lost in the release itself than in a
-replicate, where less is left. So intervals of correlations, and of coefficients of a regression, are far too short if
-the noise of pairs is large. Direct answers have better ones (``kme_jax.analysis.direct``). And bins, pairs and cells
-are those of the release; their choice is not repeated.
+Dependence of three columns that pairs do not show is not guessed, and neither is that of two columns of numbers that
+does not grow or fall. Bins, pairs and cells are those of the release; their choice is not repeated.
 """
 
 from __future__ import annotations
@@ -31,12 +30,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Int64
 
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.analysis.estimates import Estimate, Estimates, check_level, number_of
 from kme_jax.analysis.hidden import HiddenTails
+from kme_jax.analysis.hidden_pairs import HiddenPairs
 from kme_jax.embedding import mean_embedding
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.statement import is_for_persons
@@ -44,6 +45,7 @@ from kme_jax.table import balance
 from kme_jax.table.draw import released_codes
 from kme_jax.table.fit import synthesise
 from kme_jax.table.release import NAMES, TableRelease
+from kme_jax.table.schema import Schema
 
 NUM_REPLICATES = 16
 _LEAST_REPLICATES, _MOST_REPLICATES = 4, 1000
@@ -183,15 +185,18 @@ def bootstrap(
     number = check_integer("num_replicates", num_replicates, _LEAST_REPLICATES, _MOST_REPLICATES)
     seeds = np.random.SeedSequence(check_integer("seed", seed, 0, MAX_SEED)).spawn(number)
     report, pairs = reporter(progress), []
-    tails = HiddenTails.of(release, number, np.random.default_rng([seed, 1]))
+    codes = measured_codes(release.schema, release.table)
+    tails = HiddenTails.of(release, codes, number, np.random.default_rng([seed, 1]))
+    dependence = HiddenPairs.of(release, codes)
 
     def one(index: int, of_replicate: np.random.SeedSequence) -> tuple[pa.Table, pa.Table]:
         random = np.random.default_rng(of_replicate)
-        rows = release.table
-        if population:
-            rows = rows.take(pa.array(random.integers(0, rows.num_rows, release.statement["num_rows"])))
-        rows = tails.hidden(rows, index, random)
-        return rows, _replicate(release, rows, random)
+        rows = codes[random.integers(0, len(codes), release.statement["num_rows"])] if population else codes.copy()
+        dependence.hide(rows, random)
+        tails.hide(rows, index, random)
+        decoded = release.schema.decode(release.schema.released_codes(rows, int(random.integers(MAX_SEED))))
+        measured = release.measurement.with_weights(decoded)
+        return measured, _replicate(release, measured, random)
 
     # Each replicate has a source of randomness of its own, so the result is the same for any number of threads.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
@@ -221,6 +226,11 @@ def check_population(release: TableRelease) -> None:
         )
 
 
+def measured_codes(schema: Schema, rows: pa.Table) -> Int64[np.ndarray, "n m"]:
+    """Codes of the measured columns of released rows, [n, m]."""
+    return schema.measured_codes(schema.encode(rows, words=False)).astype(np.int64)
+
+
 def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generator) -> pa.Table:
     """Synthetic rows for public rows, which are measured and represented as the private ones were.
 
@@ -228,7 +238,7 @@ def _replicate(release: TableRelease, table: pa.Table, random: np.random.Generat
     """
     measurement = release.measurement
     schema, measured = measurement.schema, []
-    codes = schema.measured_codes(schema.encode(table, words=False)).astype(np.float64)
+    codes = measured_codes(schema, table).astype(np.float64)
     for noisy in map(measurement.measured.get, NAMES):
         if noisy is not None:
             exact = mean_embedding(noisy.feature_map, codes).coordinates

@@ -36,7 +36,7 @@ def answers(
     progress: Progress | bool = False,
 ) -> Estimate | Estimates:
     """The answer to a question about the private rows of a table. See ``kme_jax.estimate``."""
-    query = check_query(release, text, method, population=population)
+    query = check_query(release, text, population=population)
     check_level(level)
     if method == "direct":
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
@@ -65,8 +65,8 @@ def answers(
     return estimates[""] if list(estimates) == [""] else Estimates(estimates)
 
 
-def check_query(release: TableRelease, text: str, method: str, *, population: bool = False) -> Query:
-    """The query that a text asks, of a form that the method can answer.
+def check_query(release: TableRelease, text: str, *, population: bool = False) -> Query:
+    """The query that a text asks.
 
     Raises:
       ValueError: as ``kme_jax.estimate``.
@@ -77,12 +77,6 @@ def check_query(release: TableRelease, text: str, method: str, *, population: bo
     if population:
         check_population(release)
         check_no_total(query)
-    others, known = _others(release.measurement, query)
-    if method == "bootstrap" and len(others) > 1:
-        raise ValueError(
-            f"query {query.text!r}: it is about {_listed(others)}; the bootstrap is for questions about {known}, "
-            "because a release weakens the dependence of other columns"
-        )
     return query
 
 
@@ -135,10 +129,10 @@ def direct_estimates(
     if not found:
         others, known = _others(measurement, query)
         # A correlation of two columns cannot be asked about one.
-        remedy = f"Ask about {known}, or use fewer conditions. " if not query.terms or query.where else ""
+        remedy = f"ask about {known}, use fewer conditions, or take" if not query.terms or query.where else "take"
         reason = (
-            f"no interval, because noise or coarse bins hide how {_listed(others)} go together. {remedy}Synthetic rows "
-            "still give a number, but its error is not known"
+            f"no direct interval, because noise or coarse bins hide how {_listed(others)} go together; {remedy} the "
+            "method bootstrap, which repeats the release"
             if len(others) > 1
             else "noise hides it: every possible value is in its interval"
             if is_wide

@@ -30,8 +30,8 @@ Tables: a column of groups may follow: mean(income) by member. The hours of a co
 are groups, too, and the months of one that is not: mean(fare) by begin hour. There are linear regressions:
 regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy
 sums. It takes no time, and its intervals are those of the known noise. A question can be about two columns and the
-target. The method "bootstrap" answers questions about one column and the target. It repeats the release on its own
-rows, so it takes a while. Its intervals are often shorter, and somewhat too short.
+target. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it takes a while. Its
+intervals are often shorter, and somewhat too short.
 
 A question that cannot be read is an error, and the others are answered. The exit status is then 2."""
 
@@ -142,7 +142,7 @@ def _errors(args: argparse.Namespace, release: Any, method: str) -> dict[str, Va
             check_population(release)
         if method == "direct" and args.num_replicates is not None:
             raise InputError("--num_replicates is for --method=bootstrap")
-        check = functools.partial(check_query, release, method=method, population=args.population)
+        check = functools.partial(check_query, release, population=args.population)
     errors: dict[str, ValueError] = {}
     for text in args.queries:
         try:
