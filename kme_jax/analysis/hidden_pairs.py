@@ -12,7 +12,9 @@ its noise. The sum over the rows in the place of the private ones is that over r
 standard normal Z. This is its posterior distribution if such differences have variance τ² without noise, and κ = τ² /
 (τ² + s²). The m products of a pair of columns share one ratio τ² / s². It is the largest one that is plausible: the
 mean of R² / s² − 1, or 0 if that is negative, and two standard errors more, 2 √(2 / m). So the single product of two
-ordered columns is as the noisy counts say, nearly, and many products that look like noise are as in the release.
+ordered columns is as the noisy counts say, nearly, and many products that look like noise are as in the release. But τ
+is at most N E|f| E|g| for features f and g: that is the count of two unions if they are independent. So combinations of
+rare categories do not become frequent.
 
 Unions hide a part of the normal scores of bins. If the unions of both columns show the shares B and B′ of the variance,
 R and s are divided by B B′: that is right for weak dependence.
@@ -43,7 +45,7 @@ from kme_jax.table.release import NAMES, TableRelease
 _ERRORS = 2.0  # standard errors that the estimate of τ² / s² is raised by
 _LEAST_DEVIATION = 1e-3  # of the normal scores of a column, for it to have features
 _LEAST_SHOWN = 0.05  # of the variance of both features, for counts to say anything
-_MOST_ROWS, _SWEEPS, _BATCH = 1 << 14, 3, 256  # rows with exchanges; over all columns; pairs of rows in one step
+_MOST_ROWS, _SWEEPS, _BATCH = 1 << 15, 2, 256  # rows with exchanges; over all columns; pairs of rows in one step
 
 
 @short_repr
@@ -97,12 +99,14 @@ class HiddenPairs:
             features.append(np.eye(layout.num_classes))
         parts = _parts(features)
         means, deviations, precisions = np.zeros((3, parts[-1].stop, parts[-1].stop))
+        columns = np.column_stack([bins, codes[:, layout.split]]) if layout.split >= 0 else bins
+        usual = [np.abs(of_bins[b]).mean(0) for of_bins, b in zip(features, columns.T, strict=True)]
         for (a, b), of_pair in known.items():
             if of_pair is None:
                 continue
             missed, noise = of_pair
-            kappa = _kept(missed / noise)
-            blocks = kappa * missed, math.sqrt(kappa) * noise, 1 / noise
+            kappa = _kept(missed, noise, len(codes) * np.outer(usual[a], usual[b]))
+            blocks = kappa * missed, np.sqrt(kappa) * noise, 1 / noise
             for matrix, block in zip((means, deviations, precisions), blocks, strict=True):
                 matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
         sizes = np.diff(observed.offsets).tolist()
@@ -122,19 +126,15 @@ class HiddenPairs:
         noise = np.triu(random.standard_normal(self.means.shape), 1)
         missing = self.means + self.deviations * (noise + noise.T)
         rows = random.permutation(len(codes))[:_MOST_ROWS]
-        has_classes = layout.split >= 0
-        columns = [*layout.columns, layout.split] if has_classes else layout.columns
+        columns = [*layout.columns, layout.split] if layout.split >= 0 else layout.columns
         bins = self.release.rows.bins_of(codes[rows])[:, columns]
-        classes = bins[:, -1] if has_classes else np.zeros(len(rows), np.int64)
         values = np.concatenate([of_bins[b] for of_bins, b in zip(self.features, bins.T, strict=True)], axis=1)
         weights = np.square(self.precisions)
-        for sweep, a in itertools.product(range(_SWEEPS + has_classes), range(len(layout.columns))):
+        for _, a in itertools.product(range(_SWEEPS), range(len(layout.columns))):
             part = parts[a]
             if not weights[part].any():
                 continue
-            # The first sweep brings columns and classes together, and the others stay within classes.
-            groups = np.where(bins[:, a] < self.exchanged[a], classes if sweep else 0, -1)
-            first, second = _partners(groups, bins[:, a], random)
+            first, second = _partners(bins[:, a], self.exchanged[a], random)
             for start in range(0, len(first), _BATCH):
                 one, other = first[start : start + _BATCH], second[start : start + _BATCH]
                 steps, others = values[other, part] - values[one, part], values[one] - values[other]
@@ -272,24 +272,36 @@ def _product(
     return missed / size, scale / (float(observed.products_precision[k, m]) * size)
 
 
-def _kept(ratios: Float64[np.ndarray, "f g"]) -> float:
-    """κ of a pair of columns, from R / s of its products."""
-    number = math.prod(max(size - 1, 1) for size in ratios.shape)
-    ratio = max(float(np.square(ratios).sum()) / number - 1, 0.0) + _ERRORS * math.sqrt(2 / number)
-    return ratio / (1 + ratio)
+def _kept(
+    missed: Float64[np.ndarray, "f g"], noise: Float64[np.ndarray, "f g"], most: Float64[np.ndarray, "f g"]
+) -> Float64[np.ndarray, "f g"]:
+    """κ of the products of a pair of columns.
+
+    Args:
+      missed: R.
+      noise: s.
+      most: the largest τ.
+    """
+    number = math.prod(max(size - 1, 1) for size in missed.shape)
+    ratio = max(float(np.square(missed / noise).sum()) / number - 1, 0.0) + _ERRORS * math.sqrt(2 / number)
+    ratios = np.minimum(ratio, np.square(most / noise))
+    return ratios / (1 + ratios)
 
 
 def _partners(
-    groups: Int64[np.ndarray, "n"], bins: Int64[np.ndarray, "n"], random: np.random.Generator
+    bins: Int64[np.ndarray, "n"], number: int, random: np.random.Generator
 ) -> tuple[Int64[np.ndarray, "pairs"], Int64[np.ndarray, "pairs"]]:
-    """Pairs of rows of the same group in different bins of a column, in random order. Each row is in one pair at most.
-    Rows of group −1 are in none."""
-    order = random.permutation(len(groups))
-    order = order[np.argsort(groups[order], kind="stable")]
+    """Pairs of rows in different bins of a column, in random order. Each row is in one pair at most.
+
+    Args:
+      bins: of the rows.
+      number: of bins that count. They come first.
+      random: what is drawn.
+    """
+    order = random.permutation(np.flatnonzero(bins < number))
     first, second = order[: len(order) // 2 * 2].reshape(-1, 2).T
-    useful = np.flatnonzero((groups[first] == groups[second]) & (groups[first] >= 0) & (bins[first] != bins[second]))
-    shuffled = random.permutation(useful)
-    return first[shuffled], second[shuffled]
+    useful = bins[first] != bins[second]
+    return first[useful], second[useful]
 
 
 def _better(
