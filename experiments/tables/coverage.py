@@ -338,12 +338,12 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
         for method, colour, marker in zip(METHODS, COLOURS, ("o", "s", "x"), strict=False):
             by_query = [(i, coverage(result, epsilon, text, method)) for i, text in enumerate(texts)]
             places = [(covered[0], i) for i, covered in by_query if covered is not None]
-            axes.plot([share for share, _ in places], [i for _, i in places], marker, color=colour, label=method)
+            axes.plot([share for share, _ in places], [i for _, i in places], marker, color=colour, label=method, ms=5)
         axes.axvline(LEVEL, color="grey", linewidth=0.8)
         axes.set(title=f"ε = {epsilon:g}", xlabel="share of intervals that cover", xlim=(-0.03, 1.03))
     all_axes[0, 0].set_yticks(range(len(texts)), texts, fontsize=7)
-    all_axes[0, 0].invert_yaxis()
-    all_axes[0, 0].legend(loc="lower left")
+    all_axes[0, 0].set_ylim(len(texts) - 0.5, -0.5)
+    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(METHODS))
     return save(figure, [output])
 
 
