@@ -426,6 +426,9 @@ def test_regressions_are_those_of_the_rows(rng):
     assert list(answer) == ["(intercept)", "age", "town=b", "town=c and d"]
     assert list(answer.values()) == pytest.approx(expected)
     codes = SCHEMA.encode(table)
+    without = Query.parse("regression(pay, net ~ age + town)", SCHEMA).answer(SCHEMA, codes[codes[:, 2] != 1])
+    assert math.isnan(without["town=b"])  # no rows have it, and the others are known
+    assert without["town=c and d"] == pytest.approx(expected[3], abs=1.5 * abs(expected[3]) + 100)
     correlation = np.corrcoef(frame["age"][kept], frame["pay, net"][kept])[0, 1]
     assert Query.parse("correlation(age, pay, net)", SCHEMA).answer(SCHEMA, codes)[""] == pytest.approx(correlation)
     slopes = Query.parse("slope(pay, net, age) by town", SCHEMA).answer(SCHEMA, codes)
@@ -548,11 +551,17 @@ def test_the_bootstrap_knows_bias_and_noise(replicates, released):
     assert mean_age.bias == pytest.approx(np.mean(steps))
     assert mean_age.value == pytest.approx(np.mean(ages) - np.mean(steps))
     assert mean_age.standard_error == pytest.approx(np.std(steps, ddof=1) * math.sqrt(1 + 1 / 4))
+    with pytest.raises(ValueError, match=r"got 'mean\(age\)'; for a question in words, call kme_jax.estimate"):
+        of_steps.estimate("mean(age)")
+    crossed = of_steps.estimate(lambda frame: frame[["age"]].agg(["mean", "max"]))
+    assert list(crossed) == ["mean, age", "max, age"]
+    assert crossed["mean, age"] == mean_age
     several = of_steps.estimate(lambda frame: {"mean": frame.age.mean(), "rows": len(frame)})
     assert several["mean"] == mean_age
     assert (several["rows"].low, several["rows"].high) == (table.num_rows, table.num_rows)
     nowhere = of_steps.estimate(lambda frame: {"nobody": frame.age[frame.age > 200].mean()})
     assert nowhere["nobody"].high == math.inf
+    assert str(nowhere["nobody"]).startswith("no answer: ")
     with pytest.raises(ValueError, match="must be a number"):
         of_steps.estimate(lambda frame: "large")
     codes = released.schema.encode(table)
@@ -597,6 +606,21 @@ def test_hidden_rows_are_where_noise_could_hide_them(released):
     tails.hide(rows, 0, np.random.default_rng(0))
     changed = (rows != codes).any(1)
     assert 0 < changed.sum() < 0.2 * len(rows)
+
+
+def test_a_tail_of_one_value_does_not_tell_how_long_it_is(released):
+    """Hidden rows are then at distances of any size, as far as the bound."""
+    rows = measured_codes(SCHEMA, released.table)
+    tails = HiddenTails.of(released, rows, 4, np.random.default_rng(0)).tails
+    (tail,) = (one for one in tails if one.column == 0 and one.bound == 99)
+    codes = np.full((3000, 4), 2)
+    flat, furthest = dataclasses.replace(tail, start=2, tail=2, length=None, rows=100.0), []
+    for level in (0.1, 0.5, 0.9):
+        moved = codes.copy()
+        flat.hide(moved, np.asarray([0.5, level]), np.random.default_rng(0))
+        assert 2 <= moved[:, 0].min() <= moved[:, 0].max() <= 99
+        furthest.append(moved[:, 0].max())
+    assert furthest[0] < 15 < furthest[1] < 60 < furthest[2]
 
 
 def _sums(hidden, release, codes):

@@ -95,6 +95,8 @@ def test_a_second_release_is_refused_with_the_flag(place, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("which adds to the total, use --again")
     assert "allow_repeat" not in line
+    assert cli.main(_command(words=["--dry_run"])) == 2
+    assert capsys.readouterr().err.splitlines() == [line]
 
 
 def test_show(place, capsys):

@@ -114,6 +114,8 @@ class Estimate:
     def __str__(self) -> str:
         if math.isnan(self.value):
             return "no answer: no rows of the release count"
+        if math.isinf(self.standard_error):
+            return f"no answer: noise hides it; the rows of the release say {html.number(self.value)}"
         ends = f"[{html.number(self.low)}, {html.number(self.high)}]"
         error = html.number(self.standard_error)
         rest = f"{100 * self.level:g} % interval {ends}, standard error {error}"

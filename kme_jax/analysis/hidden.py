@@ -10,6 +10,9 @@ distance from there is exponential, too, with mean 2 f l. Here l is the length o
 distribution that has the right distance between where hidden rows begin and the last tenth of the released rows. The
 factor f is log-normal, with median 1 and deviation 1. These constants describe what tails of about fifty columns hid
 at ε = 0.3, 1 and 3, in invented tables and in public ones of R packages.
+
+If the released rows of a tail all have one value, they do not tell a length. The mean distance is then anything from 1
+to that of the bound, on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class Tail:
       column: index of the measured column.
       start: the code where hidden rows begin.
       tail: the code where the tail of the released rows begins.
-      length: of the tail, in codes.
+      length: of the tail, in codes; None if its rows all have one value.
       bound: the last code of the column on this side.
       rows: mean number of hidden rows.
     """
@@ -51,7 +54,7 @@ class Tail:
     column: int
     start: int
     tail: int
-    length: float
+    length: float | None
     bound: int
     rows: float
 
@@ -69,8 +72,11 @@ class Tail:
         first, last = sorted((self.tail, self.bound))
         in_tail = np.flatnonzero((values >= first) & (values <= last))
         number = min(round(-self.rows * math.log1p(-levels[0])), len(in_tail), int(_MOST * len(codes)))
-        factor = _LONGER * math.exp(_DEVIATION * float(scipy.special.ndtri(levels[1])))
-        scale, room = factor * self.length, abs(self.bound - self.start)
+        room = abs(self.bound - self.start)
+        if self.length is None:
+            scale = room ** float(levels[1])
+        else:
+            scale = _LONGER * math.exp(_DEVIATION * float(scipy.special.ndtri(levels[1]))) * self.length
         within = -math.expm1(-(room + 1) / scale)  # the probability of the distances up to the bound
         distances = np.floor(-scale * np.log1p(-within * random.random(number))).astype(np.int64)
         moved = random.choice(in_tail, number, replace=False)
@@ -141,6 +147,6 @@ def _tails(release: TableRelease, codes: Int64[np.ndarray, "n m"]) -> list[Tail]
         for bound, inward in ((column.num_values - 1, present[::-1]), (0, present)):
             if inward[0] != bound:
                 start, tail = inward[places].tolist()
-                length = max(abs(start - tail), 1) / math.log(of_tail / share)
+                length = abs(start - tail) / math.log(of_tail / share) if start != tail else None
                 tails.append(Tail(j, start, tail, length, bound, _ROWS * hidden))
     return tails

@@ -16,6 +16,9 @@ ordered columns is as the noisy counts say, nearly, and many products that look 
 is at most N E|f| E|g| for features f and g: that is the count of two unions if they are independent. So combinations of
 rare categories do not become frequent.
 
+If nothing is known of a product, its deviation is this largest τ. That is so if a pair was not counted, or if its
+counts show hardly anything of the scores, as where noise left a column a single bin.
+
 Unions hide a part of the normal scores of bins. If the unions of both columns show the shares B and B′ of the variance,
 R and s are divided by B B′: that is right for weak dependence.
 
@@ -88,9 +91,10 @@ class HiddenPairs:
         observed = observe(layout, measurement.plan, Singles.read(layout, first), coarse, pairs, num_rows)
         bins, scale = release.rows.bins_of(codes)[:, layout.columns], len(codes) / num_rows
         features = [_features(observed, a, of_rows) for a, of_rows in enumerate(bins.T)]
+        counted = {(a, b): measured for a, b, measured in observed.measured_pairs()}
         known = {
-            (a, b): _of_pair(observed, (a, b), measured[0], features, bins, scale)
-            for a, b, measured in observed.measured_pairs()
+            pair: _of_pair(observed, pair, counted[pair][0], features, bins, scale) if pair in counted else None
+            for pair in itertools.combinations(range(len(features)), 2)
         }
         if layout.split >= 0:
             classes, last = codes[:, layout.split], len(features)
@@ -102,11 +106,13 @@ class HiddenPairs:
         columns = np.column_stack([bins, codes[:, layout.split]]) if layout.split >= 0 else bins
         usual = [np.abs(of_bins[b]).mean(0) for of_bins, b in zip(features, columns.T, strict=True)]
         for (a, b), of_pair in known.items():
-            if of_pair is None:
-                continue
-            missed, noise = of_pair
-            kappa = _kept(missed, noise, len(codes) * np.outer(usual[a], usual[b]))
-            blocks = kappa * missed, np.sqrt(kappa) * noise, 1 / noise
+            most = len(codes) * np.outer(usual[a], usual[b])
+            if of_pair is None:  # anything is possible
+                blocks = np.zeros_like(most), most, 1 / np.maximum(most, 1.0)
+            else:
+                missed, noise = of_pair
+                kappa = _kept(missed, noise, most)
+                blocks = kappa * missed, np.sqrt(kappa) * noise, 1 / noise
             for matrix, block in zip((means, deviations, precisions), blocks, strict=True):
                 matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
         sizes = np.diff(observed.offsets).tolist()

@@ -263,8 +263,12 @@ def _values_of_term(schema: Schema, term: str, codes: Int64[np.ndarray, "n d"]) 
 
 
 def _least_squares(values: Float64[np.ndarray, "n terms"]) -> list[float]:
-    """The intercept and the coefficients of a linear regression of the first column on the others; NaN if the rows do
-    not determine them."""
+    """The intercept and the coefficients of a linear regression of the first column on the others. NaN for a predictor
+    that is 0 in all rows, such as a category without rows, and for all if the rows do not determine the others."""
     design = np.column_stack([np.ones(len(values)), values[:, 1:]])
-    coefficients, _, rank, _ = np.linalg.lstsq(design, values[:, 0], rcond=None)
-    return coefficients.tolist() if rank == design.shape[1] else [math.nan] * design.shape[1]
+    present = design.any(0)
+    coefficients = np.full(design.shape[1], math.nan)
+    found, _, rank, _ = np.linalg.lstsq(design[:, present], values[:, 0], rcond=None)
+    if rank == present.sum():
+        coefficients[present] = found
+    return coefficients.tolist()

@@ -81,20 +81,28 @@ class Bootstrap:
         replicates and what they replace. The interval has quantiles of Student's t distribution.
 
         Args:
-          statistic: a function of a pandas DataFrame with the columns of the table. It returns a number, or a mapping
-            from names to numbers (a pandas Series is one, too).
+          statistic: a function of a pandas DataFrame with the columns of the table. It returns a number, a mapping from
+            names to numbers (a pandas Series is one, too), or a DataFrame of numbers, such as a crosstab. For a
+            question in words, give the replicates to ``kme_jax.estimate``.
           level: of the interval.
 
         Returns:
           An :class:`Estimate`, or a dictionary of them by name.
 
         Raises:
-          ValueError: the statistic is not a number; the level is not between 0 and 1.
+          ValueError: the statistic is no function, or not of numbers; the level is not between 0 and 1.
           ModuleNotFoundError: pandas is not installed.
         """
+        if not callable(statistic):
+            raise ValueError(
+                f"statistic: expected a function of a DataFrame, got {statistic!r}; for a question in words, call "
+                "kme_jax.estimate(release, question, replicates=replicates)"
+            )
 
         def of_rows(table: pa.Table) -> dict[Any, float]:
             result = statistic(self.release.to_pandas(table))
+            if getattr(result, "ndim", 0) == 2 and hasattr(result, "items"):  # a DataFrame has columns of rows
+                result = {f"{row}, {name}": one for name, column in result.items() for row, one in column.items()}
             named = result if hasattr(result, "items") else {"": result}
             return {name: number_of(value) for name, value in named.items()}
 

@@ -132,7 +132,7 @@ def direct_estimates(
         remedy = f"ask about {known}, use fewer conditions, or take" if not query.terms or query.where else "take"
         reason = (
             f"no direct interval, because noise or coarse bins hide how {_listed(others)} go together; {remedy} the "
-            "method bootstrap, which repeats the release"
+            "method bootstrap, whose intervals may be too short"
             if len(others) > 1
             else "noise hides it: every possible value is in its interval"
             if is_wide

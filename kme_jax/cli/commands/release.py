@@ -213,11 +213,8 @@ def _path_from_here(path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
-    """Adds a note to any error or interruption: how to finish the release, if its measurement was saved.
-
-    An error of the ledger names the flag of the command, and not the argument of Python.
-    """
+def _flags_in_errors() -> Iterator[None]:
+    """Errors of the ledger, and notes, name the flag of the command, and not the argument of Python."""
     from kme_jax.privacy.ledger import REPEAT, LedgerError
 
     try:
@@ -226,6 +223,16 @@ def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | No
         if isinstance(error, LedgerError):
             error.args = tuple(str(text).replace(REPEAT, "--again") for text in error.args)
         error.__notes__ = [note.replace(REPEAT, "--again") for note in getattr(error, "__notes__", [])]
+        raise
+
+
+@contextlib.contextmanager
+def _measurement_is_kept(places: _Places, seed: int, size: Mapping[str, int | None]) -> Iterator[None]:
+    """Adds a note to any error or interruption: how to finish the release, if its measurement was saved."""
+    try:
+        with _flags_in_errors():
+            yield
+    except BaseException as error:
         if places.measured.is_dir():  # there was no such folder before
             flags = f" --seed={seed}" + "".join(f" --{name}={n}" for name, n in size.items() if n is not None)
             error.__notes__ = [
@@ -309,7 +316,8 @@ def _release_table(args: argparse.Namespace) -> None:
     if args.dry_run:
         if budget.relation == sizes.RELATIONS[0]:
             check_num_rows(source.num_rows, budget)
-        places.spending.check(Composition.planned(budget))
+        with _flags_in_errors():
+            places.spending.check(Composition.planned(budget))
         print_line(f"{args.file} has the columns of {args.schema}, and {args.output} can be made; nothing was spent")
         return
     check_devices()
