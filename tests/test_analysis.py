@@ -396,6 +396,22 @@ def test_quantiles_have_intervals_that_contain_them():
     assert wide.low < narrow.low <= narrow.high < wide.high
 
 
+def test_a_median_of_a_small_class_is_not_pulled_to_the_middle_of_the_bounds():
+    """The counts of 600 cells have more noise than the class has rows."""
+    rng = np.random.default_rng(5)
+    ill = np.arange(6000) < 500
+    days = np.where(ill, rng.exponential(100, 6000), rng.exponential(200, 6000)).round().clip(0, 1199).astype(int)
+    table = pa.table({"days": days, "ill": np.where(ill, "yes", "no")})
+    schema = Schema((Numeric("days", 0, 1199, integer=True), Categorical("ill", ("no", "yes"))))
+    found = []
+    for seed in range(12):
+        measured = measure_table(table, schema, budget=PrivacyBudget(1.0, 1e-5), target="ill", secure=False, seed=seed)
+        found.append(direct_quantile(Sums.read(measured), Query.parse("median(days) where ill=yes", schema), 0.95))
+    private = float(np.median(days[ill]))
+    assert np.mean([one.low <= private <= one.high for one in found]) > 0.8
+    assert np.mean([one.value for one in found]) == pytest.approx(private, rel=0.15)
+
+
 def test_rows_that_share_a_bound_are_in_a_mean_whose_moments_end_before_it(rng):
     gain = np.where(rng.random(20_000) < 0.9, 0, rng.gamma(2, 3000, 20_000)).round().clip(0, 30_000).astype(int)
     gain[:500] = 15_000

@@ -47,7 +47,7 @@ from kme_jax.table.release import NAMES, TableRelease
 
 _ERRORS = 2.0  # standard errors that the estimate of τ² / s² is raised by
 _LEAST_DEVIATION = 1e-3  # of the normal scores of a column, for it to have features
-_LEAST_SHOWN = 0.05  # of the variance of both features, for counts to say anything
+_LEAST_SHOWN = 0.1  # of the variance of both features, for counts to say anything
 _MOST_ROWS, _SWEEPS, _BATCH = 1 << 15, 2, 256  # rows with exchanges; over all columns; pairs of rows in one step
 
 
@@ -65,7 +65,8 @@ class HiddenPairs:
       exchanged: for each column except ``split``, the number of bins whose values are exchanged. They come first.
       means: of how much larger sums are than those of the released rows, [F, F].
       deviations: standard deviations of the same, [F, F].
-      precisions: 1/s, [F, F]; 0 where nothing is known.
+      precisions: 1/s, [F, F]; 0 for two features of one column.
+      unknown: places of the pairs of columns of whose products nothing is known.
     """
 
     release: TableRelease
@@ -74,6 +75,7 @@ class HiddenPairs:
     means: Float64[np.ndarray, "F F"]
     deviations: Float64[np.ndarray, "F F"]
     precisions: Float64[np.ndarray, "F F"]
+    unknown: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, release: TableRelease, codes: Int64[np.ndarray, "n m"]) -> HiddenPairs:
@@ -117,7 +119,8 @@ class HiddenPairs:
                 matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
         sizes = np.diff(observed.offsets).tolist()
         exchanged = tuple(ordered or size for ordered, size in zip(observed.num_ordered, sizes, strict=True))
-        return cls(release, tuple(features), exchanged, means, deviations, precisions)
+        unknown = tuple(pair for pair, of_pair in known.items() if of_pair is None)
+        return cls(release, tuple(features), exchanged, means, deviations, precisions, unknown)
 
     def hide(self, codes: Int64[np.ndarray, "n m"], random: np.random.Generator) -> None:
         """Exchanges values between rows until the sums are about as drawn, in place.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy.optimize
 import scipy.special
 from jaxtyping import Bool
 
@@ -19,7 +20,7 @@ from kme_jax.analysis.covariances import Covariances, Feature
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.sums import LEAST_SIGNAL, Sums
 from kme_jax.table.columns import numeric_values
-from kme_jax.table.histogram import project_to_simplex, smooth_counts
+from kme_jax.table.histogram import project_to_simplex
 
 
 def quantile(
@@ -31,7 +32,10 @@ def quantile(
     *,
     population: bool = False,
 ) -> Estimate | None:
-    """A quantile of a numeric column with an interval. The value is that of the denoised counts.
+    """A quantile of a numeric column with an interval.
+
+    The value is that of the denoised counts. For classes it is where the noisy shares F_c pass p, after an isotonic
+    regression.
 
     Args:
       sums: of a measurement.
@@ -70,8 +74,12 @@ def quantile(
     possible[-1] |= not possible.any()
     first, last = np.flatnonzero(possible)[[0, -1]]
     edges = sums.edges(j)
-    denoised = sums.denoised(j)[:number] if classes is None else smooth_counts(counts, noise.sigma)
-    estimate = np.cumsum(project_to_simplex(denoised, rows)) / rows
+    if classes is None:
+        estimate = np.cumsum(project_to_simplex(sums.denoised(j)[:number], rows)) / rows
+    else:
+        # Denoised counts of few rows in many cells are nearly even.
+        precisions = 1 / np.square(np.maximum(errors, 1e-9))
+        estimate = np.clip(scipy.optimize.isotonic_regression(shares, weights=precisions).x, 0, 1)
     cell = int(np.argmax(estimate >= min(share, float(estimate[-1]))))
     before = float(estimate[cell - 1]) if cell else 0.0
     part = (share - before) / max(float(estimate[cell]) - before, 1e-300)

@@ -14,14 +14,19 @@ from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
 from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level
 from kme_jax.analysis.grammar import check_no_total
+from kme_jax.analysis.hidden_pairs import HiddenPairs
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.replicates import Bootstrap, bootstrap, check_population
+from kme_jax.analysis.replicates import Bootstrap, bootstrap, check_population, measured_codes
 from kme_jax.analysis.sums import Answer, Sums
 from kme_jax.privacy.budget import REPLACE_ONE
 from kme_jax.privacy.statement import relation_of
 from kme_jax.table.columns import Numeric
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
+
+_LEAST_SHOWN = (
+    0.5  # of the variance of the ranks of a column, by its bins, for replicates to show how it depends on others
+)
 
 
 def answers(
@@ -42,6 +47,7 @@ def answers(
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
         groups = [] if query.terms and query.by is None else query.groups(release.schema.extended)
         return found[""] if list(found) == [""] else Estimates(found, [name for name in groups if name not in found])
+    _check_is_shown(release, query)
     if replicates is None:
         replicates = bootstrap(release, population=population, seed=seed, progress=progress)
     if (
@@ -78,6 +84,25 @@ def check_query(release: TableRelease, text: str, *, population: bool = False) -
         check_population(release)
         check_no_total(query)
     return query
+
+
+def _check_is_shown(release: TableRelease, query: Query) -> None:
+    """Refuses a question about two columns if noise left nothing of how they depend on each other.
+
+    Raises:
+      NoAnswerError: there are such columns.
+    """
+    others, known = _others(release.measurement, query)
+    if len(others) < 2:
+        return
+    names = [release.schema.measured.names[j] for j in release.measurement.layout.columns]
+    for pair in HiddenPairs.of(release, measured_codes(release.schema, release.table)).unknown:
+        hidden = [names[a] for a in pair if a < len(names)]
+        if len(hidden) == 2 and set(hidden) <= set(others):
+            raise NoAnswerError(
+                f"query {query.text!r}: noise hides how {_listed(hidden)} go together, also from replicates; ask about "
+                f"{known}"
+            )
 
 
 def _others(measurement: TableMeasurement, query: Query) -> tuple[list[str], str]:
