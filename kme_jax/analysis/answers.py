@@ -52,7 +52,8 @@ def estimate(
     once for several questions.
 
     The method *direct* answers questions about two columns, to which the target may be added in a condition, and
-    regressions on any number of columns. The bootstrap answers all of them.
+    regressions on any number of columns. The bootstrap answers all of them, unless noise leaves nothing of how two
+    columns go together.
 
     Args:
       release: of points, with bounds or a proposal; or of a table.

@@ -23,6 +23,8 @@ is spent, and only the release is read. Questions are
 
 and they may be followed by conditions: mean(income) where age>=18 and age<65
 
+A share and a count are of all rows, those with a missing cell included. A mean leaves them out.
+
 Points: all answers come from draws of the posterior, which take as long as a synthesis. Limits must lie between the
 values of a discrete column: share(age>=64.5).
 
@@ -30,8 +32,8 @@ Tables: a column of groups may follow: mean(income) by member. The hours of a co
 are groups, too, and the months of one that is not: mean(fare) by begin hour. There are linear regressions:
 regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy
 sums. It takes no time, and its intervals are those of the known noise. A question can be about two columns and the
-target. The method "bootstrap" answers all questions. It repeats the release on its own rows, so it takes a while. Its
-intervals are often shorter, and somewhat too short.
+target. The method "bootstrap" answers nearly all questions. It repeats the release on its own rows, so it takes a
+while. Its intervals are often shorter, and may be too short, above all about tails and rare groups.
 
 A question that cannot be read is an error, and the others are answered. The exit status is then 2."""
 
