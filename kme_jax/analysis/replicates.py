@@ -158,7 +158,7 @@ def bootstrap(
 ) -> Bootstrap:
     """Replicates of a release of a table, see the text at the top of ``kme_jax.analysis.replicates``.
 
-    A quarter of the relaxed rows of a release is fitted, to save time. Sixteen replicates take four to five times as
+    A quarter of the relaxed rows of a release is fitted, to save time. Sixteen replicates take six to seven times as
     long as a synthesis. Up to four are made at the same time, if there are as many cores.
 
     Args:
