@@ -36,6 +36,7 @@ from experiments.common.results import Cells, check_output_dir
 from kme_jax import Categorical, Numeric, PrivacyBudget, Schema, estimate
 from kme_jax.analysis import Estimate, bootstrap
 from kme_jax.analysis.queries import Query
+from kme_jax.analysis.replicates import NUM_REPLICATES
 from kme_jax.analysis.sums import Sums
 from kme_jax.analysis.tables import direct_estimates
 from kme_jax.table.measure import measure_table
@@ -127,7 +128,7 @@ class CoverageConfig(Config):
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
     num_releases: int = flag(200, "Releases at each ε.", quick=2)
     num_syntheses: int = flag(20, "Of these, those with synthetic rows, for the other two intervals.", quick=1)
-    num_replicates: int = flag(16, "Replicates of each release.", quick=4)
+    num_replicates: int = flag(NUM_REPLICATES, "Replicates of each release.", quick=4)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")
 
     def validate(self) -> None:

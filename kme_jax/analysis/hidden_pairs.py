@@ -66,7 +66,7 @@ class HiddenPairs:
       means: of how much larger sums are than those of the released rows, [F, F].
       deviations: standard deviations of the same, [F, F].
       precisions: 1/s, [F, F]; 0 for two features of one column.
-      unknown: places of the pairs of columns of whose products nothing is known.
+      unknown: names of the pairs of columns, except ``split``, of whose products nothing is known.
     """
 
     release: TableRelease
@@ -75,7 +75,7 @@ class HiddenPairs:
     means: Float64[np.ndarray, "F F"]
     deviations: Float64[np.ndarray, "F F"]
     precisions: Float64[np.ndarray, "F F"]
-    unknown: tuple[tuple[int, int], ...]
+    unknown: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, release: TableRelease, codes: Int64[np.ndarray, "n m"]) -> HiddenPairs:
@@ -119,7 +119,8 @@ class HiddenPairs:
                 matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
         sizes = np.diff(observed.offsets).tolist()
         exchanged = tuple(ordered or size for ordered, size in zip(observed.num_ordered, sizes, strict=True))
-        unknown = tuple(pair for pair, of_pair in known.items() if of_pair is None)
+        names = [release.schema.measured.names[j] for j in layout.columns]
+        unknown = tuple((names[a], names[b]) for (a, b), of_pair in known.items() if of_pair is None and b < len(names))
         return cls(release, tuple(features), exchanged, means, deviations, precisions, unknown)
 
     def hide(self, codes: Int64[np.ndarray, "n m"], random: np.random.Generator) -> None:

@@ -47,9 +47,9 @@ from kme_jax.table.fit import synthesise
 from kme_jax.table.release import NAMES, TableRelease
 from kme_jax.table.schema import Schema
 
-NUM_REPLICATES = 16
+NUM_REPLICATES = 12
 _LEAST_REPLICATES, _MOST_REPLICATES = 4, 1000
-_PART, _SWEEPS = 0.25, 3  # of the relaxed rows of a release, in a replicate; and the sweeps in which they are balanced
+_PART, _SWEEPS = 0.25, 2  # of the relaxed rows of a release, in a replicate; and the sweeps in which they are balanced
 _MOST_THREADS = 4  # each has the memory of a synthesis
 
 
@@ -64,12 +64,15 @@ class Bootstrap:
         hide.
       replicates: the rows that were released in their place, for each replicate.
       population: whether rows were drawn anew for each replicate, as from a population.
+      unknown: names of the pairs of columns of which noise leaves nothing, so replicates do not show how they depend on
+        each other.
     """
 
     release: TableRelease
     measured: tuple[pa.Table, ...]
     replicates: tuple[pa.Table, ...]
     population: bool
+    unknown: tuple[tuple[str, str], ...]
 
     def _in_short(self) -> str:
         return f"{len(self.replicates)} replicates of a release of {self.release.table.num_rows} rows"
@@ -158,12 +161,12 @@ def bootstrap(
 ) -> Bootstrap:
     """Replicates of a release of a table, see the text at the top of ``kme_jax.analysis.replicates``.
 
-    A quarter of the relaxed rows of a release is fitted, to save time. Sixteen replicates take six to seven times as
+    A quarter of the relaxed rows of a release is fitted, to save time. Twelve replicates take four to six times as
     long as a synthesis. Up to four are made at the same time, if there are as many cores.
 
     Args:
       release: of a table.
-      num_replicates: from 4 to 1000. Sixteen are enough for an interval; more make it a little shorter.
+      num_replicates: from 4 to 1000. Twelve are enough for an interval; many make it about a seventh shorter.
       population: whether statistics are those of the population from which the private rows were drawn at random.
         Otherwise they are those of the private rows.
       seed: of the replicates.
@@ -213,7 +216,7 @@ def bootstrap(
             if report:
                 report(len(pairs), number)
     measured, replicates = zip(*pairs, strict=True)
-    return Bootstrap(release, measured, replicates, population)
+    return Bootstrap(release, measured, replicates, population, dependence.unknown)
 
 
 def check_population(release: TableRelease) -> None:

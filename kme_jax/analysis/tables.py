@@ -47,15 +47,15 @@ def answers(
         found = direct_estimates(release.measurement, query, level, release.table if population else None)
         groups = [] if query.terms and query.by is None else query.groups(release.schema.extended)
         return found[""] if list(found) == [""] else Estimates(found, [name for name in groups if name not in found])
-    _check_is_shown(release, query)
-    if replicates is None:
-        replicates = bootstrap(release, population=population, seed=seed, progress=progress)
-    if (
+    if replicates is not None and (
         not isinstance(replicates, Bootstrap)
         or replicates.release is not release
         or replicates.population != population
     ):
         raise ValueError("replicates: they are of another release, or of the population instead of the rows")
+    _check_is_shown(release, query, replicates)
+    if replicates is None:
+        replicates = bootstrap(release, population=population, seed=seed, progress=progress)
 
     def of_rows(table: pa.Table) -> dict[str, float]:
         schema = release.schema
@@ -86,7 +86,7 @@ def check_query(release: TableRelease, text: str, *, population: bool = False) -
     return query
 
 
-def _check_is_shown(release: TableRelease, query: Query) -> None:
+def _check_is_shown(release: TableRelease, query: Query, replicates: Bootstrap | None) -> None:
     """Refuses a question about two columns if noise left nothing of how they depend on each other.
 
     Raises:
@@ -95,12 +95,14 @@ def _check_is_shown(release: TableRelease, query: Query) -> None:
     others, known = _others(release.measurement, query)
     if len(others) < 2:
         return
-    names = [release.schema.measured.names[j] for j in release.measurement.layout.columns]
-    for pair in HiddenPairs.of(release, measured_codes(release.schema, release.table)).unknown:
-        hidden = [names[a] for a in pair if a < len(names)]
-        if len(hidden) == 2 and set(hidden) <= set(others):
+    if replicates is None:
+        hidden = HiddenPairs.of(release, measured_codes(release.schema, release.table)).unknown
+    else:
+        hidden = replicates.unknown
+    for pair in hidden:
+        if set(pair) <= set(others):
             raise NoAnswerError(
-                f"query {query.text!r}: noise hides how {_listed(hidden)} go together, also from replicates; ask about "
+                f"query {query.text!r}: noise hides how {_listed(pair)} go together, also from replicates; ask about "
                 f"{known}"
             )
 

@@ -145,29 +145,36 @@ class Exchange:
 
     def _exchange(self, place: int, first: Int64[np.ndarray, "pairs"], second: Int64[np.ndarray, "pairs"]) -> None:
         """Exchanges the values of pairs of rows where this lowers the sum of the squared excess counts."""
-        others = [a for a in range(self.groups.shape[1]) if a != place]
         size = self.excess.shape[-1]
         flat = self.excess.reshape(-1)
-        base = (self.classes[first] * size)[:, None]
-        ours, theirs = (self.groups.take(rows, 0).take(others, 1) for rows in (first, second))
-        old, new = self.groups[first, place][:, None], self.groups[second, place][:, None]
-        ours_old, ours_new = (base + ours) * size + old, (base + ours) * size + new
-        theirs_old, theirs_new = (base + theirs) * size + old, (base + theirs) * size + new
-        change = flat.take(ours_new) - flat.take(ours_old) + flat.take(theirs_old) - flat.take(theirs_new) + 2
-        change = np.where(ours == theirs, 0, change).sum(1)
+        ours, theirs = self.groups.take(first, 0), self.groups.take(second, 0)
+        start = (self.classes[first] * size)[:, None]
+        old, new = start + ours[:, place, None], start + theirs[:, place, None]  # rows of the excess counts
+        from_old, from_new = old * size, new * size
+        change = flat.take(from_new + ours) - flat.take(from_old + ours)
+        change += flat.take(from_old + theirs) - flat.take(from_new + theirs) + 2
+        change[ours == theirs] = 0
+        change[:, place] = 0
+        change = change.sum(1)
         steps = self._parity_steps(place, first, second)  # [P, pairs]
-        # A parity is a table of eight cells, each of which has an eighth of what is missing.
-        better = change + (np.square(steps) - 2 * self.missing[:, None] * steps).sum(0) / 16 < 0
+        better = change < 0
+        if len(steps):
+            # A parity is a table of eight cells, each of which has an eighth of what is missing.
+            better = change + (np.square(steps) - 2 * self.missing[:, None] * steps).sum(0) / 16 < 0
         for step, missing in zip(steps, self.missing, strict=True):
             # Exchanges at the same time must not add up to more than is missing.
             taken = np.cumsum(np.where(better, step, 0)) * np.sign(missing)
             better &= (taken <= max(abs(missing), _LEAST_STEP)) | (change < 0) | (step * missing <= 0)
-        if not better.any():
+        better = np.flatnonzero(better)
+        if not len(better):
             return
-        base, ours, theirs, old, new = (index[better] for index in (base, ours, theirs, old, new))
-        for a, b, step in ((ours, old, -1.0), (ours, new, 1.0), (theirs, old, 1.0), (theirs, new, -1.0)):
-            np.add.at(flat, ((base + a) * size + b).reshape(-1), step)
-            np.add.at(flat, ((base + b) * size + a).reshape(-1), step)
+        others = [a for a in range(self.groups.shape[1]) if a != place]
+        start, old, new, ours, theirs = (of_pairs[better] for of_pairs in (start, old, new, ours, theirs))
+        ours, theirs = ours.take(others, 1), theirs.take(others, 1)
+        for cells, step in (((old, theirs), (new, ours)), 1.0), (((old, ours), (new, theirs)), -1.0):
+            for row, column in cells:
+                np.add.at(flat, (row * size + column).reshape(-1), step)
+                np.add.at(flat, ((start + column) * size + row - start).reshape(-1), step)
         self.missing[:] -= steps[:, better].sum(1)
         first, second, column = first[better], second[better], self.columns[place]
         for values, j in ((self.groups, place), (self.signs, place), (self.codes, column)):

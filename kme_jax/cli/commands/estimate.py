@@ -53,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
     )
-    parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 16.")
+    parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 12.")
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of repetitions and draws. Default: 0.")
     parser.add_argument("--output", metavar="FILE", help="A new JSON file for the answers.")
 
