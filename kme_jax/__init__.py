@@ -74,38 +74,19 @@ if TYPE_CHECKING:
         uniform,
     )
     from kme_jax.table import (
-        Categorical as Categorical,
-    )
-    from kme_jax.table import (
-        Constant as Constant,
-    )
-    from kme_jax.table import (
-        Datetime as Datetime,
-    )
-    from kme_jax.table import (
-        Identifier as Identifier,
-    )
-    from kme_jax.table import (
-        Numeric as Numeric,
-    )
-    from kme_jax.table import (
-        Ordinal as Ordinal,
-    )
-    from kme_jax.table import (
-        Schema as Schema,
-    )
-    from kme_jax.table import (
-        Weight as Weight,
-    )
-    from kme_jax.table import (
-        measure_table as measure_table,
-    )
-    from kme_jax.table import (
-        release_table as release_table,
+        Categorical,
+        Constant,
+        Datetime,
+        Identifier,
+        Numeric,
+        Ordinal,
+        Schema,
+        Weight,
+        measure_table,
+        release_table,
     )
 
-# What ``from kme_jax import *`` imports. The names of tables are not among them, because they need pyarrow, which is an
-# extra; ``from kme_jax import release_table`` works. Type checkers know the names by ``as``.
+# What ``from kme_jax import *`` imports. The names of tables are among them if pyarrow is installed, which is an extra.
 __all__ = [
     "BatchedRows",
     "Bounds",
@@ -169,6 +150,19 @@ __all__ = [
     "spectral_map",
     "uniform",
 ]
+if importlib.util.find_spec("pyarrow") is not None:
+    __all__ += [
+        "Categorical",
+        "Constant",
+        "Datetime",
+        "Identifier",
+        "Numeric",
+        "Ordinal",
+        "Schema",
+        "Weight",
+        "measure_table",
+        "release_table",
+    ]
 
 # Where each public name is defined: the same as the imports above, which type checkers and editors read.
 _MODULES = {

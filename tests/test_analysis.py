@@ -130,8 +130,12 @@ def test_groups(rng):
 
 BAD = {
     "mean": "expected one of mean, sd",
-    "mode(age)": "expected one of mean, sd",
-    "share()": "expected one of mean, sd",
+    "mode(age)": "there is no statistic mode; do you mean|expected one of mean, sd",
+    "share()": "there is nothing in the brackets of share",
+    "avg(age)": r"ask for mean\(...\) instead of avg",
+    "max(age)": r"ask for quantile\(..., 1\) instead of max",
+    "mean(age": "a bracket is not closed",
+    "mean(age) for rich": "after the brackets, expected where and conditions, or by and a column",
     "sum(town)": "town is not numeric; ask for share",
     "mean(age) where town=a and town=b": "no value of town meets the conditions",
     "mean(age) by town, rich": "one column at most can follow by",
@@ -143,7 +147,7 @@ BAD = {
     "quantile(age, 2)": "share of rows from 0 to 1",
     "share(age)": "expected a column, one of",
     "share(town>a)": "have no order",
-    "mean(age) where": "expected one of|no column",
+    "mean(age) where": "after the brackets, expected where and conditions",
     "mean(age) by city": "no column 'city'",
     "mean(age) where town=a and pay, net=missing": "no direct interval, because noise or coarse bins hide how "
     "age, pay, net and town go together; ask about one column and the target rich",
@@ -382,6 +386,8 @@ def test_quantiles_have_intervals_that_contain_them():
         "median(pay, net)",
         "median(age) where rich=no",
         "quantile(age, 0.01)",
+        "quantile(age, 0)",
+        "quantile(age, 1)",
     )
     inside, codes, exact = [], SCHEMA.encode(table), _exact_sums(first, table)
     for _ in range(12):
@@ -392,6 +398,7 @@ def test_quantiles_have_intervals_that_contain_them():
             assert found.low <= found.value <= found.high
             inside.append(found.low <= private <= found.high)
     assert np.mean(inside) > 0.85
+    assert direct_quantile(sums, Query.parse("quantile(age, 0)", SCHEMA), 0.9).value < 30
     narrow, wide = (direct_quantile(sums, Query.parse("median(pay, net)", SCHEMA), level) for level in (0.5, 0.99))
     assert wide.low < narrow.low <= narrow.high < wide.high
 
@@ -752,6 +759,8 @@ def test_estimates_of_all_methods(released, replicates):
         estimate(released, "mean(age)", method="best")
     with pytest.raises(ValueError, match="expected a release of points or of a table"):
         estimate(released.table, "mean(age)")
+    with pytest.raises(ValueError, match=r"got a str; kme_jax.load\(folder\) reads what a folder holds"):
+        estimate("published", "mean(age)")
 
 
 def test_the_command(released, tmp_path, monkeypatch, capsys):
@@ -793,7 +802,7 @@ def test_a_misspelt_question_does_not_end_the_command(released, tmp_path, monkey
     told = [line for line in printed.err.splitlines() if line.startswith("error: ")]
     assert len(told) == 2
     assert "there is no column 'aeg'" in told[0]
-    assert "query 'maen(age)': expected one of mean, " in told[1]
+    assert "query 'maen(age)': there is no statistic maen; do you mean mean?" in told[1]
     answers = json.loads((tmp_path / "answers.json").read_text())
     assert set(answers) == {"mean(aeg)", "mean(age)", "maen(age)"}
     assert "no column 'aeg'" in answers["mean(aeg)"]["error"]

@@ -434,7 +434,7 @@ BAD = {
     ),
     "misspelt flag": (_command(epsilom=1), "^error: unknown flag --epsilom: did you mean --epsilon[?]; see"),
     "misspelt required flag": (_command(epsilon=None, epsilom=1), "^error: unknown flag --epsilom: did you mean"),
-    "flag cut short": (_command(epsilon=None, eps=1, delta=None), "^error: the following .* required: --delta; see"),
+    "flag cut short": (_command(epsilon=None, eps=1, delta=None), "^error: unknown flag --eps: did you mean --epsilon"),
     "no bounds": (_command(lower=None, upper=None), "--lower"),
     "no upper bounds": (_command(upper=None), "--upper"),
     "no epsilon": (_command(epsilon=None), "--epsilon"),

@@ -147,7 +147,7 @@ BAD = {
     "share(age)": "expected one of the columns age, pay, net, one of",
     "share(age>=old)": "and a number",
     "share(age>=5 or age<3)": "joined by and, not by or",
-    "share()": "expected one of mean, sum, sd",
+    "share()": "there is nothing in the brackets of share",
     "share(age=50)": "points are smooth: ask for a range",
     "mean(age) where age!=50": "points are smooth: ask for a range",
     "mean(age) where height>3": "expected one of the columns",

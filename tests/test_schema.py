@@ -871,3 +871,34 @@ def test_numbers_of_a_default_grid_have_few_decimals(column):
     assert max(len(f"{value!r}".split(".")[-1].split("e")[0]) for value in values) <= 10
     assert min(values) == column.lower
     assert max(values) == column.upper
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (Numeric("x", np.int64(0), np.float32(5), default=np.int8(3)), Numeric("x", 0, 5, default=3)),
+        (Numeric("x", 0, 9, knots=np.array([1.5, 4])), Numeric("x", 0, 9, knots=(1.5, 4))),
+        (Numeric("x", 0, 9, integer=True, step=np.int64(3)), Numeric("x", 0, 9, integer=True, step=3)),
+        (
+            Datetime("x", datetime.date(2024, 1, 1), np.datetime64("2024-12-31")),
+            Datetime("x", "2024-01-01", "2024-12-31T00:00:00"),
+        ),
+        (
+            Datetime("x", datetime.datetime(2024, 1, 1, 12), "2024-02-01", "hour", default=datetime.date(2024, 1, 9)),
+            Datetime("x", "2024-01-01T12:00:00", "2024-02-01", "hour", default="2024-01-09"),
+        ),
+    ],
+)
+def test_numbers_and_times_of_other_libraries_become_those_of_json(given, plain):
+    assert given == plain
+    assert json.loads(json.dumps(Schema((given,)).to_json())) == Schema((plain,)).to_json()
+
+
+def test_what_is_no_time_is_refused_as_text_is():
+    with pytest.raises(ValueError, match="lower must be ISO text"):
+        Datetime("x", np.datetime64("NaT", "s"), "2024-01-01")
+
+
+def test_an_array_is_no_list_of_categories_because_it_may_come_from_rows():
+    with pytest.raises(ValueError, match="categories must be a list, got ndarray; list them, from public knowledge"):
+        Categorical("x", np.array(["a", "b"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -183,3 +184,9 @@ def number_of(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(f"the statistic must be a number, or a mapping from names to numbers, got {value!r}") from None
+
+
+def no_release(value: Any) -> ValueError:
+    """The error for what is neither a release of points nor one of a table."""
+    remedy = "; kme_jax.load(folder) reads what a folder holds" if isinstance(value, str | os.PathLike) else ""
+    return ValueError(f"release: expected a release of points or of a table, got a {type(value).__name__}{remedy}")

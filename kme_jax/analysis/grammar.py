@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -11,6 +12,18 @@ from kme_jax._numerics.text import shown_for
 
 TOTALS = ("count", "sum")
 _STATISTIC = re.compile(r"\s*(\w+)\s*\(")
+_OTHER_NAMES = {
+    **dict.fromkeys(("avg", "average"), "mean(...)"),
+    **dict.fromkeys(("std", "stdev", "stddev"), "sd(...)"),
+    **dict.fromkeys(("var", "variance"), "sd(...), the square root of the variance"),
+    **dict.fromkeys(("prop", "proportion", "fraction", "probability", "p", "pr", "percent"), "share(...)"),
+    **dict.fromkeys(("cor", "corr"), "correlation(...)"),
+    **dict.fromkeys(("percentile", "q"), "quantile(...)"),
+    **dict.fromkeys(("n", "number", "rows", "size", "total"), "count(...)"),
+    **dict.fromkeys(("lm", "ols", "regress", "slope"), "regression(...)"),
+    "min": "quantile(..., 0)",
+    "max": "quantile(..., 1)",
+}
 _REST = re.compile(r"\s*(?:where\s+(.+?))?\s*(?:\s+by\s+(.+?))?\s*$", re.DOTALL | re.IGNORECASE)
 
 
@@ -50,19 +63,40 @@ def parts_of(text: str, statistics: Sequence[str], examples: str) -> Parts:
     if not isinstance(text, str):
         raise ValueError(f"query: expected text, such as {examples}, got {text!r}")
     match = _STATISTIC.match(text)
+    statistic = "" if match is None else match[1].lower()
     rest = None if match is None else _inside(text, match.end())
-    if (
-        match is None
-        or rest is None
-        or match[1].lower() not in statistics
-        or not (rest[0] or match[1].lower() == "count")
-    ):
-        raise ValueError(f"query {text!r}: expected one of {', '.join(statistics)} with brackets, such as {examples}")
+    if rest is None or statistic not in statistics or not (rest[0] or statistic == "count"):
+        raise ValueError(f"query {text!r}: {_what_is_wrong(text, match, statistics, examples)}")
     inside, where, by = rest
     if where is None and by is not None:  # conditions may come last, too
         by, *conditions = re.split(r"\s+where\s+", by, maxsplit=1, flags=re.IGNORECASE)
         where = conditions[0] if conditions else None
-    return Parts(match[1].lower(), inside, where, by)
+    return Parts(statistic, inside, where, by)
+
+
+def _what_is_wrong(text: str, match: re.Match[str] | None, statistics: Sequence[str], examples: str) -> str:
+    """Why a question cannot be read, if its statistic has no brackets or is not known, or its brackets are wrong.
+
+    Args:
+      text: the question.
+      match: its statistic and the first bracket; None if there are none.
+      statistics: those that are known.
+      examples: of questions.
+    """
+    expected = f"expected one of {', '.join(statistics)} with brackets, such as {examples}"
+    if match is None:
+        return expected
+    if match[1].lower() not in statistics:
+        meant = _OTHER_NAMES.get(match[1].lower(), "")
+        if meant.partition("(")[0] in statistics:
+            return f"ask for {meant} instead of {match[1]}"
+        near = difflib.get_close_matches(match[1].lower(), statistics, n=1)
+        return f"there is no statistic {match[1]}; " + (f"do you mean {near[0]}?" if near else expected)
+    if ")" not in text:
+        return "a bracket is not closed"
+    if _inside(text, match.end()) is None:
+        return "after the brackets, expected where and conditions, or by and a column, as in mean(x) where y=1 by z"
+    return f"there is nothing in the brackets of {match[1]}; expected a question such as {examples}"
 
 
 class HasTotal(Protocol):

@@ -40,7 +40,7 @@ def quantile(
     Args:
       sums: of a measurement.
       name: of the column.
-      share: p, of the rows that are not more than the quantile.
+      share: p, of the rows that are not more than the quantile. 0 stands for one row, the smallest.
       level: of the interval.
       classes: the classes whose rows count; None for all rows.
       population: whether the interval has the error of drawing rows from a population, too.
@@ -60,7 +60,7 @@ def quantile(
         rows, rows_noise = rows - float(counts[number:].sum()), math.hypot(rows_noise, noise.sigma)
     if rows < max(1.0, LEAST_SIGNAL * rows_noise):
         return None
-    counts = counts[:number]
+    share, counts = max(share, min(1 / rows, 0.5)), counts[:number]
     below, cells = np.cumsum(counts), np.arange(1, number + 1)
     shares = (below + cells / number * (rows - below[-1])) / rows
     weights = np.pad(np.tri(number) - cells[:, None] / number, [(0, 0), (0, num_cells - number)])

@@ -29,6 +29,7 @@ from jaxtyping import Float64, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import shown
 from kme_jax.analysis.chi_squares import check_num_public, compared
+from kme_jax.analysis.estimates import no_release
 from kme_jax.analysis.outcome import TestResult
 from kme_jax.points.release import Measurement, Release
 from kme_jax.table.cells import CellNoise
@@ -83,7 +84,7 @@ def table_test(release: Any, other: Any, *, seed: int = 0) -> TestResult:
         there are less than 20 public rows.
     """
     if not isinstance(release, TableRelease):
-        raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
+        raise no_release(release)
     schema, second, public = release.schema, None, None
     if schema.weight is not None:
         raise ValueError("release: its rows had weights, so how far chance moves them is not known: no test is valid")

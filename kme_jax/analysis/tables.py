@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from kme_jax._numerics.precision import Progress
 from kme_jax.analysis.direct import direct_answer, direct_quantile
-from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level
+from kme_jax.analysis.estimates import Estimate, Estimates, NoAnswerError, check_level, no_release
 from kme_jax.analysis.grammar import check_no_total
 from kme_jax.analysis.hidden_pairs import HiddenPairs
 from kme_jax.analysis.queries import Query
@@ -78,7 +78,7 @@ def check_query(release: TableRelease, text: str, *, population: bool = False) -
       ValueError: as ``kme_jax.estimate``.
     """
     if not isinstance(release, TableRelease):
-        raise ValueError(f"release: expected a release of points or of a table, got a {type(release).__name__}")
+        raise no_release(release)
     query = Query.parse(text, release.schema.extended)
     if population:
         check_population(release)

@@ -42,7 +42,8 @@ _DEBUG = "Show where an error was raised. The text may show private values: read
 
 class _Parser(argparse_flags.ArgumentParser):
     def __init__(self, *args, **options):
-        super().__init__(*args, **options)
+        # A flag that is cut short could be meant for another one: --eps is no --epsilon.
+        super().__init__(*args, allow_abbrev=False, **options)
         self.commands: dict[str, _Parser] = {}
         self.remedies: dict[str, str] = {}  # for flags that only other commands have
 
@@ -58,9 +59,10 @@ class _Parser(argparse_flags.ArgumentParser):
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
         for word in words:
             flag = word.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in known):  # a flag may be cut short
-                near = difflib.get_close_matches(flag, known, n=1)
-                remedy = self.remedies.get(flag, "".join(f"did you mean {name}?" for name in near))
+            if flag.startswith("--") and flag not in known:
+                near = [name for name in known if len(flag) > 3 and name.startswith(flag)]
+                near = near or difflib.get_close_matches(flag, known, n=1)
+                remedy = self.remedies.get(flag, f"did you mean {' or '.join(near)}?" if near else "")
                 self.error(f"unknown flag {flag}" + f": {remedy}" * bool(remedy))
 
 

@@ -12,7 +12,7 @@ import kme_jax
 from kme_jax.cli import parsing
 from kme_jax.cli.artifacts import RELEASES, is_of_points
 from kme_jax.cli.errors import InputError, ToldError, tell_error
-from kme_jax.cli.printing import print_line, report_of, warn_of_simulated_noise
+from kme_jax.cli.printing import print_line, progress_bar, report_of, warn_of_simulated_noise
 
 SUMMARY = "Answer questions about the private rows of a release, with intervals."
 DESCRIPTION = """Answer questions about the private rows of a release, with intervals for the noise of privacy. Nothing
@@ -160,14 +160,16 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
     if is_of_points(release):
         from kme_jax.analysis import posterior_draws
 
-        return posterior_draws(release, seed=args.seed, progress=True)
+        with progress_bar("posterior") as progress:
+            return posterior_draws(release, seed=args.seed, progress=progress)
     from kme_jax.analysis import bootstrap
     from kme_jax.analysis.replicates import NUM_REPLICATES
 
     if method == "direct":
         return None
     number = NUM_REPLICATES if args.num_replicates is None else args.num_replicates
-    return bootstrap(release, number, population=args.population, seed=args.seed, progress=True)
+    with progress_bar("replicates") as progress:
+        return bootstrap(release, number, population=args.population, seed=args.seed, progress=progress)
 
 
 def _document(groups: Any) -> dict[str, Any]:

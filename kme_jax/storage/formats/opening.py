@@ -19,6 +19,7 @@ from kme_jax.storage.formats.memory import FrameReader, MemoryReader
 from kme_jax.storage.formats.text import AS_USUAL, TextOptions
 
 _SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+_TEXT = (".tsv", ".tab", ".txt", ".dat", ".data")
 
 
 def open_reader(data: str | os.PathLike | pa.Table | Any, text: TextOptions = AS_USUAL) -> Reader:
@@ -63,6 +64,8 @@ def _of_file(path: pathlib.Path, text: TextOptions) -> Reader:
     if suffix not in FORMATS:
         *others, last = FORMATS
         remedy = "; save it as .csv" if path.suffix.lower() in _SHEETS else ""
+        if path.suffix.lower() in _TEXT:
+            remedy = "; rename it to .csv if tabs, semicolons, bars or commas are between its cells"
         raise FileError(f"{path}: expected a {', '.join(others)} or {last} file{remedy}")
     read_text = FORMATS[suffix].read_text
     if text.given and read_text is None:

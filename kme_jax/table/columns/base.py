@@ -92,6 +92,10 @@ class Column(abc.ABC):
             raise ValueError(f"column {said(self.name)}: a name must be {LABEL}")
         if not isinstance(self.nullable, bool):
             raise self._error(f"nullable must be true or false, got {said(self.nullable)}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.number | np.bool_):  # JSON has Python's own
+                object.__setattr__(self, field.name, value.item())
         self._validate()
         self._validate_words()
         if self.missing and not self.nullable and self.default is None:

@@ -56,7 +56,8 @@ class Categorical(Column):
 
     def _validate(self):
         if isinstance(self.categories, str) or not isinstance(self.categories, Sequence):
-            raise self._error(f"categories must be a list, got {said(self.categories)}")
+            kind = type(self.categories).__name__ if hasattr(self.categories, "dtype") else said(self.categories)
+            raise self._error(f"categories must be a list, got {kind}; {REMEDIES['categories']}")
         if len(self.categories) > MAX_CATEGORIES:
             raise self._error(
                 f"{len(self.categories)} categories, more than {MAX_CATEGORIES}: group them, or remove the column "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import math
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ class Datetime(Column):
     """Dates, or times in UTC, from a lower to an upper bound.
 
     Attributes:
-      lower: the first date or time, as ISO text.
-      upper: the last date or time, as ISO text.
+      lower: the first date or time, as ISO text; a date or a datetime of Python, pandas or NumPy becomes text.
+      upper: the last date or time, likewise.
       resolution: "day", "hour", "minute" or "second". Times are rounded down to it.
       parts: whether the week, the weekday and the time of day are measured as columns of their own, such as "begin
         weekday". Then a release knows how they depend on each other and on other columns. Otherwise it only knows about
@@ -72,6 +73,8 @@ class Datetime(Column):
             raise self._error(f"resolution must be one of {', '.join(SECONDS)}, got {said(self.resolution)}")
         if not isinstance(self.parts, bool):
             raise self._error(f"parts must be true or false, got {said(self.parts)}")
+        for field in ("lower", "upper", "default"):
+            object.__setattr__(self, field, _iso(getattr(self, field)))
         for field in ("lower", "upper"):
             value = getattr(self, field)
             if not isinstance(value, str) or parse_time(value.encode(errors="replace")) is None:
@@ -175,3 +178,10 @@ class Datetime(Column):
     @property
     def _values_in_words(self):
         return f"{self.lower} to {self.upper}"
+
+
+def _iso(value: Any) -> Any:
+    """The ISO text of a date or a time; anything else as it is."""
+    if isinstance(value, np.datetime64):
+        value = value if np.isnat(value) else value.astype("datetime64[s]").item()
+    return value.isoformat() if isinstance(value, datetime.date) and value == value else value

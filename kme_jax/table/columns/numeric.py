@@ -81,6 +81,8 @@ class Numeric(Column):
     missing: tuple[str | float, ...] = ()
 
     def _validate(self):
+        if isinstance(self.knots, np.ndarray):
+            object.__setattr__(self, "knots", tuple(self.knots.tolist()))
         if self.scale not in ("linear", "log"):
             raise self._error(f'scale must be "linear" or "log", got {said(self.scale)}')
         if not isinstance(self.decimal, str) or self.decimal not in (".", ","):
@@ -113,14 +115,15 @@ class Numeric(Column):
     def _validate_knots(self) -> None:
         if isinstance(self.knots, str) or not isinstance(self.knots, Sequence):
             raise self._error(f"knots must be a list of numbers, got {said(self.knots)}")
-        object.__setattr__(self, "knots", tuple(self.knots))
+        knots = tuple(knot.item() if isinstance(knot, np.number) else knot for knot in self.knots)
+        object.__setattr__(self, "knots", knots)
         if self.knots and self.scale == "log":
             raise self._error('take either knots or the scale "log"')
         if len(self.knots) > _MAX_KNOTS:
             raise self._error(f"at most {_MAX_KNOTS} knots are possible, got {len(self.knots)}")
         for knot in self.knots:
             if isinstance(knot, bool) or not isinstance(knot, int | float) or not self.lower < knot < self.upper:
-                raise self._error(f"a knot must be a Python number between the bounds, got {said(knot)}")
+                raise self._error(f"a knot must be a number between the bounds, got {said(knot)}")
         codes = [0, *map(self._nearest, self.knots), self.num_values - 1]
         if not all(low < high for low, high in itertools.pairwise(codes)):
             raise self._error(f"knots must increase, and be values at least one step apart, got {said(self.knots)}")
