@@ -14,7 +14,8 @@ sums of their scores. Where there are both, they are weighted by their inverse v
 moments over a narrow range, too, which have less noise. They count numbers beyond it as its end. The noisy counts of
 the cells beyond correct this: those that stand out from the noise, and the others if they have little noise together.
 Otherwise the standard error allows for a few such numbers.
-A quantile has an interval from the noisy shares of rows below (``quantiles``).
+A quantile has an interval from the noisy shares of rows below (``quantiles``). Where conditions are on the column that
+is asked for, a mean is that of all rows less what is in other cells, and a share is a ratio of two shares.
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
 of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition
@@ -47,7 +48,7 @@ from kme_jax.analysis.counts import of_conditions
 from kme_jax.analysis.estimates import Estimate
 from kme_jax.analysis.quantiles import quantile
 from kme_jax.analysis.queries import Query
-from kme_jax.analysis.sums import Answer, NumberSums, Sums
+from kme_jax.analysis.sums import LEAST_SIGNAL, Answer, NumberSums, Sums
 from kme_jax.table.cells import CellNoise
 from kme_jax.table.columns import MISSING
 from kme_jax.table.release import TableMeasurement
@@ -83,9 +84,13 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         return answer
     asked = {sums.schema.index(name) for name in names}
     if query.where or len(asked) > 1:
-        answers = [
-            a for a in (of_conditions(sums, query, asked), covariances.conditional(sums, query)) if a is not None
-        ]
+        found = (
+            of_conditions(sums, query, asked),
+            covariances.conditional(sums, query),
+            _of_shares(sums, query),
+            _of_own_column(sums, query, asked),
+        )
+        answers = [answer for answer in found if answer is not None]
         noisy = [answer for answer in answers if answer.guess <= _MOST_GUESSED * answer.standard_error]
         return min(noisy or answers, key=lambda answer: answer.standard_error, default=None)
     if query.statistic == "share":
@@ -95,6 +100,40 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         return None
     column = NumberSums(sums, j)
     return column.mean() if query.statistic == "mean" else column.sd()
+
+
+def _of_shares(sums: Sums, query: Query) -> Answer | None:
+    """A share among rows that meet conditions on the same column: the ratio of the shares that meet both, and these.
+
+    Noise of the two may be correlated. The standard error is the largest that it can then be.
+    """
+    asked = sums.ranges_of(query.share)
+    own = tuple(one for one in query.where if set(sums.ranges_of([one])) <= set(asked))
+    if query.statistic != "share" or len(asked) != 1 or not own:
+        return None
+    where = tuple(one for one in query.where if one not in own)
+    both, among = (
+        direct_answer(sums, dataclasses.replace(query, share=share, where=where))
+        for share in ((*query.share, *own), own)
+    )
+    if not (isinstance(both, Answer) and isinstance(among, Answer)):
+        return None
+    if among.value * sums.rows < 1 or among.value < LEAST_SIGNAL * among.standard_error:
+        return None
+    value = both.value / among.value
+    error, guess = (
+        (of_both + abs(value) * of_among) / among.value
+        for of_both, of_among in ((both.standard_error, among.standard_error), (both.guess, among.guess))
+    )
+    return Answer(value, error, guess=guess)
+
+
+def _of_own_column(sums: Sums, query: Query, asked: set[int]) -> Answer | None:
+    """The mean of a column over rows that meet conditions on this column alone."""
+    if query.statistic != "mean" or len(asked) != 1 or not asked <= set(sums.layout.columns):
+        return None
+    (j,) = asked
+    return NumberSums(sums, j).mean_inside(sums.met(j, sums.ranges_of(query.where)[j]))
 
 
 def _of_addends(sums: Sums, query: Query) -> Answer | None:
@@ -154,12 +193,15 @@ def direct_quantile(sums: Sums, query: Query, level: float, *, population: bool 
     Returns:
       None for other questions, or if noise hides the number of rows.
     """
-    if sums.measured_names(query) is None:
+    if query.share_below is None or sums.measured_names(query) is None:
         return None
-    is_known, classes = _only_classes(sums, query)
-    if query.share_below is None or not is_known or sums.schema.index(str(query.column)) not in sums.layout.columns:
+    where, j = sums.ranges_of(query.where), sums.schema.index(str(query.column))
+    own = where.pop(j, None) if j != sums.layout.split else None
+    classes = covariances.classes_of(sums, where.pop(sums.layout.split, None))
+    if where or j not in sums.layout.columns or (own is not None and len(own) != 1):
         return None
-    return quantile(sums, str(query.column), query.share_below, level, classes, population=population)
+    inside = own[0] if own else None
+    return quantile(sums, str(query.column), query.share_below, level, classes, population=population, inside=inside)
 
 
 def _only_classes(sums: Sums, query: Query) -> tuple[bool, Bool[np.ndarray, "classes"] | None]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, parts_of
+from kme_jax.analysis.grammar import TOTALS, check_known, column_and_quantile, column_pair, conditions_of, parts_of
 from kme_jax.analysis.groups import Group, groups_of
 from kme_jax.table.columns import numeric_values
 from kme_jax.table.conditions import ranges_of
@@ -43,7 +43,7 @@ class Query:
       column: the name of its column; None for "share" and "count", and for those with terms.
       quantile: the share of rows below a quantile, or None.
       share: conditions of the rows whose share or number is asked for.
-      where: conditions of the rows that count at all.
+      where: conditions of the rows that count at all. Those that "and" joins are apart, unless there is an "or".
       by: the column whose values are groups, or the hour or the month of a column of times, or None.
       terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
         slope or a regression. Otherwise there are none. The predictors of a column of categories are conditions, one
@@ -89,9 +89,11 @@ class Query:
         else:
             column = parts.inside
         where = () if parts.where is None else (parts.where,)
+        if parts.where is not None and not re.search(r"\sor\s", parts.where, flags=re.IGNORECASE):
+            where = conditions_of(parts.where, schema.names)
         query = cls(text, parts.statistic, column, quantile, share, where, parts.by, terms)
         query._check(schema)
-        return query
+        return dataclasses.replace(query, where=tuple(one for one in where if not query._is_met_anyway(schema, one)))
 
     @property
     def is_total(self) -> bool:
@@ -128,6 +130,16 @@ class Query:
                 raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
         if self.by is not None:
             groups_of(self.text, self.by, schema)
+
+    def _is_met_anyway(self, schema: Schema, condition: str) -> bool:
+        """Whether a condition leaves out missing numbers alone, of a column whose missing numbers do not count."""
+        own = {self.column, *self.terms}
+        return all(
+            schema.names[j] in own
+            and schema.columns[j].kind == "numeric"
+            and ranges == [(0, schema.columns[j].num_values)]
+            for j, ranges in ranges_of(schema.columns, [condition]).items()
+        )
 
     def groups(self, schema: Schema) -> dict[str, Group | None]:
         """The groups by the text of their value; {"": None} if there is one group of all rows."""

@@ -266,6 +266,7 @@ class NumberSums:
         size = self.binning.num_values
         ends = [numeric_values(self.column, codes) for codes in (first[:size], first[1 : size + 1] - 1)]
         self.values = np.mean(ends, axis=0)  # of the middles of cells
+        self._halves = (ends[1] - ends[0]) / 2
         self._stands_out = self.counts[:size] > -float(scipy.special.ndtri(_RARELY / size)) * self.noise
         self._stands_out[[0, -1]] = self.counts[[0, size - 1]] > _AT_BOUND * self.noise
 
@@ -329,6 +330,33 @@ class NumberSums:
             differences = self.values - np.clip(self.values, one.middle - one.half, one.middle + one.half)
             answers.append(self._corrected(answer, self._share_beyond(one) * one.beyond, differences))
         return combined(answers)
+
+    def mean_inside(self, met: Met) -> Answer | None:
+        """The mean over the rows whose numbers are in some cells: the mean of all, less what is in the other cells.
+
+        Noise of the mean and of counts may be correlated. The standard error is the largest that it can then be.
+
+        Args:
+          met: the part of each cell that counts.
+        """
+        mean, size = self.mean(), len(self.values)
+        outside, counts = 1 - met.shares[:size], self.counts[:size]
+        rows = self.rows - float(outside @ counts)
+        if mean is None or rows < max(1.0, LEAST_SIGNAL * math.hypot(self.noise_of_rows, self._spread(outside))):
+            return None
+        value = mean.value + float((outside * counts) @ (mean.value - self.values)) / rows
+        # Rows that are counted wrongly are in a cell that a limit cuts.
+        cut = (outside > 0) & (outside < 1)
+        furthest = float(np.max(np.abs(value - self.values) + self._halves, initial=0.0, where=cut))
+        noise = math.hypot(
+            self._spread(outside * (value - self.values)),
+            (mean.value - value) * self.noise_of_rows,
+            met.noise * furthest,
+        )
+        # Numbers of a cell may be anywhere within it.
+        within = float((self._halves * np.maximum(counts, 0))[outside > 0].sum()) / math.sqrt(3)
+        guess = within + met.guess * furthest
+        return Answer(value, (self.rows * mean.standard_error + noise + guess) / rows, guess=guess / rows)
 
     def variance(self) -> Answer | None:
         """The variance of the column, by the delta method from its mean and mean square."""

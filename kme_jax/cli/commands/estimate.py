@@ -23,7 +23,8 @@ is spent, and only the release is read. Questions are
 
 and they may be followed by conditions: mean(income) where age>=18 and age<65
 
-A share and a count are of all rows, those with a missing cell included. A mean leaves them out.
+A share and a count are of all rows, those with a missing cell included. A mean leaves them out, and so does
+share(bmi>=30) where bmi!=missing
 
 Points: all answers come from draws of the posterior, which take as long as a synthesis. Limits must lie between the
 values of a discrete column: share(age>=64.5).
