@@ -1,4 +1,4 @@
-"""Groups of questions: hours and months of times."""
+"""Groups of questions: hours, months, quarters and years of times."""
 
 import numpy as np
 import pyarrow as pa
@@ -89,10 +89,15 @@ def test_groups_are_those_of_the_rows(rng):
     answer = months.answer(plain, plain.encode(rows))
     assert list(answer) == [*(f"2025-0{month}" for month in range(1, 7)), "missing"]
     assert answer["2025-02"] == pytest.approx(fares[times.astype("datetime64[M]") == np.datetime64("2025-02")].mean())
-    for name, group in months.groups(plain).items():
-        text = f"mean(fare) where {' and '.join(group.conditions)}"
-        same = Query.parse(text, plain).answer(plain, plain.encode(rows))[""]
-        assert answer[name] == pytest.approx(same, nan_ok=True)
+    quarters, years = (Query.parse(f"mean(fare) by begin {unit}", plain.extended) for unit in ("quarter", "year"))
+    assert list(quarters.groups(plain)) == ["2025-Q1", "2025-Q2", "missing"]
+    assert list(years.groups(plain)) == ["2025", "missing"]
+    for periods in (months, quarters, years):
+        answer = periods.answer(plain, plain.encode(rows))
+        for name, group in periods.groups(plain).items():
+            text = f"mean(fare) where {' and '.join(group.conditions)}"
+            same = Query.parse(text, plain).answer(plain, plain.encode(rows))[""]
+            assert answer[name] == pytest.approx(same, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +111,10 @@ def test_groups_are_those_of_the_rows(rng):
         (_schema("minute"), "begin", "at most 256 groups.* use where with a range, or by begin hour"),
         (_schema("day", parts=False, last="2026-06-30"), "begin", "use where with a range, or by begin month"),
         (_schema("day", last="2026-06-30"), "begin", "use where with a range$"),
-        (_schema("day", parts=False), "begin year", "begin has no groups by year; .* a range, or by begin month$"),
-        (_schema("hour"), "begin year", "begin has no groups by year; use where with a range, or by begin hour$"),
+        (_schema("day", parts=False), "begin week", "a week of begin was not counted; .* a range, or by begin month$"),
+        (_schema("hour", parts=False), "begin weekday", 'weekdays are if the schema says "parts": true of it'),
+        (_schema("hour"), "begin year", "weeks of begin were counted.*a year ends within a week"),
+        (_schema("hour"), "begin quarter", "weeks of begin were counted.*a quarter ends within a week"),
         (_schema("day"), "fare hour", "there is no column 'fare hour'"),
         (_schema("day"), "zone, begin", "one column at most can follow by"),
     ],

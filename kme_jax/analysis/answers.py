@@ -60,8 +60,8 @@ def estimate(
       query: "mean(income)", "sum(income)", "sd(age)", "median(age)", "quantile(income, 0.9)", "share(age>=65)",
         "count(age>=65)", "correlation(age, income)" or "slope(income, age)". It may be followed by "where" and
         conditions, such as "where age>=18 and age<65". For a table there is "regression(income ~ age + sex)", too, and
-        the others may be followed by "by" and the name of a column, or the hour or the month of a column of times: "by
-        begin hour". For points limits must lie between the values of a discrete column: "share(age>=64.5)".
+        the others may be followed by "by" and the name of a column, or the hour, month, quarter or year of a column of
+        times: "by begin hour". For points limits must lie between the values of a discrete column: "share(age>=64.5)".
       level: of the interval.
       method: "posterior" for points; "direct" or "bootstrap" for a table. None for the first of them, or for the
         bootstrap if there are replicates of a table.

@@ -14,6 +14,8 @@ import scipy.special
 from kme_jax._numerics import html
 from kme_jax._numerics.short_repr import short_repr
 
+_MOST_HIDDEN = 8  # names that are printed
+
 
 @short_repr
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +150,13 @@ class Estimates(dict[str, Estimate]):
 
     def __str__(self) -> str:
         lines = [f"{name}: {estimate}" for name, estimate in self.items()]
-        return "\n".join([*lines, *(f"{name}: noise hides it" for name in self.hidden)])
+        return "\n".join([*lines, *([self.what_is_hidden] if self.hidden else [])])
+
+    @property
+    def what_is_hidden(self) -> str:
+        """A line that names what noise hides: all, or the first ones if there are many."""
+        shown, others = self.hidden[:_MOST_HIDDEN], len(self.hidden) - _MOST_HIDDEN
+        return f"noise hides {', '.join(shown)}" + f" and {others} more" * (others > 0)
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row for each estimate: "value", "standard_error", "low" and "high".

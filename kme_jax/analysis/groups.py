@@ -1,13 +1,14 @@
-"""The groups of a question: the values of a column, or the hours or the months of a column of times.
+"""The groups of a question: the values of a column, or hours, months, quarters or years of a column of times.
 
 Groups are ranges of codes of a column that was counted. Hours of the day are ranges of the time of day, which is
-measured if the column of times has ``parts``. Months are ranges of the times themselves, which are counted if it has
-none. So an answer for a group is that for a condition, and allows for the rows of a cell or a bin that it cuts in the
-same way.
+measured if the column of times has ``parts``. Months, quarters and years are ranges of the times themselves, which are
+counted if it has none. So an answer for a group is that for a condition, and allows for the rows of a cell or a bin
+that it cuts in the same way.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -44,7 +45,8 @@ class Group(NamedTuple):
         return (of_column >= self.first) & (of_column < self.end)
 
 
-_OTHER_UNITS = ("year", "quarter", "week", "weekday", "day")  # that a user may ask for
+_PERIODS = {"month": 1, "quarter": 3, "year": 12}  # months
+_PARTS = ("week", "weekday", "day")  # that a user may ask for
 
 
 def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
@@ -52,7 +54,7 @@ def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
 
     Args:
       text: the question, for errors.
-      by: a column; or the hour or the month of a column of times, such as "begin hour".
+      by: a column; or the hour, month, quarter or year of a column of times, such as "begin hour".
       schema: of the released columns and those that are measured instead, see ``Schema.extended``.
 
     Raises:
@@ -61,11 +63,14 @@ def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
     if by not in schema.names:
         name, _, unit = by.rpartition(" ")
         column = schema.columns[schema.index(name)] if name in schema.names else None
-        if isinstance(column, Datetime) and unit in ("hour", "month"):
-            return _hours(text, column, schema) if unit == "hour" else _months(text, column, schema)
-        if isinstance(column, Datetime) and unit in _OTHER_UNITS:
+        if isinstance(column, Datetime) and unit == "hour":
+            return _hours(text, column, schema)
+        if isinstance(column, Datetime) and unit in _PERIODS:
+            return _periods(text, column, schema, unit)
+        if isinstance(column, Datetime) and unit in _PARTS:
             raise ValueError(
-                f"query {text!r}: {name} has no groups by {unit}; use where with a range{_other_groups(name, schema)}"
+                f"query {text!r}: a {unit} of {name} was not counted; weeks and weekdays are if the schema says "
+                f'"parts": true of it; use where with a range{_other_groups(name, schema)}'
             )
         if set(re.split(r"\s*,\s*", by)) <= set(schema.names):
             raise ValueError(f"query {text!r}: one column at most can follow by; use where for another")
@@ -109,29 +114,31 @@ def _hours(text: str, column: Datetime, schema: Schema) -> dict[str, Group]:
     return groups | _missing(j, schema)
 
 
-def _months(text: str, column: Datetime, schema: Schema) -> dict[str, Group]:
-    """The months of the calendar between the bounds, and missing cells."""
-    name, j = column.name, schema.index(column.name)
+def _periods(text: str, column: Datetime, schema: Schema, unit: str) -> dict[str, Group]:
+    """The months, quarters or years of the calendar between the bounds, and missing cells."""
+    name, j, size = column.name, schema.index(column.name), _PERIODS[unit]
     if f"{name} week" in schema.names:
         raise ValueError(
-            f"query {text!r}: weeks of {name} were counted, because it has parts, and a month ends within a week; use "
+            f"query {text!r}: weeks of {name} were counted, because it has parts, and a {unit} ends within a week; use "
             f"where with a range of {name} week"
         )
-    unit = SECONDS[column.resolution]
-    ends = np.asarray([column.first_unit, column.first_unit + column.num_values - 1]) * unit
-    first, last = ends.astype("datetime64[s]").astype("datetime64[M]")
-    months = np.arange(first, last + np.timedelta64(2, "M"))
+    seconds = SECONDS[column.resolution]
+    ends = np.asarray([column.first_unit, column.first_unit + column.num_values - 1]) * seconds
+    first, last = ends.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) // size * size
+    months = np.arange(first, last + size + 1, size).astype("datetime64[M]")
     if len(months) - 1 > MOST_GROUPS:
         raise ValueError(
-            f"query {text!r}: {name} has {len(months) - 1} months, and at most {MOST_GROUPS} groups are possible; use "
+            f"query {text!r}: {name} has {len(months) - 1} {unit}s, and at most {MOST_GROUPS} groups are possible; use "
             "where with a range"
         )
-    starts = months.astype("datetime64[s]").astype(np.int64) // unit - column.first_unit
+    starts = months.astype("datetime64[s]").astype(np.int64) // seconds - column.first_unit
     codes = np.clip(starts, 0, column.num_values).tolist()
     groups = {}
-    for i, month in enumerate(months[:-1].astype(str).tolist()):
-        conditions = f"{name}>={month}-01", f"{name}<{months[i + 1]}-01"
-        groups[month] = Group(j, codes[i], codes[i + 1], conditions)
+    for i, (start, end) in enumerate(itertools.pairwise(months.astype(str).tolist())):
+        conditions = f"{name}>={start}-01", f"{name}<{end}-01"
+        year, month = start.split("-")
+        label = {"month": start, "quarter": f"{year}-Q{int(month) // 3 + 1}", "year": year}[unit]
+        groups[label] = Group(j, codes[i], codes[i + 1], conditions)
     return groups | _missing(j, schema)
 
 

@@ -44,7 +44,7 @@ class Query:
       quantile: the share of rows below a quantile, or None.
       share: conditions of the rows whose share or number is asked for.
       where: conditions of the rows that count at all. Those that "and" joins are apart, unless there is an "or".
-      by: the column whose values are groups, or the hour or the month of a column of times, or None.
+      by: the column whose values are groups, or the hour, month, quarter or year of a column of times, or None.
       terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
         slope or a regression. Otherwise there are none. The predictors of a column of categories are conditions, one
         for each value except the first.

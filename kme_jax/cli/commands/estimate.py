@@ -30,11 +30,11 @@ Points: all answers come from draws of the posterior, which take as long as a sy
 values of a discrete column: share(age>=64.5).
 
 Tables: a column of groups may follow: mean(income) by member. The hours of a column of times that is measured in parts
-are groups, too, and the months of one that is not: mean(fare) by begin hour. There are linear regressions:
-regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of these from noisy
-sums. It takes no time, and its intervals are those of the known noise. A question can be about two columns and the
-target. The method "bootstrap" answers nearly all questions. It repeats the release on its own rows, so it takes a
-while. Its intervals are often shorter, and may be too short, above all about tails and rare groups.
+are groups, too, and the months, quarters and years of one that is not: mean(fare) by begin hour. There are linear
+regressions: regression(income ~ age + sex), regression(member=yes ~ age + town). The method "direct" answers all of
+these from noisy sums. It takes no time, and its intervals are those of the known noise. A question can be about two
+columns and the target. The method "bootstrap" answers nearly all questions. It repeats the release on its own rows, so
+it takes a while. Its intervals are often shorter, and may be too short, above all about tails and rare groups.
 
 A question that cannot be read is an error, and the others are answered. The exit status is then 2."""
 
@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> None:
                 continue
             for group, answer in groups.items():
                 print_line(f"{text}{f' = {group}' * bool(group)}: {answer}  ({answer.method})")
-            for group in groups.hidden:
-                print_line(f"{text} = {group}: noise hides it")
+            if groups.hidden:
+                print_line(f"{text}: {groups.what_is_hidden}")
         if used := rows_used(release.statement):
             print_line(f"answers are about the private rows that were used: {used}")
     if output is not None:
