@@ -20,7 +20,10 @@ If nothing is known of a product, its deviation is this largest τ. That is so i
 counts show hardly anything of the scores, as where noise left a column a single bin.
 
 Unions hide a part of the normal scores of bins. If the unions of both columns show the shares B and B′ of the variance,
-R and s are divided by B B′: that is right for weak dependence.
+R and s are divided by B B′: that is right for weak dependence, and in the median of public tables. What it misses there
+has about the deviation (1 − B B′) (0.11² + 0.45² ρ²)^½, as a correlation, where ρ is the correlation of the scores. So s
+has this, too. The numbers describe 6582 choices of unions in fifty public tables of R packages, which are in no
+benchmark of this project.
 
 The same holds for a column and the classes, which are the values of a target that all counts are split by.
 
@@ -48,7 +51,9 @@ from kme_jax.table.release import NAMES, TableRelease
 _ERRORS = 2.0  # standard errors that the estimate of τ² / s² is raised by
 _LEAST_DEVIATION = 1e-3  # of the normal scores of a column, for it to have features
 _LEAST_SHOWN = 0.1  # of the variance of both features, for counts to say anything
-_MOST_ROWS, _SWEEPS, _BATCH = 1 << 15, 2, 256  # rows with exchanges; over all columns; pairs of rows in one step
+_HIDDEN_ANYWAY, _HIDDEN_PART = 0.11, 0.45  # of what unions do not show: a correlation, and a part of the correlation
+_MOST_ROWS, _BATCH = 1 << 15, 256  # rows with exchanges; pairs of rows in one step
+_LEAST_SWEEPS, _MOST_SWEEPS = 2, 16  # over all columns; the more, the fewer rows there are
 
 
 @short_repr
@@ -140,7 +145,8 @@ class HiddenPairs:
         bins = self.release.rows.bins_of(codes[rows])[:, columns]
         values = np.concatenate([of_bins[b] for of_bins, b in zip(self.features, bins.T, strict=True)], axis=1)
         weights = np.square(self.precisions)
-        for _, a in itertools.product(range(_SWEEPS), range(len(layout.columns))):
+        sweeps = min(max(_LEAST_SWEEPS, _MOST_ROWS // max(len(rows), 1)), _MOST_SWEEPS)
+        for _, a in itertools.product(range(sweeps), range(len(layout.columns))):
             part = parts[a]
             if not weights[part].any():
                 continue
@@ -206,7 +212,8 @@ def _of_pair(
         of_bins, members = features[a], np.eye(len(features[a]))
         if part.start != observed.offsets[a]:
             members = observed.members(a)
-        of_parts.append(members.T @ of_bins / members.sum(0)[:, None])
+        rows = np.bincount(bins[:, a], minlength=len(of_bins)) + 1e-9
+        of_parts.append((members.T * rows) @ of_bins / (members.T @ rows)[:, None])
         of_rows.append(of_bins[bins[:, a]])
         if observed.num_ordered[a] and of_bins.shape[1]:
             of_rows[-1] = (members @ of_parts[-1])[bins[:, a]]
@@ -223,11 +230,29 @@ def _of_pair(
     sigma = scale * measured[2] * math.sqrt(len(observed.pairs))
     noise = sigma * np.outer(np.linalg.norm(left, axis=0), np.linalg.norm(right, axis=0))
     missed, noise = missed / shown, noise / shown
+    noise = np.hypot(noise, _unions_hide(shown, missed, [features[a][bins[:, a]] for a in places]))
     by_itself = _product(observed, places, bins, scale)
     if by_itself is None:
         return missed, noise
     weight = noise**2 / (noise**2 + by_itself[1] ** 2)  # of the best weighted mean
     return missed + weight * (by_itself[0] - missed), noise * np.sqrt(1 - weight)
+
+
+def _unions_hide(
+    shown: float, missed: Float64[np.ndarray, "f g"], values: Sequence[Float64[np.ndarray, "n f"]]
+) -> Float64[np.ndarray, "f g"]:
+    """Deviations of sums of products for what unions hide of two columns.
+
+    Args:
+      shown: B B′.
+      missed: R.
+      values: features of the rows of both columns.
+    """
+    first, second = values
+    largest = np.maximum(len(first) * np.outer(first.std(0), second.std(0)), 1e-300)
+    sizes = first.T @ second - len(first) * np.outer(first.mean(0), second.mean(0)) + missed
+    correlations = np.minimum(np.abs(sizes) / largest, 1)
+    return max(1 - shown, 0) * largest * np.hypot(_HIDDEN_ANYWAY, _HIDDEN_PART * correlations)
 
 
 def _of_classes(
