@@ -695,8 +695,8 @@ def test_a_tail_of_one_value_does_not_tell_how_long_it_is(released):
 def _sums(hidden, release, codes):
     """Sums over rows of the products of all features, [F, F]."""
     layout = release.measurement.layout
-    bins = release.rows.bins_of(codes)[:, [*layout.columns, layout.split]]
-    values = np.concatenate([of_bins[b] for of_bins, b in zip(hidden.features, bins.T, strict=True)], axis=1)
+    columns = zip(hidden.features, codes.T[[*layout.columns, layout.split]], strict=True)
+    values = np.concatenate([features.of_rows(of_rows) for features, of_rows in columns], axis=1)
     return values.T @ values
 
 
@@ -705,7 +705,7 @@ def test_hidden_dependence_is_as_drawn(released):
     codes = measured_codes(released.schema, released.table)
     hidden = HiddenPairs.of(released, codes)
     known, before = hidden.precisions > 0, _sums(hidden, released, codes)
-    assert [of_bins.shape[1] for of_bins in hidden.features] == [1, 1, 3, 2]  # age, pay, town; and the classes
+    assert [features.values.shape[1] for features in hidden.features] == [1, 1, 3, 2]  # age, pay, town; and the classes
     np.testing.assert_array_equal(known, known.T)
     assert known[0, 1:].all()
     assert not known[2:5, 2:5].any()

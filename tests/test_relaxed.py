@@ -175,6 +175,31 @@ def test_balanced_samples_have_the_same_columns_and_closer_pairs(num_rows, rng):
     assert apart[1] < 0.8 * apart[0] or num_rows < 3
 
 
+@pytest.mark.parametrize("rare", [False, True])
+@pytest.mark.parametrize("num_rows", [300, 2000])
+def test_balanced_samples_of_many_values_keep_the_correlation(num_rows, rare, rng):
+    """Pairs of many values have less than one row each. Rows do not gather where there are most of them, also not in a
+    class with few rows."""
+    edges = np.arange(0, 1001, 10)
+    leaves = tuple(Leaves(edges[:-1], edges[1:], np.arange(100), np.ones((1 + rare, 100))) for _ in range(2))
+    centres = rng.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], 60).T * 18 + 50
+    shapes = np.exp(-0.5 * np.square((np.arange(100) - centres[..., None]) / 30))  # [2, 60, 100]
+    probabilities = np.tile(np.concatenate(shapes / shapes.sum(-1, keepdims=True), axis=1), (1 + rare, 1, 1))
+    weights = np.repeat(np.array([[0.95], [0.05]] if rare else [[1.0]]), 60, axis=1) / 60
+    rows = RelaxedRows(weights, probabilities, (0, 100, 200), leaves, 2 if rare else -1)
+
+    def correlation(codes):
+        of_rare = codes[codes[:, 2] == 1] if rare else codes
+        return [np.corrcoef(some[:, :2].T)[0, 1] for some in (codes, of_rare)]
+
+    exact = correlation(rows.sample(200_000, 0))[0]
+    found = np.array([correlation(balance.sample(rows, num_rows, seed)) for seed in range(8)])
+    assert 0.05 < exact < 0.2
+    of_all, of_rare = found.mean(0) - exact
+    assert abs(of_all) < 3 / np.sqrt(8 * num_rows)
+    assert abs(of_rare) < 4 / np.sqrt(8 * num_rows * (0.05 if rare else 1))
+
+
 def test_balanced_samples_keep_coupled_columns_and_conditions(rng):
     dependence = np.asarray([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
     leaves = tuple(Leaves(np.arange(20), np.arange(20) + 1, np.arange(20), np.ones((1, 20))) for _ in range(3))

@@ -5,10 +5,16 @@ of the release (``kme_jax.analysis.replicates``) that starts from released rows 
 was lost. So rows that take the place of the private ones get dependence that noise leaves open, drawn anew for each
 replicate.
 
-A *feature* of an ordered column is the normal score of its bins, with mean 0 and variance 1. Features of another column
-are indicators of the unions of its bins. The sum over all rows of the product of two features is known from the noisy
-counts of the pair of columns. Let R be its difference from the sum over released rows, and s the standard deviation of
-its noise. The sum over the rows in the place of the private ones is that over released rows plus κ R + √κ s Z, with
+A *feature* of an ordered column is the normal score of its values, with mean 0 and variance 1. Features of another
+column are indicators of the unions of its bins. The sum over all rows of the product of two features is known from the
+noisy counts of the pair of columns, but for what the parts hide in which they were counted. Parts are bins, or unions
+of bins. If the parts of both columns show the shares B and B′ of the variance of the scores, the sum over parts is
+divided by B B′: that is right for weak dependence, and in the median of public tables. What it misses there has about
+the deviation (1 − B B′) (0.11² + 0.45² ρ²)^½, as a correlation, where ρ is the correlation of the scores. These numbers
+describe 6582 choices of unions in fifty public tables of R packages, which are in no benchmark of this project.
+
+Let R be the difference from the sum over released rows, and s the standard deviation of its noise, and of what the
+parts miss. The sum over the rows in the place of the private ones is that over released rows plus κ R + √κ s Z, with
 standard normal Z. This is its posterior distribution if such differences have variance τ² without noise, and κ = τ² /
 (τ² + s²). The m products of a pair of columns share one ratio τ² / s². It is the largest one that is plausible: the
 mean of R² / s² − 1, or 0 if that is negative, and two standard errors more, 2 √(2 / m). So the single product of two
@@ -18,12 +24,6 @@ rare categories do not become frequent.
 
 If nothing is known of a product, its deviation is this largest τ. That is so if a pair was not counted, or if its
 counts show hardly anything of the scores, as where noise left a column a single bin.
-
-Unions hide a part of the normal scores of bins. If the unions of both columns show the shares B and B′ of the variance,
-R and s are divided by B B′: that is right for weak dependence, and in the median of public tables. What it misses there
-has about the deviation (1 − B B′) (0.11² + 0.45² ρ²)^½, as a correlation, where ρ is the correlation of the scores. So s
-has this, too. The numbers describe 6582 choices of unions in fifty public tables of R packages, which are in no
-benchmark of this project.
 
 The same holds for a column and the classes, which are the values of a target that all counts are split by.
 
@@ -37,11 +37,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
+from kme_jax.table.columns import Column
 from kme_jax.table.directions import normal_scores
 from kme_jax.table.fit import observe
 from kme_jax.table.observed import Observed
@@ -65,9 +67,7 @@ class HiddenPairs:
 
     Attributes:
       release: of a table.
-      features: for each column except ``split``, the features of its bins, [B, f]. If there are classes, indicators of
-        them follow, [T, T].
-      exchanged: for each column except ``split``, the number of bins whose values are exchanged. They come first.
+      features: of each column except ``split``, and of the classes if there are any.
       means: of how much larger sums are than those of the released rows, [F, F].
       deviations: standard deviations of the same, [F, F].
       precisions: 1/s, [F, F]; 0 for two features of one column.
@@ -75,8 +75,7 @@ class HiddenPairs:
     """
 
     release: TableRelease
-    features: tuple[Float64[np.ndarray, "bins f"], ...]
-    exchanged: tuple[int, ...]
+    features: tuple[_Features, ...]
     means: Float64[np.ndarray, "F F"]
     deviations: Float64[np.ndarray, "F F"]
     precisions: Float64[np.ndarray, "F F"]
@@ -97,21 +96,25 @@ class HiddenPairs:
         num_rows = first.mechanism.num_rows
         observed = observe(layout, measurement.plan, Singles.read(layout, first), coarse, pairs, num_rows)
         bins, scale = release.rows.bins_of(codes)[:, layout.columns], len(codes) / num_rows
-        features = [_features(observed, a, of_rows) for a, of_rows in enumerate(bins.T)]
+        features = [
+            _Features.of(observed, a, codes[:, j], bins[:, a], release.schema.measured.columns[j])
+            for a, j in enumerate(layout.columns)
+        ]
+        values = [of_column.of_rows(codes[:, j]) for of_column, j in zip(features, layout.columns, strict=True)]
         counted = {(a, b): measured for a, b, measured in observed.measured_pairs()}
         known = {
-            pair: _of_pair(observed, pair, counted[pair][0], features, bins, scale) if pair in counted else None
+            pair: _of_pair(observed, pair, counted[pair][0], values, bins, scale) if pair in counted else None
             for pair in itertools.combinations(range(len(features)), 2)
         }
         if layout.split >= 0:
-            classes, last = codes[:, layout.split], len(features)
-            for a, (of_bins, of_rows) in enumerate(zip(features, bins.T, strict=True)):
-                known[a, last] = _of_classes(observed, a, of_bins, of_rows, classes, scale)
-            features.append(np.eye(layout.num_classes))
+            classes = np.arange(layout.num_classes)
+            features.append(_Features(classes, np.eye(layout.num_classes), layout.num_classes))
+            values.append(features[-1].of_rows(codes[:, layout.split]))
+            for a in range(len(layout.columns)):
+                known[a, len(layout.columns)] = _of_classes(observed, a, values, bins[:, a], scale)
         parts = _parts(features)
         means, deviations, precisions = np.zeros((3, parts[-1].stop, parts[-1].stop))
-        columns = np.column_stack([bins, codes[:, layout.split]]) if layout.split >= 0 else bins
-        usual = [np.abs(of_bins[b]).mean(0) for of_bins, b in zip(features, columns.T, strict=True)]
+        usual = [np.abs(of_rows).mean(0) for of_rows in values]
         for (a, b), of_pair in known.items():
             most = len(codes) * np.outer(usual[a], usual[b])
             if of_pair is None:  # anything is possible
@@ -122,11 +125,9 @@ class HiddenPairs:
                 blocks = kappa * missed, np.sqrt(kappa) * noise, 1 / noise
             for matrix, block in zip((means, deviations, precisions), blocks, strict=True):
                 matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
-        sizes = np.diff(observed.offsets).tolist()
-        exchanged = tuple(ordered or size for ordered, size in zip(observed.num_ordered, sizes, strict=True))
         names = [release.schema.measured.names[j] for j in layout.columns]
         unknown = tuple((names[a], names[b]) for (a, b), of_pair in known.items() if of_pair is None and b < len(names))
-        return cls(release, tuple(features), exchanged, means, deviations, precisions, unknown)
+        return cls(release, tuple(features), means, deviations, precisions, unknown)
 
     def hide(self, codes: Int64[np.ndarray, "n m"], random: np.random.Generator) -> None:
         """Exchanges values between rows until the sums are about as drawn, in place.
@@ -142,15 +143,17 @@ class HiddenPairs:
         missing = self.means + self.deviations * (noise + noise.T)
         rows = random.permutation(len(codes))[:_MOST_ROWS]
         columns = [*layout.columns, layout.split] if layout.split >= 0 else layout.columns
-        bins = self.release.rows.bins_of(codes[rows])[:, columns]
-        values = np.concatenate([of_bins[b] for of_bins, b in zip(self.features, bins.T, strict=True)], axis=1)
+        here = codes[np.ix_(rows, columns)]
+        values = np.concatenate(
+            [of_column.of_rows(of_rows) for of_column, of_rows in zip(self.features, here.T, strict=True)], axis=1
+        )
         weights = np.square(self.precisions)
         sweeps = min(max(_LEAST_SWEEPS, _MOST_ROWS // max(len(rows), 1)), _MOST_SWEEPS)
         for _, a in itertools.product(range(sweeps), range(len(layout.columns))):
             part = parts[a]
             if not weights[part].any():
                 continue
-            first, second = _partners(bins[:, a], self.exchanged[a], random)
+            first, second = _partners(here[:, a], self.features[a].exchanged, random)
             for start in range(0, len(first), _BATCH):
                 one, other = first[start : start + _BATCH], second[start : start + _BATCH]
                 steps, others = values[other, part] - values[one, part], values[one] - values[other]
@@ -158,39 +161,75 @@ class HiddenPairs:
                 one, other = one[better], other[better]
                 missing[part] -= np.where(weights[part] > 0, steps[better].T @ others[better], 0)
                 missing[:, part] = missing[part].T
-                for array, place in ((values, part), (bins, a)):
+                for array, place in ((values, part), (here, a)):
                     array[one, place], array[other, place] = array[other, place], array[one, place]
-                j, i, k = layout.columns[a], rows[one], rows[other]
-                codes[i, j], codes[k, j] = codes[k, j], codes[i, j]
+        codes[np.ix_(rows, layout.columns)] = here[:, : len(layout.columns)]
 
 
-def _parts(features: Sequence[Float64[np.ndarray, "bins f"]]) -> list[slice]:
+@short_repr
+class _Features(NamedTuple):
+    """The features of the values of a column.
+
+    Attributes:
+      codes: of the values that released rows have, increasing, [k].
+      values: their features, [k, f].
+      exchanged: the number of codes whose values are exchanged. They come first.
+    """
+
+    codes: Int64[np.ndarray, "k"]
+    values: Float64[np.ndarray, "k f"]
+    exchanged: int
+
+    @classmethod
+    def of(
+        cls,
+        observed: Observed,
+        a: int,
+        codes: Int64[np.ndarray, "n"],
+        bins: Int64[np.ndarray, "n"],
+        column: Column,
+    ) -> _Features:
+        """Those of a column. There are none if it is ordered and hardly varies.
+
+        Args:
+          observed: the noisy counts.
+          a: place of the column.
+          codes: of the released rows.
+          bins: of the released rows.
+          column: of the schema.
+        """
+        known, first, counts = np.unique(codes, return_index=True, return_counts=True)
+        if not observed.num_ordered[a]:
+            return cls(known, observed.members(a)[bins[first]], column.num_codes)
+        scores = normal_scores(counts.astype(np.float64), int(np.searchsorted(known, column.num_values)))
+        deviation = math.sqrt(counts @ np.square(scores) / len(codes))
+        values = scores[:, None] / deviation if deviation > _LEAST_DEVIATION else np.zeros((len(scores), 0))
+        return cls(known, values, column.num_values)
+
+    def of_rows(self, codes: Int64[np.ndarray, "n"]) -> Float64[np.ndarray, "n f"]:
+        """The features of rows, of which released rows have all values, [n, f]."""
+        return self.values[np.searchsorted(self.codes, codes)]
+
+
+def _parts(features: Sequence[_Features]) -> list[slice]:
     """Where the features of each column are among all features."""
-    ends = itertools.accumulate((of_bins.shape[1] for of_bins in features), initial=0)
+    ends = itertools.accumulate((of_column.values.shape[1] for of_column in features), initial=0)
     return [slice(start, stop) for start, stop in itertools.pairwise(ends)]
 
 
-def _features(observed: Observed, a: int, bins: Int64[np.ndarray, "n"]) -> Float64[np.ndarray, "bins f"]:
-    """The features of the bins of a column; none if it is ordered and hardly varies.
-
-    Args:
-      observed: the noisy counts.
-      a: place of the column.
-      bins: of the released rows.
-    """
-    if not observed.num_ordered[a]:
-        return observed.members(a)
-    counts = np.bincount(bins, minlength=observed.offsets[a + 1] - observed.offsets[a]).astype(np.float64)
-    scores = normal_scores(counts, observed.num_ordered[a])
-    deviation = math.sqrt(counts @ np.square(scores) / max(counts.sum(), 1.0))
-    return scores[:, None] / deviation if deviation > _LEAST_DEVIATION else np.zeros((len(scores), 0))
+def _of_parts(
+    parts: Int64[np.ndarray, "n"], number: int, values: Float64[np.ndarray, "n f"]
+) -> Float64[np.ndarray, "parts f"]:
+    """The mean features of the rows of each part; 0 for a part without rows."""
+    sums = np.stack([np.bincount(parts, of_rows, minlength=number) for of_rows in values.T], axis=1)
+    return sums / np.maximum(np.bincount(parts, minlength=number), 1)[:, None]
 
 
 def _of_pair(
     observed: Observed,
     places: tuple[int, int],
     measured: tuple[slice, slice, float],
-    features: Sequence[Float64[np.ndarray, "bins f"]],
+    values: Sequence[Float64[np.ndarray, "n f"]],
     bins: Int64[np.ndarray, "n columns"],
     scale: float,
 ) -> tuple[Float64[np.ndarray, "f g"], Float64[np.ndarray, "f g"]] | None:
@@ -200,37 +239,36 @@ def _of_pair(
       observed: the noisy counts.
       places: of the columns.
       measured: where their counts are among the parts, and σ.
-      features: of all columns.
+      values: features of the released rows, for all columns.
       bins: of the released rows.
       scale: released rows for each private one.
 
     Returns:
       None if the counts do not show the features.
     """
-    of_parts, of_rows, shown = [], [], 1.0
-    for a, part in zip(places, measured[:2], strict=True):
-        of_bins, members = features[a], np.eye(len(features[a]))
-        if part.start != observed.offsets[a]:
-            members = observed.members(a)
-        rows = np.bincount(bins[:, a], minlength=len(of_bins)) + 1e-9
-        of_parts.append((members.T * rows) @ of_bins / (members.T @ rows)[:, None])
-        of_rows.append(of_bins[bins[:, a]])
-        if observed.num_ordered[a] and of_bins.shape[1]:
-            of_rows[-1] = (members @ of_parts[-1])[bins[:, a]]
-            shown *= float(np.mean(np.square(of_rows[-1])))
-    left, right = of_parts
-    if not (left.size and right.size) or shown < _LEAST_SHOWN:
+    first, second = (values[a] for a in places)
+    if not (first.size and second.size):
         return None
-    missed = scale * left.T @ observed.pairs[:, measured[0], measured[1]].sum(0) @ right - of_rows[0].T @ of_rows[1]
-    # Sums over all unions of a column are known: they are about the other column alone.
-    if left.shape[1] > 1:
-        missed = missed - of_rows[0].mean(0)[:, None] * missed.sum(0)
-    if right.shape[1] > 1:
-        missed = missed - of_rows[1].mean(0) * missed.sum(1, keepdims=True)
+    of_parts, shown = [], 1.0
+    for a, part in zip(places, measured[:2], strict=True):
+        of_rows = bins[:, a] if part.start == observed.offsets[a] else observed.members(a).argmax(1)[bins[:, a]]
+        if observed.num_ordered[a]:
+            of_parts.append(_of_parts(of_rows, part.stop - part.start, values[a]))
+            shown *= float(np.mean(np.square(of_parts[-1][of_rows])))
+        else:
+            of_parts.append(observed.members(a) if part.start == observed.offsets[a] else np.eye(values[a].shape[1]))
+    if shown < _LEAST_SHOWN:
+        return None
+    left, right = of_parts
+    sums = scale * left.T @ observed.pairs[:, measured[0], measured[1]].sum(0) @ right
     sigma = scale * measured[2] * math.sqrt(len(observed.pairs))
     noise = sigma * np.outer(np.linalg.norm(left, axis=0), np.linalg.norm(right, axis=0))
-    missed, noise = missed / shown, noise / shown
-    noise = np.hypot(noise, _unions_hide(shown, missed, [features[a][bins[:, a]] for a in places]))
+    missed, noise = _shown(sums, noise, shown, first, second)
+    # Sums over all unions of a column are known: they are about the other column alone.
+    if left.shape[1] > 1:
+        missed = missed - first.mean(0)[:, None] * missed.sum(0)
+    if right.shape[1] > 1:
+        missed = missed - second.mean(0) * missed.sum(1, keepdims=True)
     by_itself = _product(observed, places, bins, scale)
     if by_itself is None:
         return missed, noise
@@ -238,29 +276,36 @@ def _of_pair(
     return missed + weight * (by_itself[0] - missed), noise * np.sqrt(1 - weight)
 
 
-def _unions_hide(
-    shown: float, missed: Float64[np.ndarray, "f g"], values: Sequence[Float64[np.ndarray, "n f"]]
-) -> Float64[np.ndarray, "f g"]:
-    """Deviations of sums of products for what unions hide of two columns.
+def _shown(
+    sums: Float64[np.ndarray, "f g"],
+    noise: Float64[np.ndarray, "f g"],
+    shown: float,
+    first: Float64[np.ndarray, "n f"],
+    second: Float64[np.ndarray, "n g"],
+) -> tuple[Float64[np.ndarray, "f g"], Float64[np.ndarray, "f g"]]:
+    """How much larger sums of products are than for released rows, and deviations of noise and of what parts hide.
 
     Args:
-      shown: B B′.
-      missed: R.
-      values: features of the rows of both columns.
+      sums: of the products of mean features of parts.
+      noise: of the sums.
+      shown: B B′, the share of their variances that parts show.
+      first: features of the released rows.
+      second: of the other column.
     """
-    first, second = values
+    if shown >= 1:
+        return sums - first.T @ second, noise
     largest = np.maximum(len(first) * np.outer(first.std(0), second.std(0)), 1e-300)
-    sizes = first.T @ second - len(first) * np.outer(first.mean(0), second.mean(0)) + missed
-    correlations = np.minimum(np.abs(sizes) / largest, 1)
-    return max(1 - shown, 0) * largest * np.hypot(_HIDDEN_ANYWAY, _HIDDEN_PART * correlations)
+    independent = len(first) * np.outer(first.mean(0), second.mean(0))
+    correlations = np.clip((sums - independent) / (shown * largest), -1, 1)
+    hidden = (1 - shown) * largest * np.hypot(_HIDDEN_ANYWAY, _HIDDEN_PART * correlations)
+    return independent + correlations * largest - first.T @ second, np.hypot(noise / shown, hidden)
 
 
 def _of_classes(
     observed: Observed,
     a: int,
-    features: Float64[np.ndarray, "bins f"],
+    values: Sequence[Float64[np.ndarray, "n f"]],
     bins: Int64[np.ndarray, "n"],
-    classes: Int64[np.ndarray, "n"],
     scale: float,
 ) -> tuple[Float64[np.ndarray, "f classes"], Float64[np.ndarray, "f classes"]] | None:
     """The same as :func:`_of_pair`, for a column and the classes.
@@ -268,21 +313,26 @@ def _of_classes(
     Args:
       observed: the noisy counts.
       a: place of the column.
-      features: of its bins.
+      values: features of the released rows, for all columns. The last ones are of the classes.
       bins: of the released rows.
-      classes: of the released rows.
       scale: released rows for each private one.
     """
-    part, number = slice(*observed.offsets[a : a + 2]), len(observed.singles)
-    sigma = scale * np.linalg.norm(observed.singles_sigma[part, None] * features, axis=0)
-    if not features.size or not (sigma > 0).all():
+    part, first, classes = slice(*observed.offsets[a : a + 2]), values[a], values[-1]
+    if not first.size:
         return None
-    indicators = np.eye(number)[classes]
-    missed = scale * features.T @ observed.singles[:, part].T - features[bins].T @ indicators
-    missed = missed - indicators.mean(0) * missed.sum(1, keepdims=True)
-    if features.shape[1] > 1:
-        missed = missed - features[bins].mean(0)[:, None] * missed.sum(0)
-    return missed, np.repeat(sigma[:, None], number, axis=1)
+    of_bins, shown = observed.members(a), 1.0
+    if observed.num_ordered[a]:
+        of_bins = _of_parts(bins, part.stop - part.start, first)
+        shown = float(np.mean(np.square(of_bins[bins])))
+    sigma = scale * np.linalg.norm(observed.singles_sigma[part, None] * of_bins, axis=0)
+    if shown < _LEAST_SHOWN or not (sigma > 0).all():
+        return None
+    sums = scale * of_bins.T @ observed.singles[:, part].T
+    missed, noise = _shown(sums, np.repeat(sigma[:, None], classes.shape[1], axis=1), shown, first, classes)
+    missed = missed - classes.mean(0) * missed.sum(1, keepdims=True)
+    if first.shape[1] > 1:
+        missed = missed - first.mean(0)[:, None] * missed.sum(0)
+    return missed, noise
 
 
 def _product(
@@ -324,18 +374,18 @@ def _kept(
 
 
 def _partners(
-    bins: Int64[np.ndarray, "n"], number: int, random: np.random.Generator
+    codes: Int64[np.ndarray, "n"], number: int, random: np.random.Generator
 ) -> tuple[Int64[np.ndarray, "pairs"], Int64[np.ndarray, "pairs"]]:
-    """Pairs of rows in different bins of a column, in random order. Each row is in one pair at most.
+    """Pairs of rows with different values of a column, in random order. Each row is in one pair at most.
 
     Args:
-      bins: of the rows.
-      number: of bins that count. They come first.
+      codes: of the rows.
+      number: of codes that count. They come first.
       random: what is drawn.
     """
-    order = random.permutation(np.flatnonzero(bins < number))
+    order = random.permutation(np.flatnonzero(codes < number))
     first, second = order[: len(order) // 2 * 2].reshape(-1, 2).T
-    useful = bins[first] != bins[second]
+    useful = codes[first] != codes[second]
     return first[useful], second[useful]
 
 

@@ -3,9 +3,14 @@
 Rows are drawn at random. So pairs of values occur more or less often than the distribution says, and a statistic of the
 rows has an error of drawing beside the error of the noise. Exchanging the values of a column between two rows of the
 same relaxed row changes no column, and no probability of the distribution. So values are exchanged as long as the
-counts of pairs come closer to those of the distribution. If three columns depend on each other in a way that pairs do
-not show, values are exchanged until they have the parity that was measured, too. This is post-processing: it spends
-nothing.
+counts of pairs come closer to those of the distribution.
+
+Pairs are counted in groups of values. A cell of two columns has four rows on average, or more. If cells had less than
+one, counts would be closest to the distribution with all rows where it is largest, and columns would depend on each
+other far too much. Rows of rare classes, which have few rows in a cell, keep their values.
+
+If three columns depend on each other in a way that pairs do not show, values are exchanged until they have the parity
+that was measured, too. This is post-processing: it spends nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +20,19 @@ import itertools
 import math
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.conditional import ConditionalRows
 from kme_jax.table.relaxed import RelaxedRows
 
-_MOST_GROUPS, _LEAST_GROUPS = 128, 8  # of a column
+_MOST_GROUPS, _LEAST_GROUPS = 128, 4  # of a column
+_ROWS_OF_CELL, _LEAST_OF_CELL = (
+    4,
+    2,
+)  # of two columns, on average: in usual classes, and in all where rows are exchanged
+_FEW_GROUPS = 16  # of a column, for which there must be room if classes are told apart
+_USUAL = 0.9  # share of the rows that are in usual classes, the largest ones
 _MOST_CELLS = 1 << 23  # of all pairs of groups, of all classes
 _MOST_SWEEPS, _MOST_WORK = 8, 4e8  # sweeps over all columns, and rows times pairs of columns in all sweeps
 _BATCHES, _LEAST_BATCH = 64, 128  # of exchanges that are decided at the same time
@@ -74,6 +85,7 @@ class Exchange:
       excess: counts of every class and pair of groups, less those that the distribution says, changed in place,
         [T, D, D].
       free: positions of the columns whose values may be exchanged.
+      has_enough: whether the class of a row has so many rows that values are exchanged, [n].
       triples: positions of three columns each, whose parity is known, [P, 3].
       signs: −1 or 1 for every row and column, the halves of the columns, changed in place, int64 [n, C].
       missing: the known sums of the products of three signs, less those of the rows, changed in place, [P].
@@ -86,6 +98,7 @@ class Exchange:
     groups: Int64[np.ndarray, "n columns"]
     excess: Float64[np.ndarray, "classes D D"]
     free: list[int]
+    has_enough: Bool[np.ndarray, "n"]
     triples: Int64[np.ndarray, "P 3"]
     signs: Int64[np.ndarray, "n columns"]
     missing: Float64[np.ndarray, "P"]
@@ -94,12 +107,17 @@ class Exchange:
     def create(cls, rows: RelaxedRows, codes: Int64[np.ndarray, "n d"], source: Int64[np.ndarray, "n"]) -> Exchange:
         """The state for rows that were drawn."""
         num_classes, each = rows.weights.shape
-        tells_apart = num_classes * (2 * _LEAST_GROUPS * len(rows.leaves)) ** 2 <= _MOST_CELLS
+        tells_apart = num_classes * (_FEW_GROUPS * len(rows.leaves)) ** 2 <= _MOST_CELLS
         classes = source // each if tells_apart else np.zeros_like(source)
         room = (_MOST_CELLS / (num_classes if tells_apart else 1)) ** 0.5 / len(rows.leaves)
+        sizes = np.bincount(classes)
+        largest = np.sort(sizes)[::-1]
+        usual = int(largest[np.searchsorted(np.cumsum(largest), _USUAL * len(codes))])
+        most = int(max(_LEAST_GROUPS, min(_MOST_GROUPS, room, math.sqrt(usual / _ROWS_OF_CELL))))
+        has_enough = (sizes >= _LEAST_OF_CELL * most**2)[classes]
         groups, probabilities, offset = [], [], 0
         for a, j in enumerate(rows.others):
-            of_codes, of_rows = _groups(rows, a, codes[:, j], int(max(_LEAST_GROUPS, min(_MOST_GROUPS, room))))
+            of_codes, of_rows = _groups(rows, a, codes[:, j], most)
             groups.append(of_codes + offset)
             probabilities.append(of_rows)
             offset += of_rows.shape[-1]
@@ -117,7 +135,7 @@ class Exchange:
             excess[:, parts[b], parts[a]] += counts.transpose(0, 2, 1)
         cells = np.stack(groups, axis=1)
         free = sorted(set(range(len(rows.leaves))) - set(rows.coupled()))
-        return cls(codes, rows.others, source, classes, cells, excess, free, *_parities(rows, codes))
+        return cls(codes, rows.others, source, classes, cells, excess, free, has_enough, *_parities(rows, codes))
 
     def sweep(self, sweeps: int, random: np.random.Generator) -> None:
         """Exchanges values of every column in turn, so many times."""
@@ -139,7 +157,7 @@ class Exchange:
         size = (len(order) - start) // 2
         first, second = order[start : start + 2 * size : 2], order[start + 1 : start + 2 * size : 2]
         same_row = self.source[first] == self.source[second]
-        useful = same_row & (self.groups[first, place] != self.groups[second, place])
+        useful = same_row & self.has_enough[first] & (self.groups[first, place] != self.groups[second, place])
         shuffled = random.permutation(np.flatnonzero(useful))
         return first[shuffled], second[shuffled]
 
