@@ -62,6 +62,11 @@ TABLES = {
         for name in ("adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
     "inference_coverage": (("inference_coverage",), "experiments.inference.coverage", "markdown"),
+    "inference_coverage_two_columns": (
+        ("inference_coverage_two_columns",),
+        "experiments.inference.coverage",
+        "markdown",
+    ),
     "inference_distance": (("inference_detection",), "experiments.inference.detection", "distance_markdown"),
     "inference_level": (("inference_detection",), "experiments.inference.detection", "level_markdown"),
     "inference_power": (("inference_detection",), "experiments.inference.detection", "power_markdown"),
