@@ -162,6 +162,7 @@ BAD = {
     "regression(age ~ city)": "expected a column, or a condition",
     "regression(age ~ town) by rich": "a regression has no groups",
     "regression(age ~ town) where town=a": "how age and town go together",
+    "mean(pay, net) where pay, net=missing": "only missing cells of pay, net meet the conditions",
 }
 
 
@@ -549,6 +550,19 @@ def test_groups_that_noise_hides_are_left_out():
         direct_estimates(measured, Query.parse("mean(age) where rich=missing", schema), 0.95)
 
 
+def test_shares_of_a_spike_and_of_all_others_add_up_to_one():
+    """A limit next to a bound that most rows have, within a cell. The share of the others has as little noise."""
+    rng = np.random.default_rng(0)
+    loss = np.where(rng.random(4000) < 0.1, rng.integers(0, 40_000, 4000), 0)
+    schema = Schema((Numeric("loss", 0, 40_000, integer=True), Categorical("job", ("a", "b"))))
+    rows = pa.table({"loss": loss, "job": ["a"] * 4000})
+    sums = Sums.read(measure_table(rows, schema, budget=PrivacyBudget(1.0, 1e-5), secure=False))
+    some, none = (direct_answer(sums, Query.parse(f"share(loss{one}0)", schema)) for one in (">", "<="))
+    assert some.value + none.value == pytest.approx(1)
+    assert some.standard_error == pytest.approx(none.standard_error)
+    assert abs(some.value - np.mean(loss > 0)) < 4 * some.standard_error < 0.1
+
+
 def test_a_part_of_a_cell_has_the_rows_that_its_own_parts_count():
     """A column that is also counted in segments, and a limit within a cell that stands out."""
     pay = np.random.default_rng(0).integers(0, 100_000, 4000)
@@ -559,7 +573,7 @@ def test_a_part_of_a_cell_has_the_rows_that_its_own_parts_count():
     assert sums.layout.segmented == (0,)
     (cell,) = np.flatnonzero((sums.edges(0)[:-1] <= 50_000) & (sums.edges(0)[1:] > 50_000))
     met = sums.met(0, [(0, 50_020)])
-    rows_of_parts, noise = sums._inside_of_parts(0, cell, [(0, 50_020)])
+    rows_of_parts, noise = sums._inside_of_parts(0, cell, [(0, 50_020)], 0.0)
     assert 0 < met.shares[cell] < 1
     np.testing.assert_allclose(met.shares[cell] * sums.singles.of_all(0)[0][cell], rows_of_parts, rtol=1e-9)
     np.testing.assert_allclose(met.noise, noise)

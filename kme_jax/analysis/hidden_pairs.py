@@ -143,7 +143,7 @@ class HiddenPairs:
         missing = self.means + self.deviations * (noise + noise.T)
         rows = random.permutation(len(codes))[:_MOST_ROWS]
         columns = [*layout.columns, layout.split] if layout.split >= 0 else layout.columns
-        here = codes[np.ix_(rows, columns)]
+        here = codes[rows[:, None], columns]
         values = np.concatenate(
             [of_column.of_rows(of_rows) for of_column, of_rows in zip(self.features, here.T, strict=True)], axis=1
         )
@@ -163,7 +163,7 @@ class HiddenPairs:
                 missing[:, part] = missing[part].T
                 for array, place in ((values, part), (here, a)):
                     array[one, place], array[other, place] = array[other, place], array[one, place]
-        codes[np.ix_(rows, layout.columns)] = here[:, : len(layout.columns)]
+        codes[rows[:, None], layout.columns] = here[:, : len(layout.columns)]
 
 
 @short_repr

@@ -123,11 +123,16 @@ class Query:
             raise ValueError(f"query {self.text!r}: a regression has no groups; use where")
         for conditions in (self.share, self.where):
             try:
-                empty = [j for j, ranges in ranges_of(schema.columns, conditions).items() if not ranges]
+                found = ranges_of(schema.columns, conditions)
+                empty = [j for j, ranges in found.items() if not ranges]
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
             if empty:
                 raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
+            for name in () if conditions is self.share else names:
+                column = schema.columns[schema.index(name)]
+                if all(low >= column.num_values for low, _ in found.get(schema.index(name), [(0, 0)])):
+                    raise ValueError(f"query {self.text!r}: only missing cells of {name} meet the conditions")
         if self.by is not None:
             groups_of(self.text, self.by, schema)
 

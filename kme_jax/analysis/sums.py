@@ -197,7 +197,7 @@ class Sums:
         counts = self.singles.classes if is_split else self.singles.of_all(self.layout.columns.index(j))[0]
         for cell in cut.tolist():
             rows = 0.0 if counts is None else max(float(counts[cell]), 0.0)
-            of_parts = self._inside_of_parts(j, cell, allowed)
+            of_parts = self._inside_of_parts(j, cell, allowed, rows)
             if of_parts is None or rows <= self.noise(j):
                 guess += max(shares[cell], 1 - shares[cell]) * (rows + self.noise(j))
             else:
@@ -205,8 +205,17 @@ class Sums:
                 variance += of_parts[1] ** 2
         return Met(shares, guess / math.sqrt(3), math.sqrt(variance))
 
-    def _inside_of_parts(self, j: int, cell: int, allowed: list[tuple[int, int]]) -> tuple[float, float] | None:
-        """The noisy number of the rows of a cell that are within ranges, and its noise; None if parts do not tell."""
+    def _inside_of_parts(
+        self, j: int, cell: int, allowed: list[tuple[int, int]], rows: float
+    ) -> tuple[float, float] | None:
+        """The noisy number of the rows of a cell that are within ranges, and its noise; None if parts do not tell.
+
+        Args:
+          j: index of the column.
+          cell: of the column.
+          allowed: ranges of codes.
+          rows: the number of rows of the cell. Its noise is not counted.
+        """
         block, counts, noise = self._parts.get(j, (None, None, 0.0))
         if block is None or counts is None or block.bins[0][cell] < 0:
             return None
@@ -216,6 +225,8 @@ class Sums:
         if not np.isin(inside, (0, 1)).all():
             return None
         of_cell = counts[block.bins[0][cell]]
+        if (inside == 1).sum() > len(inside) / 2:  # the others have less noise
+            return rows - float(of_cell[inside == 0].sum()), noise * math.sqrt((inside == 0).sum())
         return float(of_cell[inside == 1].sum()), noise * math.sqrt((inside == 1).sum())
 
     def edges(self, j: int) -> Int64[np.ndarray, "ends"]:

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,8 @@ def terms_of(columns: Sequence[Column], conditions: Sequence[str]) -> list[Term]
     Raises:
       ValueError: a condition cannot be read, or has too many alternatives.
     """
+    if not isinstance(conditions, Iterable):
+        raise ValueError(f"conditions: expected text such as age>=65, got a {type(conditions).__name__}")
     terms = [Term({})]
     for text in conditions:
         if not isinstance(text, str):

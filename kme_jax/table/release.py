@@ -20,7 +20,7 @@ from jaxtyping import Int, Int64, Shaped
 from kme_jax._numerics import html
 from kme_jax._numerics.precision import MAX_SEED, Progress
 from kme_jax._numerics.short_repr import short_repr
-from kme_jax._numerics.text import shown, shown_for
+from kme_jax._numerics.text import said, shown, shown_for
 from kme_jax._numerics.validation import TOLERANCE, are_close, require
 from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.budget import ADD_REMOVE, REPLACE_ONE, PrivacyBudget, Relation, check_integer
@@ -69,6 +69,8 @@ def check_columns(schema: Schema, target: str | None) -> None:
         raise ValueError(
             f"schema: at most {MAX_COLUMNS} columns can be released and measured, got {number}; remove some"
         )
+    if target is not None and not isinstance(target, str):
+        raise ValueError(f"target: expected the name of one column, got {said(target)}")
     refused = [column.refusal for column in schema.written_columns if column.name == target]
     if refused:
         raise ValueError(f"target: {refused[0]}; choose one of {shown(schema.measured.names)}")
