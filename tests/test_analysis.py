@@ -150,6 +150,9 @@ BAD = {
     "share(town>a)": "have no order",
     "mean(age) where": "after the brackets, expected where and conditions",
     "mean(age) by city": "no column 'city'",
+    "mean(age) by town and rich": "one column at most can follow by",
+    "mean(town=a)": r"town=a is a condition; ask for share\(town=a\) or count\(town=a\)",
+    "quantile(age, 0.9, 0.5)": "only age may be in the brackets, without 0.9",
     "mean(age) where town=a and pay, net=missing": "no direct interval, because noise or coarse bins hide how "
     "age, pay, net and town go together; ask about one column and the target rich",
     "share(town=a and age>3 and pay, net=missing)": "how age, pay, net and town go together",

@@ -125,6 +125,29 @@ def test_groups_that_cannot_be(schema, by, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("resolution", ["day", "hour"])
+def test_weeks_tell_how_many_times_lie_between_mondays(resolution, rng):
+    schema = _schema(resolution)
+    rows = _trips(rng, schema, 3000)
+    measured = measure_table(rows, schema, budget=PrivacyBudget(3.0, 1e-5), secure=False)
+    codes = schema.extended_codes(schema.encode(rows))
+    lower = schema.columns[schema.names.index("begin")].lower
+    for where in ("begin>=2025-02-03", "begin<2025-02-03", "begin>=2025-02-03 and begin<2025-03-03", "begin=missing",
+                  f"begin>={lower}", "begin!=missing"):  # fmt: skip
+        query = Query.parse(f"share({where})", schema.extended)
+        answer = direct_estimates(measured, query, 0.95)[""]
+        assert abs(answer.value - query.answer(schema.extended, codes)[""]) < 4 * answer.standard_error < 0.1, where
+    within = Query.parse("share(begin>=2025-02-05)", schema.extended)
+    with pytest.raises(ValueError, match="take Mondays as limits of begin, whose weeks were counted; the method boot"):
+        direct_estimates(measured, within, 0.95)
+
+
+def test_an_hour_is_no_condition():
+    schema = _schema("hour")
+    with pytest.raises(ValueError, match=r"hours are groups \(by begin hour\); here, ask for begin time"):
+        Query.parse("share(begin hour>=20)", schema.extended)
+
+
 def test_a_column_of_that_name_comes_first():
     schema = Schema((*_schema("hour").columns, Categorical("begin hour", ("early", "late"))))
     assert list(Query.parse("count(*) by begin hour", schema.extended).groups(schema.extended)) == ["early", "late"]

@@ -222,6 +222,9 @@ def test_columns_of_many_small_groups_are_counted(release):
     page = " ".join(html.unescape(report(small)).split())
     assert "99 of 100 values of <strong>diagnosis</strong> have fewer than about 100 private rows. <b>Diff" in page
     assert "mean(…) by diagnosis</code>" in page
+    visits = _release([Numeric("visits", 0, 9, integer=True)], [[0] * 1000 + [3] * 5], measurements=measurements)
+    page = " ".join(html.unescape(report(visits)).split())
+    assert "<strong>visits</strong>: 3</li>" in page
 
 
 def test_texts_of_the_schema_are_escaped(release):

@@ -72,7 +72,7 @@ def groups_of(text: str, by: str, schema: Schema) -> dict[str, Group]:
                 f"query {text!r}: a {unit} of {name} was not counted; weeks and weekdays are if the schema says "
                 f'"parts": true of it; use where with a range{_other_groups(name, schema)}'
             )
-        if set(re.split(r"\s*,\s*", by)) <= set(schema.names):
+        if set(re.split(r"\s*,\s*|\s+and\s+", by)) <= set(schema.names):
             raise ValueError(f"query {text!r}: one column at most can follow by; use where for another")
     check_known(text, by, schema.names)
     j = schema.index(by)

@@ -158,6 +158,11 @@ class Sums:
             if measured != name and name == query.column:
                 return None
             names.add(measured)
+        try:
+            self.ranges_of(query.share)
+            self.ranges_of(query.where)
+        except ValueError:  # a range that a measured column cuts
+            return None
         return names
 
     @functools.cached_property

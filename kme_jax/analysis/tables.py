@@ -163,10 +163,16 @@ def direct_estimates(
             if len(others) > 1
             else "noise hides it: every possible value is in its interval"
             if is_wide
-            else "noisy sums do not answer it by themselves; the method bootstrap does"
+            else f"noisy sums do not answer it by themselves; {_in_weeks(schema, query)}the method bootstrap does"
         )
         raise NoAnswerError(f"query {query.text!r}: {reason}")
     return found
+
+
+def _in_weeks(schema: Schema, query: Query) -> str:
+    """A remedy if a limit of a time may be within a week, of which weeks were counted; otherwise empty."""
+    names = [name for name in query.asked_columns(schema.extended) if f"{name} week" in schema.measured.names]
+    return f"take Mondays as limits of {names[0]}, whose weeks were counted; " if names else ""
 
 
 def _possible(measurement: TableMeasurement, query: Query) -> tuple[float, float]:

@@ -271,6 +271,9 @@ def _condition(columns: Sequence[Column], text: str) -> Term:
                 return first.both(_condition(columns, after))
         unknown, names = _COMPARED.match(text), [column.name for column in columns]
         if unknown:
+            time = f"{unknown[1].removesuffix(' hour')} time"
+            if unknown[1].endswith(" hour") and time in names:
+                raise ValueError(f"condition {text!r}: hours are groups (by {unknown[1]}); here, ask for {time}")
             raise ValueError(
                 f"condition {text!r}: there is no column {unknown[1]!r}, only {shown_for(unknown[1], names)}"
             )

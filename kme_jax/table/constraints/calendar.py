@@ -61,6 +61,20 @@ class Calendar(Determination):
             if days[0] < days[1]
         ]
 
+    def codes_of(self, name, codes):
+        """The weeks, if ranges of days begin and end with whole weeks, on Mondays, or at the bounds."""
+        week, ranges = self.measured[0], []
+        number, of_week = self._times.num_values, 7 * self._of_day
+        # Units from the Monday before the lower bound.
+        before = (self._first_day - _MONDAY) % 7 * self._of_day + self._times.first_unit % self._of_day
+        for first, end in codes.ranges:
+            low, high = (0 if first == 0 else first + before), min(end, number) + before
+            if (low % of_week and first < number) or (high % of_week and end < number):
+                return None
+            weeks = (low // of_week, -(-high // of_week)) if first < number else (week.num_values,) * 2
+            ranges.append((weeks[0], week.num_codes if end > number else weeks[1]))
+        return week.name, Codes(tuple(ranges))
+
     def keeps(self, part, codes):
         # The week may be changed, and then the rest stays.
         return part != self.measured[0].name and self._times.num_values >= 7 * self._of_day

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from kme_jax.table.columns import Categorical, Numeric
+from kme_jax.table.columns import Categorical, Column, Numeric
 from kme_jax.table.report.data import ReportData, Section
 from kme_jax.table.report.words import noise_range, number
 
@@ -17,6 +17,7 @@ from kme_jax.table.report.words import noise_range, number
 # This was seen in ten releases of five invented tables and the census, by a script that is not committed.
 _SMALL = 4.0
 _MOST_VALUES, _MOST_SHOWN = 64, 8  # of a column
+_MOST_NUMBERS = 32  # of a column of whole numbers that people may group by
 
 
 def section(data: ReportData) -> Section:
@@ -42,14 +43,18 @@ def _limit(data: ReportData) -> float:
     return _SMALL * data.noise_of_pairs
 
 
-def _rows(data: ReportData) -> Iterator[tuple[Categorical, Float64[np.ndarray, "k"]]]:
-    """Each column of categories with the number of private rows of each code, as the released rows have it.
+def _rows(data: ReportData) -> Iterator[tuple[Column, Float64[np.ndarray, "k"]]]:
+    """Each column of categories, or of few whole numbers, with the number of private rows of each code, as the released
+    rows have it.
 
     The target is left out: counts are split by its values, so they have less noise.
     """
     of_all = data.statement["num_rows"] / max(1, len(data.codes))
     for place, (column, codes) in enumerate(data.columns):
-        if isinstance(column, Categorical) and place != data.target:
+        is_of_groups = isinstance(column, Categorical) or (
+            isinstance(column, Numeric) and column.integer and column.num_values <= _MOST_NUMBERS
+        )
+        if is_of_groups and place != data.target:
             yield column, np.bincount(codes, minlength=column.num_codes) * of_all
 
 
