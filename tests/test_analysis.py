@@ -415,8 +415,9 @@ def test_missing_numbers_do_not_count_anyway():
         assert kept == ("rich=yes",)
     for text in ("share(age>30)", "mean(age)"):
         assert Query.parse(f"{text} where pay, net!=missing", SCHEMA).where == ("pay, net!=missing",)
-    either = "town=a or town=b and town!=b"
-    assert Query.parse(f"mean(age) where {either}", SCHEMA).where == (either,)
+    for whole in ("town=a or town=b and town!=a", "(age>5 and town=a)", "town=c and d"):
+        assert Query.parse(f"mean(age) where {whole}", SCHEMA).where == (whole,)
+    assert Query.parse("mean(age) where (town=a) and age>5", SCHEMA).where == ("(town=a)", "age>5")
 
 
 def test_quantiles_have_intervals_that_contain_them():

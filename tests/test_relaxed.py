@@ -193,9 +193,9 @@ def test_balanced_samples_of_many_values_keep_the_correlation(num_rows, rare, rn
         return [np.corrcoef(some[:, :2].T)[0, 1] for some in (codes, of_rare)]
 
     exact = correlation(rows.sample(200_000, 0))[0]
-    found = np.array([correlation(balance.sample(rows, num_rows, seed)) for seed in range(8)])
+    correlations = np.array([correlation(balance.sample(rows, num_rows, seed)) for seed in range(8)])
     assert 0.05 < exact < 0.2
-    of_all, of_rare = found.mean(0) - exact
+    of_all, of_rare = correlations.mean(0) - exact
     assert abs(of_all) < 3 / np.sqrt(8 * num_rows)
     assert abs(of_rare) < 4 / np.sqrt(8 * num_rows * (0.05 if rare else 1))
 

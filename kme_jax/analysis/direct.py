@@ -84,13 +84,13 @@ def direct_answer(measurement: TableMeasurement | Sums, query: Query) -> Answer 
         return answer
     asked = {sums.schema.index(name) for name in names}
     if query.where or len(asked) > 1:
-        found = (
+        candidates = (
             of_conditions(sums, query, asked),
             covariances.conditional(sums, query),
             _of_shares(sums, query),
             _of_own_column(sums, query, asked),
         )
-        answers = [answer for answer in found if answer is not None]
+        answers = [answer for answer in candidates if answer is not None]
         noisy = [answer for answer in answers if answer.guess <= _MOST_GUESSED * answer.standard_error]
         return min(noisy or answers, key=lambda answer: answer.standard_error, default=None)
     if query.statistic == "share":
@@ -108,8 +108,10 @@ def _of_shares(sums: Sums, query: Query) -> Answer | None:
     Noise of the two may be correlated. The standard error is the largest that it can then be.
     """
     asked = sums.ranges_of(query.share)
+    if query.statistic != "share" or len(asked) != 1:
+        return None
     own = tuple(one for one in query.where if set(sums.ranges_of([one])) <= set(asked))
-    if query.statistic != "share" or len(asked) != 1 or not own:
+    if not own:
         return None
     where = tuple(one for one in query.where if one not in own)
     both, among = (

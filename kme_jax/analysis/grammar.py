@@ -20,7 +20,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("cor", "corr"), "correlation(...)"),
     **dict.fromkeys(("percentile", "q"), "quantile(...)"),
     **dict.fromkeys(("n", "number", "rows", "size", "total"), "count(...)"),
-    **dict.fromkeys(("lm", "ols", "regress", "slope"), "regression(...)"),
+    **dict.fromkeys(("lm", "ols", "regress"), "regression(...)"),
     "min": "quantile(..., 0)",
     "max": "quantile(..., 1)",
 }

@@ -11,7 +11,8 @@ noisy counts of the pair of columns, but for what the parts hide in which they w
 of bins. If the parts of both columns show the shares B and B′ of the variance of the scores, the sum over parts is
 divided by B B′: that is right for weak dependence, and in the median of public tables. What it misses there has about
 the deviation (1 − B B′) (0.11² + 0.45² ρ²)^½, as a correlation, where ρ is the correlation of the scores. These numbers
-describe 6582 choices of unions in fifty public tables of R packages, which are in no benchmark of this project.
+describe 6582 choices of unions in fifty public tables of R packages, which are in no benchmark of this project, by a
+script that is not committed.
 
 Let R be the difference from the sum over released rows, and s the standard deviation of its noise, and of what the
 parts miss. The sum over the rows in the place of the private ones is that over released rows plus κ R + √κ s Z, with

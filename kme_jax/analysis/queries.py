@@ -43,7 +43,7 @@ class Query:
       column: the name of its column; None for "share" and "count", and for those with terms.
       quantile: the share of rows below a quantile, or None.
       share: conditions of the rows whose share or number is asked for.
-      where: conditions of the rows that count at all. Those that "and" joins are apart, unless there is an "or".
+      where: conditions of the rows that count at all. Those that "and" joins are apart, if that is the same.
       by: the column whose values are groups, or the hour, month, quarter or year of a column of times, or None.
       terms: numeric columns or conditions: the two columns of a correlation, or the response and the predictors of a
         slope or a regression. Otherwise there are none. The predictors of a column of categories are conditions, one
@@ -88,9 +88,7 @@ class Query:
             terms = column_pair(text, parts.inside, schema.names)
         else:
             column = parts.inside
-        where = () if parts.where is None else (parts.where,)
-        if parts.where is not None and not re.search(r"\sor\s", parts.where, flags=re.IGNORECASE):
-            where = conditions_of(parts.where, schema.names)
+        where = () if parts.where is None else _apart(parts.where, schema)
         query = cls(text, parts.statistic, column, quantile, share, where, parts.by, terms)
         query._check(schema)
         return dataclasses.replace(query, where=tuple(one for one in where if not query._is_met_anyway(schema, one)))
@@ -123,15 +121,15 @@ class Query:
             raise ValueError(f"query {self.text!r}: a regression has no groups; use where")
         for conditions in (self.share, self.where):
             try:
-                found = ranges_of(schema.columns, conditions)
-                empty = [j for j, ranges in found.items() if not ranges]
+                codes = ranges_of(schema.columns, conditions)
+                empty = [j for j, ranges in codes.items() if not ranges]
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
             if empty:
                 raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
             for name in () if conditions is self.share else names:
                 column = schema.columns[schema.index(name)]
-                if all(low >= column.num_values for low, _ in found.get(schema.index(name), [(0, 0)])):
+                if all(low >= column.num_values for low, _ in codes.get(schema.index(name), [(0, 0)])):
                     raise ValueError(f"query {self.text!r}: only missing cells of {name} meet the conditions")
         if self.by is not None:
             groups_of(self.text, self.by, schema)
@@ -221,6 +219,16 @@ class Query:
         if self.quantile is not None:
             return float(np.quantile(values, self.quantile))
         return _STATISTICS["mean" if self.statistic == "share" else self.statistic](values)
+
+
+def _apart(text: str, schema: Schema) -> tuple[str, ...]:
+    """The conditions that "and" joins; the whole text if there are brackets, alternatives or values with "and"."""
+    conditions = conditions_of(text, schema.names)
+    try:
+        is_same = ranges_of(schema.columns, conditions) == ranges_of(schema.columns, [text])
+    except ValueError:  # also if the text itself cannot be read, which ``Query._check`` says
+        is_same = False
+    return conditions if is_same else (text,)
 
 
 def _meet(schema: Schema, conditions: tuple[str, ...], codes: Int64[np.ndarray, "n d"]) -> Bool[np.ndarray, "n"]:

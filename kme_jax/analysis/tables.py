@@ -24,10 +24,6 @@ from kme_jax.table.columns import Numeric
 from kme_jax.table.release import TableMeasurement, TableRelease
 from kme_jax.table.schema import Schema
 
-_LEAST_SHOWN = (
-    0.5  # of the variance of the ranks of a column, by its bins, for replicates to show how it depends on others
-)
-
 
 def answers(
     release: TableRelease,
