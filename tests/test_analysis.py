@@ -142,6 +142,7 @@ BAD = {
     "mean(age) by town, rich": "one column at most can follow by",
     "mean(age) where town='z'": "town",
     "mean(age) where town=a or age>5": "or joins different columns",
+    "share(age>=200)": "no value of age meets the conditions; its values are from 0 to 99",
     "mean(aeg)": "there is no column 'aeg'",
     "mean(town)": "town is not numeric; ask for share",
     "quantile(age)": "there is no column ''|expected a share",
@@ -382,7 +383,7 @@ def test_values_are_where_the_statistic_can_be():
 
 
 def test_conditions_on_the_column_that_is_asked_for():
-    """Means and shares of the rows with some values of the same column, of cells with several values and cut ones."""
+    """Means, deviations and shares of the rows with some values of the same column. Limits may cut a cell."""
     rng = np.random.default_rng(6)
     table, budget = _people(rng, 2000), PrivacyBudget(4.0, 1e-5)
     measured = measure_table(table, SCHEMA, budget=budget, target="rich", secure=False)
@@ -390,6 +391,9 @@ def test_conditions_on_the_column_that_is_asked_for():
         "mean(pay, net) where pay, net>0",
         "mean(pay, net) where pay, net>=777.7",
         "mean(pay, net) where pay, net<1500",
+        "sd(pay, net) where pay, net>0",
+        "sd(pay, net) where pay, net>=777.7",
+        "sd(age) where age<30",
         "share(pay, net>=1500) where pay, net!=missing",
         "share(pay, net>=1500) where pay, net!=missing and rich=yes",
         "share(pay, net>=1500) where pay, net>=1000",
@@ -399,13 +403,18 @@ def test_conditions_on_the_column_that_is_asked_for():
         sums = Sums.read(_measured_again(measured, exact, table.num_rows, rng))
         for text, found in errors.items():
             query = Query.parse(text, SCHEMA)
-            answer = direct_answer(sums, query)
-            found.append((answer.value - query.answer(SCHEMA, codes)[""]) / answer.standard_error)
+            answer, truth = direct_answer(sums, query), query.answer(SCHEMA, codes)[""]
+            if answer.square is None:
+                found.append((answer.value - truth) / answer.standard_error)
+            else:
+                found.append((answer.square[0] - truth**2) / answer.square[1])
     for text, found in errors.items():
         assert np.mean(np.square(found)) < 2, text
     # With noise as it is, an answer is worth something.
-    assert direct_answer(sums, Query.parse(texts[0], SCHEMA)).standard_error < 100
-    assert direct_answer(sums, Query.parse(texts[3], SCHEMA)).standard_error < 0.05
+    standard_errors = {text: direct_answer(sums, Query.parse(text, SCHEMA)).standard_error for text in texts}
+    assert standard_errors["mean(pay, net) where pay, net>0"] < 100
+    assert standard_errors["sd(pay, net) where pay, net>0"] < 400
+    assert standard_errors["share(pay, net>=1500) where pay, net!=missing"] < 0.05
 
 
 def test_missing_numbers_do_not_count_anyway():

@@ -27,6 +27,7 @@ from kme_jax.table.constraints import KINDS, Forbidden, Implies, Lookup, OneOf, 
 from kme_jax.table.constraints.exchange import Exchange
 from kme_jax.table.evaluate import describe_table, evaluate_table
 from kme_jax.table.expected import expected_errors
+from kme_jax.table.release import check_columns
 from tests import artifacts
 
 pytestmark = pytest.mark.usefixtures("no_fits")
@@ -531,6 +532,8 @@ class TestRelease:
     def test_the_target_is_measured(self):
         with pytest.raises(ValueError, match="'side' is not measured itself; choose one of zone"):
             measure_table(_people(), PEOPLE, budget=PrivacyBudget(1.0, 1e-5), target="side", secure=False)
+        with pytest.raises(ValueError, match="the schema drops 'note'; choose one of zone"):
+            check_columns(dataclasses.replace(PEOPLE, dropped=("note",)), "note")
         assert measure_table(_people(), PEOPLE, budget=PrivacyBudget(1.0, 1e-5), target="zone", secure=False)
 
 

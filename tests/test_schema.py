@@ -500,7 +500,7 @@ BAD_COLUMNS = [
     ({"kind": "numeric", "lower": 0, "upper": 1, "default": 2}, "'2' is not one of its values"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "nullable": None}, "nullable is null: fill in true"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "nullable": "yes"}, "nullable must be true or false"),
-    ({"kind": "numeric", "lower": 0, "upper": 1, "minimum": 2}, "unknown field 'minimum'"),
+    ({"kind": "numeric", "lower": 0, "upper": 1, "minimum": 2}, "unknown field 'minimum' .*do you mean lower.$"),
     ({"kind": "categorical", "categories": ["a", "missing"], "nullable": True}, "a category is named 'missing'"),
     ({"kind": "numeric", "lower": 0, "upper": 1, "categories": ["a"]}, "categories does not apply to kind numeric"),
     ({"kind": "categorical", "categories": None}, "categories is null: list them"),
@@ -632,8 +632,8 @@ DROPPED = {"name": "id", "kind": "drop"}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1 is no JSON"),
-        ('{\n"columns": [,]}', "line 2 is no JSON"),
+        ("", "line 1, letter 1 is no JSON"),
+        ('{\n"columns": [,]}', "line 2, letter 13 is no JSON"),
         (b"\xff\xfe{}", "is no JSON in UTF-8"),
         ("[" * 10**5, "is nested too deeply"),
         ('{"schema_version": 1, "columns": [' + "[" * 500 + "]" * 500 + "]}", "column 1: expected an object"),

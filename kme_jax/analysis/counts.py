@@ -157,8 +157,9 @@ def _of_table(sums: Sums, query: Query, table: Counts, masks: Masks) -> Answer |
     mean = _ratio(table, mask, values, sizes)
     if query.statistic != "sd" or mean is None:
         return mean
-    square = _ratio(table, mask, np.square(values - mean.value), sizes)
-    return square and root(square)
+    centre = min(max(mean.value, values[mask].min()), values[mask].max())
+    square = _ratio(table, mask, np.square(values - centre), sizes)
+    return square and root(square.around(mean))
 
 
 def _values(

@@ -541,13 +541,7 @@ def _hidden(
 
 def _mean_from_moments(numbers: NumberSums, feature: Feature) -> Answer | None:
     """The mean of a number, or of its squared distance from a centre, from all noisy sums of the column."""
-    mean = numbers.mean()
-    if mean is None or feature.centre is None:
-        return mean
-    variance, distance = numbers.variance(), mean.value - feature.centre
-    if variance is None:
-        return None
-    return Answer(variance.value + distance**2, math.hypot(variance.standard_error, 2 * distance * mean.standard_error))
+    return numbers.mean() if feature.centre is None else numbers.mean_square(feature.centre)
 
 
 def _unit(size: int, i: int) -> Float64[np.ndarray, "m"]:
@@ -651,7 +645,7 @@ def conditional(sums: Sums, query: Query) -> Answer | None:
     if answer is None or query.statistic != "sd":
         return answer
     square = _mean(sums, [features[0].squared_distance(answer.value), *given], classes, both=False)
-    return square and root(square)
+    return square and root(square.around(answer))
 
 
 def _mean(

@@ -15,7 +15,8 @@ moments over a narrow range, too, which have less noise. They count numbers beyo
 the cells beyond correct this: those that stand out from the noise, and the others if they have little noise together.
 Otherwise the standard error allows for a few such numbers.
 A quantile has an interval from the noisy shares of rows below (``quantiles``). Where conditions are on the column that
-is asked for, a mean is that of all rows less what is in other cells, and a share is a ratio of two shares.
+is asked for, a mean or a standard deviation is that of all rows less what is in other cells, and a share is a ratio of
+two shares.
 
 Cells are counted for each class of the target if marginals are split by it. All pairs of columns are counted in unions
 of bins, and some of them in bins. So rows that meet conditions on such columns are a set of cells, too, if no condition
@@ -131,11 +132,12 @@ def _of_shares(sums: Sums, query: Query) -> Answer | None:
 
 
 def _of_own_column(sums: Sums, query: Query, asked: set[int]) -> Answer | None:
-    """The mean of a column over rows that meet conditions on this column alone."""
-    if query.statistic != "mean" or len(asked) != 1 or not asked <= set(sums.layout.columns):
+    """The mean or the standard deviation of a column over rows that meet conditions on this column alone."""
+    if query.statistic not in ("mean", "sd") or len(asked) != 1 or not asked <= set(sums.layout.columns):
         return None
     (j,) = asked
-    return NumberSums(sums, j).mean_inside(sums.met(j, sums.ranges_of(query.where)[j]))
+    column, met = NumberSums(sums, j), sums.met(j, sums.ranges_of(query.where)[j])
+    return column.mean_inside(met) if query.statistic == "mean" else column.sd_inside(met)
 
 
 def _of_addends(sums: Sums, query: Query) -> Answer | None:

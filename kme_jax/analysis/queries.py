@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
@@ -126,7 +127,12 @@ class Query:
             except ValueError as error:
                 raise ValueError(f"query {self.text!r}: {error}") from None
             if empty:
-                raise ValueError(f"query {self.text!r}: no value of {schema.names[empty[0]]} meets the conditions")
+                column = schema.columns[empty[0]]
+                ends = column.decode(np.asarray([0, column.num_values - 1])).cast(pa.string()).to_pylist()
+                reason = (
+                    f"; its values are from {ends[0]} to {ends[1]}" if column.kind in ("numeric", "datetime") else ""
+                )
+                raise ValueError(f"query {self.text!r}: no value of {column.name} meets the conditions{reason}")
             for name in () if conditions is self.share else names:
                 column = schema.columns[schema.index(name)]
                 if all(low >= column.num_values for low, _ in codes.get(schema.index(name), [(0, 0)])):

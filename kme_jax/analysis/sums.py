@@ -60,6 +60,15 @@ class Answer(NamedTuple):
         """The answer times a positive number. It must not be a root."""
         return Answer(factor * self.value, factor * self.standard_error, guess=factor * self.guess)
 
+    def around(self, mean: Answer) -> Answer:
+        """A mean square around a noisy mean, as a variance. It is least around the true mean, so it has the second
+        order of the noise of the mean alone.
+
+        Args:
+          mean: around which the mean square was taken.
+        """
+        return Answer(self.value, math.hypot(self.standard_error, mean.standard_error**2), guess=self.guess)
+
     def estimate(self, level: float, *, sampling: float = 0.0, population: bool = False) -> Estimate:
         """The estimate with an interval. That of a root has the roots of the ends of the interval of the square.
 
@@ -348,31 +357,69 @@ class NumberSums:
         return combined(answers)
 
     def mean_inside(self, met: Met) -> Answer | None:
-        """The mean over the rows whose numbers are in some cells: the mean of all, less what is in the other cells.
+        """The mean over the rows whose numbers are in some cells.
+
+        Args:
+          met: the part of each cell that counts.
+        """
+        mean = self.mean()
+        return mean and self._inside(met, mean, self.values, self._halves)
+
+    def sd_inside(self, met: Met) -> Answer | None:
+        """The standard deviation over the rows whose numbers are in some cells.
+
+        Args:
+          met: the part of each cell that counts.
+        """
+        inside = self.mean_inside(met)
+        square = inside and self.mean_square(inside.value)
+        if inside is None or square is None:
+            return None
+        far = np.abs(self.values - inside.value)
+        values = np.square(far) + np.square(self._halves) / 3
+        variance = self._inside(met, square, values, 2 * far * self._halves + np.square(self._halves))
+        return variance and root(variance.around(inside))
+
+    def _inside(
+        self, met: Met, mean: Answer, values: Float64[np.ndarray, "cells"], halves: Float64[np.ndarray, "cells"]
+    ) -> Answer | None:
+        """The mean of a function over rows in some cells: the mean over all rows, less what is in the other cells.
 
         Noise of the mean and of counts may be correlated. The standard error is the largest that it can then be.
 
         Args:
           met: the part of each cell that counts.
+          mean: over all rows.
+          values: of the function, in the cells.
+          halves: how far the function may be from these values within a cell.
         """
-        mean, size = self.mean(), len(self.values)
+        size = len(values)
         outside, counts = 1 - met.shares[:size], self.counts[:size]
         rows = self.rows - float(outside @ counts)
-        if mean is None or rows < max(1.0, LEAST_SIGNAL * math.hypot(self.noise_of_rows, self._spread(outside))):
+        if rows < max(1.0, LEAST_SIGNAL * math.hypot(self.noise_of_rows, self._spread(outside))):
             return None
-        value = mean.value + float((outside * counts) @ (mean.value - self.values)) / rows
+        value = mean.value + float((outside * counts) @ (mean.value - values)) / rows
         # Rows that are counted wrongly are in a cell that a limit cuts.
         cut = (outside > 0) & (outside < 1)
-        furthest = float(np.max(np.abs(value - self.values) + self._halves, initial=0.0, where=cut))
+        furthest = float(np.max(np.abs(value - values) + halves, initial=0.0, where=cut))
         noise = math.hypot(
-            self._spread(outside * (value - self.values)),
+            self._spread(outside * (value - values)),
             (mean.value - value) * self.noise_of_rows,
             met.noise * furthest,
         )
         # Numbers of a cell may be anywhere within it.
-        within = float((self._halves * np.maximum(counts, 0))[outside > 0].sum()) / math.sqrt(3)
+        within = float((halves * np.maximum(counts, 0))[outside > 0].sum()) / math.sqrt(3)
         guess = within + met.guess * furthest
         return Answer(value, (self.rows * mean.standard_error + noise + guess) / rows, guess=guess / rows)
+
+    def mean_square(self, centre: float) -> Answer | None:
+        """The mean of the squared distance from a number."""
+        mean, variance = self.mean(), self.variance()
+        if mean is None or variance is None:
+            return None
+        distance = mean.value - centre
+        error = math.hypot(variance.standard_error, 2 * distance * mean.standard_error)
+        return Answer(variance.value + distance**2, error)
 
     def variance(self) -> Answer | None:
         """The variance of the column, by the delta method from its mean and mean square."""

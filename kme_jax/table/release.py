@@ -74,6 +74,8 @@ def check_columns(schema: Schema, target: str | None) -> None:
     refused = [column.refusal for column in schema.written_columns if column.name == target]
     if refused:
         raise ValueError(f"target: {refused[0]}; choose one of {shown(schema.measured.names)}")
+    if target is not None and target in schema.dropped:
+        raise ValueError(f"target: the schema drops {target!r}; choose one of {shown(schema.measured.names)}")
     if target is not None and target not in schema.names:
         raise ValueError(f"target: the schema has no column {target!r}, only {shown_for(target, schema.names)}")
     if target is not None and target not in schema.measured.names:

@@ -440,7 +440,7 @@ class Schema:
         except OSError as error:
             raise FileError(f"{path}: cannot be read ({error.strerror})") from error
         except json.JSONDecodeError as error:
-            raise FileError(f"{path}: line {error.lineno} is no JSON: {error.msg}") from error
+            raise FileError(f"{path}: line {error.lineno}, letter {error.colno} is no JSON: {error.msg}") from error
         except UnicodeDecodeError as error:
             raise FileError(f"{path}: is no JSON in UTF-8") from error
         except RecursionError as error:

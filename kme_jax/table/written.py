@@ -26,7 +26,7 @@ from kme_jax._numerics.arrow import is_text
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown
 from kme_jax.privacy.budget import check_integer
-from kme_jax.table.columns import DRAFTED, FIELDS, LABEL, is_label, pandas_module
+from kme_jax.table.columns import DRAFTED, FIELDS, LABEL, is_label, pandas_module, unknown_field
 
 _MOST_DIGITS = 18  # of the number of a row
 _MAX_INTEGER = 2**63 - 1
@@ -251,7 +251,7 @@ def written_of(entry: dict[str, Any], place: int, kinds: Mapping[str, type[Writt
         if key in fields or key == "kind":
             continue
         if all(key not in others for others in FIELDS.values()):
-            raise ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(['kind', *fields])})")
+            raise unknown_field(label, key, ["kind", *fields])
         if value is not None and key not in DRAFTED:
             raise ValueError(f"{label}: field {shown((key,))} does not apply to kind {kind}: remove it")
     for key, field in fields.items():

@@ -31,7 +31,16 @@ from __future__ import annotations
 from kme_jax.table.columns.base import LABEL, MISSING, SECONDS, Column, is_label, pandas_module
 from kme_jax.table.columns.categorical import MAX_CATEGORIES, Categorical, Ordinal
 from kme_jax.table.columns.datetime import Datetime
-from kme_jax.table.columns.entries import DRAFTED, DROP, FIELDS, KINDS, OTHER_KINDS, column_of, dropped_name
+from kme_jax.table.columns.entries import (
+    DRAFTED,
+    DROP,
+    FIELDS,
+    KINDS,
+    OTHER_KINDS,
+    column_of,
+    dropped_name,
+    unknown_field,
+)
 from kme_jax.table.columns.numeric import MAX_STEPS, Numeric, numeric_values
 
 __all__ = [
@@ -55,4 +64,5 @@ __all__ = [
     "is_label",
     "numeric_values",
     "pandas_module",
+    "unknown_field",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from kme_jax._numerics.text import said, shown
@@ -15,7 +16,26 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Numeric, Categorical
 DROP = "drop"  # of a column that is not looked at
 OTHER_KINDS = ("id", "constant", "weight", DROP)  # of columns that are not measured, see ``kme_jax.table.written``
 DRAFTED = ("integer",)  # fields that a draft fills in from the type of a file; other kinds have no use for them
+_MEANT = {  # other names of fields
+    **dict.fromkeys(("min", "minimum"), "lower"),
+    **dict.fromkeys(("max", "maximum"), "upper"),
+    **dict.fromkeys(("values", "levels"), "categories"),
+    "type": "kind",
+}
 FIELDS = {kind: {field.name: field for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
+
+
+def unknown_field(label: str, key: Any, known: Sequence[str]) -> ValueError:
+    """The error of a field that no column has.
+
+    Args:
+      label: of the column.
+      key: the name of the field.
+      known: names of the fields of this kind of column.
+    """
+    meant = _MEANT.get(str(key).lower())
+    hint = f"; do you mean {meant}?" if meant in known else ""
+    return ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(known)}){hint}")
 
 
 def dropped_name(entry: dict[str, Any], place: int) -> str:
@@ -61,7 +81,7 @@ def column_of(entry: Any, place: int) -> Column:
     for key, value in entry.items():
         if key not in fields and key != "kind":
             if all(key not in others for others in FIELDS.values()):
-                raise ValueError(f"{label}: unknown field {said(key)} (known: {', '.join(['kind', *fields])})")
+                raise unknown_field(label, key, ["kind", *fields])
             if value is not None and key not in DRAFTED:
                 raise ValueError(f"{label}: field {shown((key,))} does not apply to kind {kind}: remove it")
     present = {key: entry[key] for key in fields if key in entry}
