@@ -170,7 +170,9 @@ class IntegerEmbedding:
     has_public_count: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def _in_short(self) -> str:
-        return f"SENSITIVE, total: {list(np.shape(self.total))}, num_rows={in_short(self.num_rows)}"
+        # Without a number of rows that may be private: a notebook keeps what it shows, and may be published.
+        number = f", num_rows={in_short(self.num_rows)}" if self.has_public_count is True else ""
+        return f"SENSITIVE, total: {list(np.shape(self.total))}{number}"
 
     def with_public_count(self, num_rows: int) -> IntegerEmbedding:
         """The same sum, for a release under add_remove, where N is private. The sum is divided by ``num_rows`` instead.
@@ -324,7 +326,7 @@ def integer_embedding(
       >>> rows = np.random.default_rng(0).normal(size=(1000, 2))  # private
       >>> points = np.random.default_rng(1).normal(size=(20, 2))  # public
       >>> integer_embedding(SubspaceMap.from_points(Gaussian(gamma=0.5), points), rows)
-      IntegerEmbedding(SENSITIVE, total: [19], num_rows=1000)
+      IntegerEmbedding(SENSITIVE, total: [19])
     """
     rows = private_array(rows)
     num_rows = len(rows) if rows.ndim else 0

@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import os
 import uuid
 from decimal import Decimal
 
@@ -149,6 +150,31 @@ def test_a_person_moves_sums_by_at_most_k_rows():
         ratios.append(np.linalg.norm(moved.astype(float)) / (4 * integers.norm_bound))
     assert max(ratios) <= 1
     assert max(ratios) > 0.99
+
+
+@pytest.mark.parametrize("partials", [None, "run"])
+def test_a_file_that_is_written_again_in_another_order_is_refused(tmp_path, partials):
+    """The rows of a person are known by their places. In another order, all 40 of them could be used."""
+    rows = pa.table({"visitor": [*range(960), *[-1] * 40], "cost": [1] * 1000, "ward": ["a"] * 960 + ["b"] * 40})
+    budget = PrivacyBudget(1.0, 1e-5, "add_remove_person", 1, "visitor")
+    for passes in range(3):
+        pyarrow.parquet.write_table(rows, tmp_path / "rows.parquet")
+        source = open_table(tmp_path / "rows.parquet", SCHEMA, person="visitor")
+        assert source.num_rows == 961
+        for _ in range(passes):
+            assert sum(len(codes) for codes in source.codes()) == 961
+        pyarrow.parquet.write_table(rows.take([*range(960, 1000), *range(960)]), tmp_path / "rows.parquet")
+        with pytest.raises(FileError, match="it has changed while it was read"):
+            list(source.codes())
+        with pytest.raises(FileError, match="it has changed while it was read"):
+            measure_table(
+                source, SCHEMA, budget=budget, secure=False, partials=partials and tmp_path / f"{partials}{passes}"
+            )
+    codes = (source := open_table(tmp_path / "rows.parquet", SCHEMA, person="visitor")).codes()
+    next(codes)
+    os.utime(tmp_path / "rows.parquet", ns=(1, 1))  # within a pass
+    with pytest.raises(FileError, match="it has changed while it was read"):
+        list(codes)
 
 
 def test_noise_is_k_times_that_of_a_row():

@@ -1,6 +1,7 @@
 """Points that are summed in parts, and go on after an interruption: the sum, the one draw of noise, the ledger."""
 
 import functools
+import hashlib
 import io
 import os
 import pathlib
@@ -104,13 +105,36 @@ def test_parts_that_are_kept_are_not_summed_again(tmp_path):
         task = task_of(_map(), BOUNDS, NUM_ROWS, run.run)
         batches = [pa.record_batch({"x": some[:, 0], "y": some[:, 1]}) for some in np.split(_rows(), 5)]
         some = [partial_sums([batches[part]], task, part=part, num_parts=5) for part in (0, 2, 4)]
-        run.keep_sums(task, combine(some, task))
+        digests = {part: hashlib.sha256(np.split(_rows(), 5)[part].tobytes()).hexdigest() for part in (0, 2, 4)}
+        run.keep_sums(task, combine(some, task), digests)
         total = functools.partial(sum_in_parts, run, _source(stream), task, rows_per_part=200)
         np.testing.assert_array_equal(total(progress=lambda rows, _: done.append(rows)).total, expected)
         assert {(rows - 1) // 200 for rows in done} == {1, 3}
         read = stream.read
         np.testing.assert_array_equal(total().total, expected)
         assert stream.read == read  # nothing is read if all parts are there
+
+
+def test_rows_in_another_order_do_not_go_on(tmp_path):
+    """A row that is in a finished part, and in a later one in the new order, would count twice."""
+
+    def end(rows, _):
+        if rows > 500:
+            raise KeyboardInterrupt
+
+    with _run(tmp_path / "sums") as run:
+        task = task_of(_map(), BOUNDS, NUM_ROWS, run.run)
+        with pytest.raises(KeyboardInterrupt):
+            sum_in_parts(run, _rows(), task, rows_per_part=500, progress=end)
+        assert list(run.digests(task)) == [0]
+        for rows in (_rows()[::-1], np.roll(_rows(), 1, axis=0)):
+            with pytest.raises(RunError, match="rows that are summed already are others now, or in another order"):
+                sum_in_parts(run, rows, task, rows_per_part=500)
+        expected = integer_embedding(_map(), _rows(), bounds=BOUNDS).total
+        np.testing.assert_array_equal(sum_in_parts(run, _rows(), task, rows_per_part=500).total, expected)
+        (tmp_path / "sums" / "digests of rows.json").write_text("[1]")
+        with pytest.raises(RunError, match="is damaged"):
+            run.digests(task)
 
 
 def test_parts_follow_from_the_number_of_rows():

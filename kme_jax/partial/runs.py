@@ -3,7 +3,8 @@
 It holds, until the run is complete:
 
 * ``run.json``: a random name of the run, and what it is of: the files of the table, the schema, the budget and so on.
-* the sums of the parts that are finished, for the measurement that is under way. SENSITIVE: they have no noise.
+* the sums of the parts that are finished, for the measurement that is under way, and for points the digests of the rows
+  of these parts. SENSITIVE: they have no noise.
 * the noisy result of each measurement.
 
 Only the owner can read it (0700, files 0600). Each file is written beside its place, flushed to the disk, and then
@@ -154,7 +155,7 @@ class RunFolder:
             self._write(_RUN, json.dumps(self._document() | {"complete": True}).encode())
             os.utime(self.path / _LOCK)  # so that an earlier run.json, if it is put back, is that of a copy
             flush(self.path / _LOCK)
-            for pattern in (self._sums("*"), self._noisy("*"), f"{_UNFINISHED}*"):
+            for pattern in (self._sums("*"), self._digests("*"), self._noisy("*"), f"{_UNFINISHED}*"):
                 for path in self.path.glob(pattern):
                     path.unlink()
 
@@ -178,13 +179,37 @@ class RunFolder:
             reason = str(error) if isinstance(error, PartialError) else "it is no Arrow file"
         raise RunError(f"{path}: is damaged, or of another run; delete it to sum its rows again ({reason})")
 
-    def keep_sums(self, task: Task, sums: pa.RecordBatch) -> None:
+    def digests(self, task: Task) -> dict[int, str]:
+        """The digests of the rows of finished parts, by the number of the part. SENSITIVE.
+
+        Raises:
+          RunError: they are damaged.
+        """
+        path = self.path / self._digests(task.measurement)
+        with _errors(self.path):
+            if not path.exists():
+                return {}
+            content = path.read_bytes()
+        try:
+            return {int(part): str(digest) for part, digest in parse_json(content).items()}
+        except (ValueError, TypeError, AttributeError):
+            raise RunError(f"{path}: is damaged; choose a new folder") from None
+
+    def keep_sums(self, task: Task, sums: pa.RecordBatch, digests: Mapping[int, str] | None = None) -> None:
         """Keeps the sums of all parts that are finished, in place of those before.
+
+        Args:
+          task: what is summed.
+          sums: of all finished parts.
+          digests: of the rows of at least these parts, by the number of the part; None to keep none.
 
         Raises:
           RunError: the folder cannot be written.
         """
         content = io.BytesIO()
+        if digests is not None:  # before the sums: no part may be finished without its digest
+            with _errors(self.path):
+                self._write(self._digests(task.measurement), json.dumps(digests).encode())
         with pa.ipc.new_file(content, sums.schema) as writer:
             writer.write_batch(sums)
         with _errors(self.path):
@@ -193,6 +218,10 @@ class RunFolder:
     @staticmethod
     def _sums(measurement: str) -> str:
         return f"sums of {measurement}.arrow"
+
+    @staticmethod
+    def _digests(measurement: str) -> str:
+        return f"digests of {measurement}.json"
 
     # -- noisy results
 
@@ -233,7 +262,8 @@ class RunFolder:
         sealed = hashlib.sha256(content.getvalue()).digest() + content.getvalue()
         with _errors(self.path):
             self._write(self._noisy(measurement), sealed)
-            (self.path / self._sums(measurement)).unlink(missing_ok=True)
+            for name in (self._sums(measurement), self._digests(measurement)):
+                (self.path / name).unlink(missing_ok=True)
 
     @staticmethod
     def _noisy(measurement: str) -> str:

@@ -209,7 +209,7 @@ def partial_sums(
       >>> parts = [pa.record_batch({"x": rows[i::2, 0], "y": rows[i::2, 1]}) for i in range(2)]
       >>> partials = [partial_sums([batch], task, part=i, num_parts=2) for i, batch in enumerate(parts)]
       >>> merge(partials, task)
-      IntegerEmbedding(SENSITIVE, total: [19], num_rows=1000)
+      IntegerEmbedding(SENSITIVE, total: [19])
     """
     num_parts = check_integer("num_parts", num_parts, UNKNOWN, _MOST_PARTS)
     part = check_integer("part", part, 0, (num_parts or _MOST_PARTS) - 1)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
 from kme_jax._numerics.precision import Progress
 from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax.domain import Bounds
 from kme_jax.embedding import IntegerEmbedding, private_points
 from kme_jax.feature_maps.base import FeatureMap
-from kme_jax.partial import Partial, PointEncoding, RunFolder, Task, combine, merge, partial_sums
+from kme_jax.partial import Partial, PointEncoding, RunError, RunFolder, Task, combine, merge, partial_sums
 from kme_jax.partial.sums import library_versions
 from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.ledger import Spending
@@ -93,7 +94,9 @@ def sum_in_parts(
     """Σ_n q(x_n), part by part. SENSITIVE. Parts that the run has kept are not summed again.
 
     Formal guarantee: as of ``kme_jax.partial.merge``: each part counts once, and the sum is that of one pass over all
-    rows, to the last bit. N alone decides where parts begin and end.
+    rows, to the last bit. N alone decides where parts begin and end. A run that goes on reads the rows of finished
+    parts again, and compares their digests. In another order, a row could be in a finished part and in a later one.
+    Then it would count twice, and noise would be too small for it.
 
     Args:
       run: where the sums of finished parts are kept.
@@ -104,23 +107,28 @@ def sum_in_parts(
 
     Raises:
       FileError: files of rows have changed.
-      RunError: the folder cannot be written, or holds sums that do not belong to it.
+      RunError: the folder cannot be written, or holds sums that do not belong to it; rows of a finished part are
+        others than before.
       ValueError: as ``kme_jax.partial.partial_sums`` and ``merge``.
     """
     num_rows, report = task.rows_planned, reporter(progress)
     size = check_integer("rows_per_part", rows_per_part or rows_of_part(num_rows), 1, 2**62)
     num_parts = -(-num_rows // size)
     identity = rows.identity if isinstance(rows, BatchedRows) else None
-    whole = run.sums(task)
+    whole, digests = run.sums(task), run.digests(task)
     done = set() if whole is None else set(_parts_of(whole))
     missing = [part for part in range(num_parts) if part not in done]
     pieces = _Pieces(every_batch(rows) if missing else iter(()))
     for part in range(missing[-1] + 1 if missing else 0):
-        before = part * size
-        piece = pieces.take(min(size, num_rows - before))
+        before, digest = part * size, hashlib.sha256()
+        piece = _digested(pieces.take(min(size, num_rows - before)), digest)
         if part in done:
-            for _ in piece:  # rows that are summed already are only passed over
+            for _ in piece:  # rows that are summed already are only compared
                 pass
+            if digests.get(part) != digest.hexdigest():
+                raise RunError(
+                    f"{run.path}: rows that are summed already are others now, or in another order; choose a new folder"
+                )
             continue
         partial = partial_sums(
             (_batch(some, task) for some in piece),
@@ -132,7 +140,8 @@ def sum_in_parts(
         whole = partial if whole is None else combine([whole, partial], task)
         if part == num_parts - 1:
             pieces.end()
-        run.keep_sums(task, whole)
+        digests[part] = digest.hexdigest()
+        run.keep_sums(task, whole, digests)
     if isinstance(rows, BatchedRows) and rows.identity != identity:
         raise FileError(f"{rows.label}: it has changed while it was read: begin again, in a new folder")
     return merge([] if whole is None else [whole], task)
@@ -144,9 +153,16 @@ def _parts_of(whole: pa.RecordBatch) -> tuple[int, ...]:
     return partial.parts
 
 
-def _batch(rows: Shaped[np.ndarray, "n d"], task: Task) -> pa.RecordBatch:
-    """Rows of numbers as Arrow data, for the task's encoding."""
-    points = private_points(rows)
+def _digested(pieces: Iterator[Shaped[np.ndarray, "_ d"]], digest: hashlib._Hash) -> Iterator[Float[np.ndarray, "_ d"]]:
+    """Rows as numbers, which are added to a digest. It does not depend on how the rows are cut into pieces."""
+    for rows in pieces:
+        points = private_points(rows)
+        digest.update(np.ascontiguousarray(points, np.float64).tobytes())
+        yield points
+
+
+def _batch(points: Float[np.ndarray, "n d"], task: Task) -> pa.RecordBatch:
+    """Points as Arrow data, for the task's encoding."""
     return pa.RecordBatch.from_arrays([pa.array(column) for column in points.T], names=task.encoding.names)  # pyright: ignore[reportAttributeAccessIssue]  # of points
 
 

@@ -53,6 +53,7 @@ from kme_jax.table.tilt import Moments, cell_scores, tilted
 # In units of σ: the count of all classes from which on a cell's own noisy counts say how it is divided between them,
 # and the distance of the count of a class from its estimate that noise hardly explains.
 _KNOWN, _CONTRADICTS = 4.0, 3.0
+_OF_FITS = 0x66697473  # tells the random numbers of fits from those of simulated noise with the same seed
 _MULTIPLE = 8  # of triples in a fit
 _FREQUENT = 3.0  # the count of a frequent bin, in units of the mean count of the bins of its column
 
@@ -521,7 +522,8 @@ def synthesise(
     num_rows = first.mechanism.num_rows
     singles = Singles.read(layout, first)
     observed = observe(layout, plan, singles, coarse, pairs, num_rows)
-    weights, probabilities = mixture.fit(jax.random.key(seed), observed, part=part, progress=reporter(progress))
+    key = jax.random.fold_in(jax.random.key(seed), _OF_FITS)
+    weights, probabilities = mixture.fit(key, observed, part=part, progress=reporter(progress))
     masses = num_rows * np.einsum("tk,tkd->td", weights, probabilities)
     zooms = {block.columns[0]: (block, parts, noise) for block, parts, noise in block_counts(pairs) if block.zoom}
     leaves, shares_of_bins, rounds = [], [], cycles or {}

@@ -225,7 +225,8 @@ def measure_table(
         keep nothing.
       processes: how many processes of this machine sum parts of the rows, for tables in files. They help if there are
         several files, or Parquet files. A program that asks for more than one needs ``if __name__ == "__main__":``.
-      progress: True for a bar, or a function that is called with (rows read, rows to read in all).
+      progress: True for a bar, or a function that is called with (rows read, rows to read in all). Under
+        add_remove both tell the private number of rows, so what it writes is SENSITIVE; the bar shows a share.
 
     Raises:
       ValueError: the budget is invalid, or the ledger says that it is spent (``LedgerError``); there is a ledger for
@@ -299,7 +300,7 @@ def _made_of(
 ) -> dict[str, Any]:
     """What a run is of, see ``RunFolder.opened``."""
     return {
-        "table": [reader.identity for reader in source.files],
+        "table": source.identities,
         "schema": source.schema.to_json(),
         "target": target,
         "budget": [budget.epsilon, budget.delta, budget.relation, budget.max_rows, budget.person],

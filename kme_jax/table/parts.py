@@ -92,7 +92,6 @@ class PartedSource(RowSource):
         self._source, self._run, self._processes = source, run, processes
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._here_still: multiprocessing.connection.Connection | None = None
-        self._identities = [reader.identity for reader in source.files]
         self._parts = parts_of(source.files, PART_ROWS if part_rows is None else part_rows)
 
     def __enter__(self) -> PartedSource:
@@ -114,6 +113,7 @@ class PartedSource(RowSource):
           FileError: a file has changed since it was opened, or a process has ended before its work was done.
           RunError: the folder of the run cannot be written, or holds sums that do not belong to it.
         """
+        self._source.check_unchanged()
         whole = None if self._run is None else self._run.sums(task)
         done = set() if whole is None else set(_of(whole).parts)
         missing = [part for part in self._parts if part.number not in done]
@@ -124,8 +124,7 @@ class PartedSource(RowSource):
                 self._run.keep_sums(task, whole)
             if progress:
                 progress(_of(whole).num_rows)
-        if [reader.identity for reader in self._source.files] != self._identities:
-            raise FileError(f"{self.label}: it has changed while it was read")
+        self._source.check_unchanged()
         return merge([] if whole is None else [whole], task, num_rows=self.num_rows)
 
     def _used(self, part: TablePart) -> Bool[np.ndarray, "rows"] | None:

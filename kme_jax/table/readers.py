@@ -45,6 +45,10 @@ class TableSource(RowSource):
       max_rows: the largest number of rows of a person that are used, see ``kme_jax.table.persons``.
       num_read: the number of all rows. SENSITIVE as ``num_rows``.
       persons: the persons, and which rows are used; None if every row is used. SENSITIVE.
+      identities: of all files, see ``Reader.identity``, from before the persons were found.
+
+    Rows of persons are known by their places. If a file were written again in another order, more rows of one person
+    could be used than noise hides. So the files are compared before and after each time that they are read.
     """
 
     schema: Schema
@@ -53,6 +57,7 @@ class TableSource(RowSource):
     max_rows: int
     num_read: int
     persons: Persons | None
+    identities: Sequence[tuple[Any, ...] | None]
 
     def __init__(self, reader: Reader, schema: Schema, person: str | None = None, max_rows: int = 1):
         if person is not None and person in _not_of_persons(schema):
@@ -65,6 +70,7 @@ class TableSource(RowSource):
         self.schema, self.person, self.max_rows, self._reader = schema, person, max_rows, reader
         self.label, self.is_text = reader.label, reader.is_text
         self.num_read = self.num_rows = reader.num_rows
+        self.identities = [file.identity for file in reader.files]
         self.persons = None
         if person is not None:
             if not is_of_ids(reader.fields.field(person).type):
@@ -72,6 +78,7 @@ class TableSource(RowSource):
                 raise FileError(f"{reader.label}: {what}")
             self.persons = find_persons(reader.column(person) if self.num_read else (), max_rows)
             self.num_rows = int(self.persons.used.sum())
+            self.check_unchanged()
 
     def __repr__(self) -> str:
         # Without the number of rows, which may be private: a notebook keeps what it shows, and may be published.
@@ -112,6 +119,7 @@ class TableSource(RowSource):
         Raises:
           FileError: the file has changed since it was opened.
         """
+        self.check_unchanged()
         num_rows = 0
         for batch in self._reader.batches() if self.num_read else ():  # a .csv file may end after its header line
             start, num_rows = num_rows, num_rows + batch.num_rows
@@ -120,7 +128,20 @@ class TableSource(RowSource):
             elif num_rows <= self.num_read:
                 yield batch.filter(pa.array(self.persons.used[start:num_rows]))
         if num_rows != self.num_read:
-            raise FileError(f"{self._reader.label}: it has changed while it was read")
+            raise self._changed()
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Refuses files that are others than when the table was opened, by their sizes and the times of their changes.
+
+        Raises:
+          FileError: a file has changed, or is not there any more.
+        """
+        if [file.identity for file in self.files] != self.identities:
+            raise self._changed()
+
+    def _changed(self) -> FileError:
+        return FileError(f"{self.label}: it has changed while it was read")
 
     def codes(self, *, levels: bool = False) -> Generator[Int64[np.ndarray, "_ d"]]:
         """Batches of category codes of all rows, int64 [n, C] each, see ``Schema.encode``. SENSITIVE.
