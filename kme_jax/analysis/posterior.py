@@ -17,7 +17,7 @@ for points of m with weights W and features Ψ without their means. The draw bec
 negative. For a function h with h ≈ aᵀψ + constant on m, Σ η h is aᵀ(β + ξ − ψ(ν)). So ν + η has the mean aᵀβ of h,
 which is unbiased whatever the private rows are, and its standard deviation is σ‖a‖. For what features do not say,
 h − aᵀψ, draws differ as before. m is half the mean of the draws, and half the bounds or the proposal. So it reaches
-where draws have nothing. τ² is 1/N, the variance that sampling N rows would cause, and 10/N for at most three columns.
+where draws have nothing. τ² is 1/N, the variance that sampling N rows would cause, and 30/N for at most three columns.
 With more columns the bounds are mostly empty, and a larger τ makes intervals far too long.
 
 Many private rows may lie on a bound of a column. So draws are cut at the bounds while they are sampled: what is beyond
@@ -67,7 +67,7 @@ _EVERY = 2  # draws follow each other closely: every second one is used
 _ANCHORS = 1200  # points of m
 _MOST_MOVED = 5.0  # the largest distance, in standard deviations of the noise, by which draws may be moved when cut
 _OF_FACES, _SMALL_SHARE = 100.0, 0.01  # the factor of τ² next to a face, and a share of rows on it that calls for half
-_FEW_COLUMNS = 3  # for which τ² N is 10, and 1 for more
+_FEW_COLUMNS = 3  # for which τ² N is 30, and 1 for more
 
 
 @short_repr
@@ -262,7 +262,7 @@ def corrections(
     noise = math.sqrt(mechanism.variance) * rng.standard_normal((len(draws), feature_map.num_features))
     left = np.asarray(measurement.noisy.coordinates, np.float64) + noise - np.asarray(explained, np.float64)
     features = np.asarray(feature_map(anchors.astype(np.float32)), np.float64)
-    tau_squared = (10.0 if feature_map.dim <= _FEW_COLUMNS else 1.0) / mechanism.num_rows
+    tau_squared = (30.0 if feature_map.dim <= _FEW_COLUMNS else 1.0) / mechanism.num_rows
     shares, begun = np.full(len(anchors), 1 / len(anchors)), np.zeros((len(draws), len(anchors)))  # W and W v
     if factors is not None and (factors > 1).any():
         deviations = np.sqrt(tau_squared * (factors - 1) * shares)
