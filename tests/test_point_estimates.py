@@ -207,7 +207,7 @@ def test_the_correction_is_the_formula(rng, measured):
     feature_map, mechanism = measured.noisy.feature_map, measured.noisy.mechanism
     psi = np.asarray(compiled.features(feature_map, anchors.astype(np.float32)), np.float64)
     psi -= psi.mean(axis=0)
-    inner = psi.T @ psi / 60 + mechanism.variance * mechanism.num_rows / 10 * np.eye(psi.shape[1])
+    inner = psi.T @ psi / 60 + mechanism.variance * mechanism.num_rows / 30 * np.eye(psi.shape[1])
     for (own, weights), eta in zip(draws, added, strict=True):
         features = np.asarray(compiled.features(feature_map, own.astype(np.float32)), np.float64)
         left = measured.noisy.coordinates - weights @ features
@@ -228,7 +228,7 @@ def test_draws_differ_next_to_faces_in_what_features_cannot_tell(rng, measured):
     feature_map, mechanism = measured.noisy.feature_map, measured.noisy.mechanism
     psi = np.asarray(compiled.features(feature_map, anchors.astype(np.float32)), np.float64)
     psi -= factors @ psi / factors.sum()
-    prior = np.diag(10 / mechanism.num_rows * factors / 12)
+    prior = np.diag(30 / mechanism.num_rows * factors / 12)
     inner = psi.T @ prior @ psi + mechanism.variance * np.eye(psi.shape[1])
     expected = prior - prior @ psi @ np.linalg.solve(inner, psi.T @ prior)
     free = np.eye(12) - np.outer(factors, np.ones(12)) / factors.sum()  # weights without a sum

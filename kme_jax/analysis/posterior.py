@@ -23,7 +23,7 @@ With more columns the bounds are mostly empty, and a larger τ makes intervals f
 Many private rows may lie on a bound of a column. So draws are cut at the bounds while they are sampled: what is beyond
 a bound is moved to it (see ``kme_jax.synthesis.posterior``). Such draws explain the noisy embedding. But features
 hardly tell whether rows are on the bound or next to it, and draws prefer one answer. So if draws have a share f of
-their rows on a face, τ² at a distance x from it is larger by the factor F = 1 + 100 f/(f + 0.01) exp(−x²/2ℓ²), with the
+their rows on a face, τ² at a distance x from it is larger by the factor F = 1 + 33 f/(f + 0.01) exp(−x²/2ℓ²), with the
 length ℓ of the kernel. These numbers were chosen on simulated rows. Where draws have nothing on a face, τ² is as above.
 η is the mean of what β allows, and features cannot tell the rest. Near such a face draws differ too little in it. So
 there a draw begins from a random density v with the variance τ² (F − 1), and becomes ν + v + η, where ψ(ν + v) takes
@@ -66,7 +66,7 @@ _POINTS_PER_DRAW = 4096
 _EVERY = 2  # draws follow each other closely: every second one is used
 _ANCHORS = 1200  # points of m
 _MOST_MOVED = 5.0  # the largest distance, in standard deviations of the noise, by which draws may be moved when cut
-_OF_FACES, _SMALL_SHARE = 100.0, 0.01  # the factor of τ² next to a face, and a share of rows on it that calls for half
+_OF_FACES, _SMALL_SHARE = 33.0, 0.01  # the factor of τ² next to a face, and a share of rows on it that calls for half
 _FEW_COLUMNS = 3  # for which τ² N is 30, and 1 for more
 
 
