@@ -100,6 +100,8 @@ class Reference:
     ) -> Float64[np.ndarray, "r"]:
         """:meth:`distance` for each row of weights [r, M] of the same points [M, d], float64 [r]."""
         points, weights = np.asarray(points, np.float64), np.asarray(weights, np.float64)
+        if weights.shape[1:] != points.shape[:1]:
+            raise ValueError(f"weights: expected {len(points)}, one for each point, got {weights.shape[-1]}")
         used = np.any(weights != 0, axis=0)
         points, weights = points[used], weights[:, used]
         if not len(points):

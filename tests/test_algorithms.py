@@ -52,6 +52,8 @@ def test_improved_on_a_users_own_array(rng):
     plain = algorithm1(jax.random.key(0), rows, Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
     reference = Reference.from_rows(Gaussian(0.02), rows)
     assert reference.distance(points, sample.weights) < 0.5 * reference.distance(points, plain.weights)
+    with pytest.raises(ValueError, match=f"weights: expected {len(points)}, one for each point, got 3"):
+        reference.distance(points, np.ones(3))
     with pytest.raises(ValueError, match="rows: expected 2 columns"):
         improved(jax.random.key(0), rows[:, :1], Gaussian(0.02), points, budget=PrivacyBudget(0.1, 1e-6))
 

@@ -122,6 +122,15 @@ def test_parameters_that_are_not_python_floats_are_checked_too(value):
         kernels.Gaussian(value)
 
 
+def test_one_number_is_expected_and_not_one_for_each_column():
+    with pytest.raises(
+        ValueError, match=r"gamma must be one number, got \[1.0, 2.0\]; GaussianSum has a length for each"
+    ):
+        kernels.Gaussian([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"Matern32: length_scale must be one number, got \(1, 2\)$"):
+        kernels.Matern32((1, 2))
+
+
 @pytest.mark.parametrize("kernel", [*UNIT, kernels.Polynomial(2, 1.0), kernels.Matching(), UNIT[0] + UNIT[1]], ids=str)
 def test_several_points_are_not_taken_for_one(kernel):
     for x, y in [

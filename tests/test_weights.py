@@ -145,6 +145,8 @@ def test_only_probability_weights_can_be_quantised(rng):
         WeightedSample(points, np.full(3, 0.3)).quantise(10, 0)
     with pytest.raises(ValueError, match="num_rows must be at least 1"):
         uniform(points).quantise(0, 0)
+    with pytest.raises(ValueError, match="num_rows must be a whole number, got 'a'"):
+        uniform(points).quantise("a", 0)
 
 
 def test_nearly_equal_features_end_soon():

@@ -76,6 +76,9 @@ def _set_positive(kernel: object, name: str) -> None:
       ValueError: if the number is not a positive, finite scalar.
     """
     value = getattr(kernel, name)
+    if isinstance(value, (list, tuple)) and all(isinstance(one, (int, float)) for one in value):
+        columns = "; GaussianSum has a length for each column" if isinstance(kernel, Gaussian) else ""
+        raise ValueError(f"{type(kernel).__name__}: {name} must be one number, got {value!r:.50}{columns}")
     if isinstance(value, Tracer) or not isinstance(value, (int, float, str, np.generic, np.ndarray, jax.Array)):
         return
     array = np.asarray(value)

@@ -13,6 +13,7 @@ from kme_jax._numerics import html
 from kme_jax._numerics.precision import check_points
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
+from kme_jax.privacy.budget import check_integer
 from kme_jax.privacy.mechanisms import NOT_PRIVATE, Mechanism
 
 
@@ -145,8 +146,7 @@ class WeightedSample:
           array([3, 1])
         """
         weights = np.asarray(self.weights, np.float64)
-        if num_rows < 1:
-            raise ValueError(f"num_rows must be at least 1, got {num_rows}")
+        num_rows = check_integer("num_rows", num_rows, 1, 2**62)
         if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
             raise ValueError(
                 f"only probability weights can be quantised: these sum to {weights.sum():.4g} and the smallest is "
