@@ -1,7 +1,10 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from kme_jax import Datetime, Schema
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.fit import by_class
 from kme_jax.table.histogram import of_phases, peaks, project_to_simplex, smooth, smooth_counts, threshold
@@ -163,11 +166,28 @@ def test_a_regular_pattern_is_kept_though_noise_hides_each_cell(rng):
     private = np.full(400, 20.0) * np.where(np.arange(400) % 7 == 0, 2.0, 1.0)
     noisy = private + 20 * rng.normal(size=400)
     smooth = np.full(400, private.mean())
-    factors = of_phases(smooth, noisy, 20.0, 7)
+    days = np.arange(400) % 7
+    factors = of_phases(smooth, noisy, 20.0, days)
     assert np.ptp(factors[::7]) == 0
-    kept = np.bincount(np.arange(400) % 7, smooth * factors)  # of each weekday
-    assert kept / 400 == pytest.approx(np.bincount(np.arange(400) % 7, private) / 400, rel=0.25)
-    assert (of_phases(smooth, smooth + 20 * rng.normal(size=400), 20.0, 7) == 1).all()
-    assert (of_phases(private, noisy, 20.0, 7) == 1).all()
-    exact = of_phases(smooth, private, 1e-9, 7)
+    kept = np.bincount(days, smooth * factors)  # of each weekday
+    assert kept / 400 == pytest.approx(np.bincount(days, private) / 400, rel=0.25)
+    assert (of_phases(smooth, smooth + 20 * rng.normal(size=400), 20.0, days) == 1).all()
+    assert (of_phases(private, noisy, 20.0, days) == 1).all()
+    exact = of_phases(smooth, private, 1e-9, days)
     assert smooth * exact == pytest.approx(private)
+
+
+def test_the_months_of_ten_years_are_a_cycle():
+    """Cells of four days have phases of a twelfth of a year. Weekdays are lost in them, and one year is no cycle."""
+    column = Datetime("day", "1990-01-01", "1999-12-31")
+    week, year = column.cycles
+    assert week.phases_of(913, 4) is None
+    np.testing.assert_array_equal(week.phases_of(3652, 1), np.arange(3652) % 7)
+    months = np.asarray([day.month - 1 for day in column.decode(np.arange(0, 3652, 4)).to_pylist()])
+    phases = year.phases_of(913, 4)
+    assert set(phases) == set(range(12))
+    assert np.mean(phases == months) > 0.9
+    assert year.phases_of(913, 50) is None  # no twelfths
+    assert year.phases_of(180, 4) is None  # not two years
+    (of_weeks,) = Schema((dataclasses.replace(column, parts=True),)).measured.columns[0].cycles
+    assert np.mean(of_weeks.phases_of(522, 1)[: 52 * 9] == phases[np.arange(52 * 9) * 7 // 4]) > 0.85

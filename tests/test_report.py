@@ -206,10 +206,12 @@ def test_small_groups_are_named(release):
     letters, counts = np.unique(release.table["letter"].to_pylist(), return_counts=True)
     small = letters[counts < 100][np.argsort(counts[counts < 100], kind="stable")]
     assert 0 < len(small) <= 8
-    assert f"<strong>letter</strong>: {', '.join(small)}</li>" in groups
+    assert f"<strong>letter</strong>: {', '.join(small)}; no released row has letter 10, letter 13," in groups
     assert "education" not in groups
     assert "income" not in groups
     assert "pulled to the mean" not in report(_release([Categorical("a", ("x", "y"))], [["x", "y"] * 20]))
+    lost = _release([Categorical("a", ("x", "y", "z"))], [["x"] * 900 + ["y"] * 20], measurements=measurements)
+    assert "<strong>a</strong>: y; no released row has z</li>" in " ".join(html.unescape(report(lost)).split())
 
 
 def test_columns_of_many_small_groups_are_counted(release):

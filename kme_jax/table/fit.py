@@ -18,6 +18,7 @@ from kme_jax.feature_maps.table import Binning
 from kme_jax.privacy.mechanisms import NoisyEmbedding
 from kme_jax.table import mixture
 from kme_jax.table.cells import CellNoise
+from kme_jax.table.columns import Cycle
 from kme_jax.table.dependence import NUM_ROWS, dependent
 from kme_jax.table.histogram import (
     best_penalty,
@@ -385,7 +386,7 @@ def _leaves(
     masses: Float[np.ndarray, "classes bins"],
     inside: Bool[np.ndarray, "cells"],
     zoom: tuple | None,
-    cycles: Sequence[int],
+    cycles: Sequence[Cycle],
     agree: Callable[[Float[np.ndarray, "cells"]], Float[np.ndarray, "cells"]],
 ) -> Leaves:
     """The cells of a column as ranges of codes. A cell that was cut into parts has one range for each part.
@@ -400,7 +401,7 @@ def _leaves(
       masses: counts of every class and bin in the fit, [T, B].
       inside: whether each cell may have rows, [cells]. If no cell of a bin may, all of them may.
       zoom: block, counts and σ of the parts of cells; None if no cell was cut.
-      cycles: numbers of codes after which the column may repeat a pattern.
+      cycles: after which the column may repeat a pattern.
       agree: a function of non-negative counts of cells, all classes together. Its result agrees with those of segments.
     """
     estimate = by_class(binning, bins, counts, noise, sums, sums_noise, masses)
@@ -473,22 +474,22 @@ def _with_phases(
     sums: Float[np.ndarray, "cells"],
     sums_noise: float,
     masses: Float[np.ndarray, "classes bins"],
-    cycle: int,
+    cycle: Cycle,
 ) -> Float[np.ndarray, "classes cells"]:
     """Shares of cells in their bins that have the regular pattern of noisy counts, see ``histogram.of_phases``.
 
     Args:
       binning, bins, sums, sums_noise, masses: as in ``_leaves``.
       shares: of cells in their bins, for every class.
-      cycle: codes of a round. Shares stay if it is no multiple of the cells' width.
+      cycle: see ``Cycle.phases_of``.
     """
-    period, rest = divmod(cycle, binning.width)
-    if binning.knots or rest or period < 2 or period > binning.num_values // 2:
+    phases = None if binning.knots else cycle.phases_of(binning.num_values, binning.width)
+    if phases is None:
         return shares
     values = slice(0, binning.num_values)
     counts = (masses[:, bins] * shares).sum(0)
     factors = np.ones(len(bins))
-    factors[values] = of_phases(counts[values], sums[values], sums_noise, period)
+    factors[values] = of_phases(counts[values], sums[values], sums_noise, phases)
     changed = shares * factors
     totals = np.stack([np.bincount(bins, row) for row in changed])[:, bins]
     return np.where(totals > 0, changed / np.maximum(totals, 1e-300), shares)
@@ -500,7 +501,7 @@ def synthesise(
     plan: Plan,
     measured: list[NoisyEmbedding | None],
     *,
-    cycles: Mapping[int, Sequence[int]] | None = None,
+    cycles: Mapping[int, Sequence[Cycle]] | None = None,
     seed: int = 0,
     part: float = 1.0,
     progress: Progress | bool = False,

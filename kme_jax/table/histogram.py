@@ -278,9 +278,12 @@ def standing_out(values: Real[np.ndarray, "n"], sigma: float) -> tuple[int, int]
 
 
 def of_phases(
-    counts: Float[np.ndarray, "cells"], noisy: Float[np.ndarray, "cells"], sigma: float, period: int
+    counts: Float[np.ndarray, "cells"],
+    noisy: Float[np.ndarray, "cells"],
+    sigma: float,
+    phases: Int64[np.ndarray, "cells"],
 ) -> Float64[np.ndarray, "cells"]:
-    """Factors of cells, [n], after which the counts have the regular pattern of noisy counts: weekdays, hours.
+    """Factors of cells, [n], after which the counts have the regular pattern of noisy counts: months, weekdays, hours.
 
     Smoothing removes a pattern that noise hides in each cell, though it is clear in the sums over all cells of a phase,
     such as all Mondays. If these sums differ from those of the counts by more than noise explains, each cell is
@@ -291,14 +294,14 @@ def of_phases(
       counts: estimates, not negative.
       noisy: noisy counts of the same cells.
       sigma: standard deviation of their noise.
-      period: cells of one round, at least 2. Cell i has the phase i mod period.
+      phases: of the cells, from 0.
     """
-    phases = np.arange(len(counts)) % period
-    expected, found = (np.bincount(phases, values, period) for values in (counts, noisy))
-    variances = np.maximum(np.bincount(phases, minlength=period) * sigma**2, np.finfo(float).tiny)
+    number = int(phases.max()) + 1
+    expected, found = (np.bincount(phases, values, number) for values in (counts, noisy))
+    variances = np.maximum(np.bincount(phases, minlength=number) * sigma**2, np.finfo(float).tiny)
     differences = found - expected
     size = float(np.sum(np.square(differences) / variances))
-    if size <= period + _REGULAR * math.sqrt(2 * period):
+    if size <= number + _REGULAR * math.sqrt(2 * number):
         return np.ones(len(counts))
-    target = np.maximum(expected + (1 - period / size) * differences, 0)
+    target = np.maximum(expected + (1 - number / size) * differences, 0)
     return np.where(expected > 0, target / np.maximum(expected, target / _MOST_OFTEN + 1e-300), 1.0)[phases]

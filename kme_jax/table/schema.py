@@ -16,7 +16,17 @@ from jaxtyping import Int, Int64
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said, shown, shown_for
 from kme_jax.storage.files import FileError, new_file
-from kme_jax.table.columns import DROP, Categorical, Column, Datetime, column_of, dropped_name, is_label, pandas_module
+from kme_jax.table.columns import (
+    DROP,
+    Categorical,
+    Column,
+    Cycle,
+    Datetime,
+    column_of,
+    dropped_name,
+    is_label,
+    pandas_module,
+)
 from kme_jax.table.constraints import Constraint, Recoding, constraint_of
 from kme_jax.table.weights import Weight
 from kme_jax.table.written import KINDS, WrittenColumn, refusals_explained, written_of
@@ -211,8 +221,8 @@ class Schema:
         )
 
     @property
-    def cycles(self) -> dict[int, tuple[int, ...]]:
-        """The numbers of codes after which a column may repeat a pattern, by its index, see ``Column.cycles``."""
+    def cycles(self) -> dict[int, tuple[Cycle, ...]]:
+        """The cycles after which a column may repeat a pattern, by its index, see ``Column.cycles``."""
         return {j: column.cycles for j, column in enumerate(self.columns) if column.cycles}
 
     def index(self, name: str) -> int:

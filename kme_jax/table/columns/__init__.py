@@ -28,9 +28,9 @@ category. With such a schema, a table that is not from a .csv file is refused, w
 
 from __future__ import annotations
 
-from kme_jax.table.columns.base import LABEL, MISSING, SECONDS, Column, is_label, pandas_module
+from kme_jax.table.columns.base import LABEL, MISSING, SECONDS, Column, Cycle, is_label, pandas_module
 from kme_jax.table.columns.categorical import MAX_CATEGORIES, Categorical, Ordinal
-from kme_jax.table.columns.datetime import Datetime
+from kme_jax.table.columns.datetime import Datetime, year_in
 from kme_jax.table.columns.entries import (
     DRAFTED,
     DROP,
@@ -56,6 +56,7 @@ __all__ = [
     "SECONDS",
     "Categorical",
     "Column",
+    "Cycle",
     "Datetime",
     "Numeric",
     "Ordinal",
@@ -65,4 +66,5 @@ __all__ = [
     "numeric_values",
     "pandas_module",
     "unknown_field",
+    "year_in",
 ]

@@ -63,6 +63,35 @@ class Marks(NamedTuple):
     words: bool = True
 
 
+@short_repr
+class Cycle(NamedTuple):
+    """After how many codes the values of a column may repeat a pattern, such as weekdays or months.
+
+    Attributes:
+      codes: of one round. Those of a year need not be whole.
+      number: of phases in a round, of equal length; 0 for one phase for each cell.
+    """
+
+    codes: float
+    number: int = 0
+
+    def phases_of(self, num_cells: int, width: int) -> Int64[np.ndarray, "cells"] | None:
+        """The phase of each cell, from 0; None if cells do not show the pattern, or there are not two rounds.
+
+        Args:
+          num_cells: of the column.
+          width: codes of a cell.
+        """
+        if 2 * self.codes > num_cells * width:
+            return None
+        if self.number:
+            rounds = (np.arange(num_cells) + 0.5) * width / self.codes
+            shows = width * self.number <= self.codes
+            return np.floor(rounds % 1 * self.number).astype(np.int64) if shows else None
+        period, rest = divmod(int(self.codes), width)
+        return np.arange(num_cells) % period if not rest and period > 1 else None
+
+
 class Column(abc.ABC):
     """One column: its name, and the values that its category codes stand for.
 
@@ -149,8 +178,8 @@ class Column(abc.ABC):
         return ()
 
     @property
-    def cycles(self) -> tuple[int, ...]:
-        """Numbers of codes after which values may repeat a pattern, such as the 7 days of a week. None by default."""
+    def cycles(self) -> tuple[Cycle, ...]:
+        """After how many codes values may repeat a pattern. There are none by default."""
         return ()
 
     @property

@@ -24,10 +24,16 @@ from kme_jax._numerics.cells import (
 )
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax._numerics.text import said
-from kme_jax.table.columns.base import SECONDS, Column, Marks
+from kme_jax.table.columns.base import SECONDS, Column, Cycle, Marks
 from kme_jax.table.words import Words
 
 _CYCLES = 86400, 7 * 86400  # a day and a week, in seconds
+_DAYS_OF_YEAR, _PHASES_OF_YEAR = 365.2425, 12
+
+
+def year_in(days: float) -> Cycle:
+    """The cycle of a year in a column whose codes have so many days."""
+    return Cycle(_DAYS_OF_YEAR / days, _PHASES_OF_YEAR)
 
 
 @short_repr
@@ -104,8 +110,10 @@ class Datetime(Column):
         return self._last - self.first_unit + 1
 
     @property
-    def cycles(self) -> tuple[int, ...]:
-        return tuple(seconds // SECONDS[self.resolution] for seconds in _CYCLES if seconds > SECONDS[self.resolution])
+    def cycles(self) -> tuple[Cycle, ...]:
+        unit = SECONDS[self.resolution]
+        exact = tuple(Cycle(seconds // unit) for seconds in _CYCLES if seconds > unit)
+        return (*exact, year_in(unit / 86400))
 
     @property
     def type(self) -> pa.DataType:

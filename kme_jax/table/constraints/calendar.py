@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from kme_jax.table.columns import SECONDS, Categorical, Column, Datetime, Numeric
+from kme_jax.table.columns import SECONDS, Categorical, Column, Cycle, Datetime, Numeric, year_in
 from kme_jax.table.constraints.base import Clause, Codes, ColumnCodes, Determination
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONDAY = 4  # days from 1970-01-01, a Thursday, to the first Monday
+
+
+class _Weeks(Numeric):
+    """The number of the week, which may have a pattern of the months."""
+
+    @property
+    def cycles(self) -> tuple[Cycle, ...]:
+        return (year_in(7),)
 
 
 class Calendar(Determination):
@@ -32,7 +40,7 @@ class Calendar(Determination):
         last = max(1, last_week - self._first_week)
         nullable = column.nullable
         parts: list[Column] = [
-            Numeric(f"{column.name} week", 0, last, integer=True, unit="weeks", nullable=nullable),
+            _Weeks(f"{column.name} week", 0, last, integer=True, unit="weeks", nullable=nullable),
             Categorical(f"{column.name} weekday", WEEKDAYS, nullable=nullable),
         ]
         if self._of_day > 1:

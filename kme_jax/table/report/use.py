@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 
 from kme_jax.table.columns import Categorical, Column, Numeric
 from kme_jax.table.report.data import ReportData, Section
@@ -59,17 +59,26 @@ def _rows(data: ReportData) -> Iterator[tuple[Column, Float64[np.ndarray, "k"]]]
 
 
 def _small_groups(data: ReportData) -> list[dict[str, Any]]:
-    """For each column of few categories with small groups, its name, their values, and how many more there are."""
+    """For each column of few categories with small groups, its name, their values, and those that no released row has.
+
+    Noise may hide their rows.
+    """
     columns = []
     for column, rows in _rows(data):
         if column.num_codes > _MOST_VALUES:
             continue
         small = np.flatnonzero((rows > 0) & (rows < _limit(data)))
         small = small[np.argsort(rows[small], kind="stable")]
-        if len(small):
-            labels = column.labels(small[:_MOST_SHOWN])
-            columns.append({"name": column.name, "values": labels, "more": len(small) - len(labels)})
+        lost = np.flatnonzero((rows == 0) & isinstance(column, Categorical))
+        if len(small) or len(lost):
+            columns.append({"name": column.name, "small": _first(column, small), "lost": _first(column, lost)})
     return columns
+
+
+def _first(column: Column, codes: Int[np.ndarray, "k"]) -> str:
+    """The first values of some codes, and how many more there are, in words."""
+    more = len(codes) - _MOST_SHOWN
+    return ", ".join(column.labels(codes[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def _long_columns(data: ReportData) -> list[dict[str, Any]]:
