@@ -622,8 +622,8 @@ def test_an_interval_with_all_possible_values_is_no_answer():
     answers = estimate(measured.synthesise(1000), "mean(age) by job")
     assert list(answers) == ["1"]
     assert answers.hidden == ("10", "9", "2")
-    assert str(answers).splitlines()[1:] == ["noise hides 10, 9, 2"]
-    assert str(Estimates({}, list("abcdefghij"))) == "noise hides a, b, c, d, e, f, g, h and 2 more"
+    assert str(answers).splitlines()[1:] == ["noise hides: 10, 9, 2"]
+    assert str(Estimates({}, list("abcdefghij"))) == "noise hides: a, b, c, d, e, f, g, h and 2 more"
     hidden = measure_table(rows.slice(0, 60), schema, budget=PrivacyBudget(0.01, 1e-5), secure=False)
     for text in ("count(age>=40)", "share(age>=40)"):
         with pytest.raises(NoAnswerError, match="every possible value is in its interval"):

@@ -156,7 +156,7 @@ class Estimates(dict[str, Estimate]):
     def what_is_hidden(self) -> str:
         """A line that names what noise hides: all, or the first ones if there are many."""
         shown, others = self.hidden[:_MOST_HIDDEN], len(self.hidden) - _MOST_HIDDEN
-        return f"noise hides {', '.join(shown)}" + f" and {others} more" * (others > 0)
+        return f"noise hides: {', '.join(shown)}" + f" and {others} more" * (others > 0)
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row for each estimate: "value", "standard_error", "low" and "high".
