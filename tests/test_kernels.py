@@ -122,6 +122,14 @@ def test_parameters_that_are_not_python_floats_are_checked_too(value):
         kernels.Gaussian(value)
 
 
+@pytest.mark.parametrize("kernel", [kernels.Gaussian(0.5), kernels.Laplacian(0.5), kernels.Matern32(1.0)])
+def test_points_of_different_numbers_of_columns_are_refused(kernel):
+    x, y = np.ones((5, 3)), np.ones((4, 2))
+    for one, other in ((x, y), (y, x)):
+        with pytest.raises(ValueError, match=r"expected points \[n, d\] and \[m, d\], got the shapes"):
+            kernel.pairwise(one, other)
+
+
 def test_one_number_is_expected_and_not_one_for_each_column():
     with pytest.raises(
         ValueError, match=r"gamma must be one number, got \[1.0, 2.0\]; GaussianSum has a length for each"

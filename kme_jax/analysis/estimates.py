@@ -116,7 +116,7 @@ class Estimate:
 
     def __str__(self) -> str:
         if math.isnan(self.value):
-            return "no answer: no rows of the release count"
+            return "no answer: no rows of the release count, or noise hides how they vary"
         if math.isinf(self.standard_error):
             return f"no answer: noise hides it; the rows of the release say {html.number(self.value)}"
         ends = f"[{html.number(self.low)}, {html.number(self.high)}]"

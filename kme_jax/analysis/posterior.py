@@ -302,7 +302,7 @@ def check_has_posterior(measurement: Any) -> None:
         raise ValueError(f"release: expected a release of points, got a {type(measurement).__name__}")
     if measurement.proposal is None:
         raise ValueError(
-            "release: intervals need a release with bounds or a proposal; this one gives weights to public points"
+            "release: it gives weights to public points, so there are no intervals; for some, release with bounds alone"
         )
 
 

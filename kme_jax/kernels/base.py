@@ -142,8 +142,14 @@ def _formula_error(kernel: Kernel, dim: int) -> float:
 
 
 def _sum_over_columns(term, x: AnyArray, y: AnyArray) -> Array:
-    """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array."""
+    """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array.
+
+    Raises:
+      ValueError: x and y have different numbers of columns. JAX would take the last one of y several times.
+    """
     d = x.shape[-1]
+    if y.shape[-1] != d:
+        raise ValueError(f"expected points [n, d] and [m, d], got the shapes {list(x.shape)} and {list(y.shape)}")
     if d <= UNROLLED_COLUMNS:
         columns = [term(x[:, c, None] - y[None, :, c]) for c in range(d)]
         return functools.reduce(operator.add, columns)
@@ -491,6 +497,7 @@ class GaussianSum(UnitShiftInvariant):
         del expand
         x, y = _floating(x, y)
         self._require_columns(x.shape[1])
+        self._require_columns(y.shape[1])
 
         def add_term(total, term):
             gammas, weight = term
