@@ -26,6 +26,7 @@ from kme_jax._numerics.progress import reporter, shows_progress
 from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax.kernels import UNROLLED_COLUMNS, Kernel
+from kme_jax.kernels.base import check_sets
 
 Array = jax.Array
 
@@ -53,9 +54,7 @@ def gram(kernel: Kernel, x: Real[AnyArray, "n d"], y: Real[AnyArray, "m d"] | No
              [0.368, 1.   ]], dtype=float32)
     """
     y = x if y is None else y
-    shapes = list(jnp.shape(x)), list(jnp.shape(y))
-    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:  # columns would be broadcast
-        raise ValueError(f"expected points [n, d] and [m, d], got the shapes {shapes[0]} and {shapes[1]}")
+    check_sets(x, y)
     return kernel.pairwise(x, y)
 
 

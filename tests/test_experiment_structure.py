@@ -167,7 +167,7 @@ def test_a_new_experiment_is_one_file(tmp_path):
         "quick": True,
         "epsilons": [0.5, 1.0],
         "hidden": 3,
-        "output_dir": str(tmp_path),
+        "output_dir": tmp_path.name,
     }
     for word, message in (
         ("--num_rows=0", "--num_rows must be at least 1, got 0"),

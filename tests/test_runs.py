@@ -257,7 +257,7 @@ def interrupted(files, tmp_path, monkeypatch):
     return _options(tmp_path)
 
 
-def _refused(tmp_path, text, schema=SCHEMA, **options):
+def _assert_refused(tmp_path, text, schema=SCHEMA, **options):
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(RunError) as error:
         measure_table(tmp_path / "rows.csv", schema, **options)
@@ -268,28 +268,28 @@ def _refused(tmp_path, text, schema=SCHEMA, **options):
 
 
 def test_another_run_is_refused(interrupted, tmp_path, monkeypatch):
-    _refused(tmp_path, "another budget;", **interrupted | {"budget": PrivacyBudget(1.5, 1e-5)})
-    _refused(tmp_path, "another target;", **interrupted | {"target": None})
-    _refused(tmp_path, "another ledger;", **interrupted | {"spending": None})
+    _assert_refused(tmp_path, "another budget;", **interrupted | {"budget": PrivacyBudget(1.5, 1e-5)})
+    _assert_refused(tmp_path, "another target;", **interrupted | {"target": None})
+    _assert_refused(tmp_path, "another ledger;", **interrupted | {"spending": None})
     other = Schema((Numeric("age", 0, 111, integer=True), *SCHEMA.columns[1:]), dropped=("note",))
-    _refused(tmp_path, "another schema;", other, **interrupted)
+    _assert_refused(tmp_path, "another schema;", other, **interrupted)
     with monkeypatch.context() as patch:
         patch.setattr("kme_jax.table.measure.library_versions", lambda: "kme_jax 0.0.1")
-        _refused(tmp_path, "another version of a library;", **interrupted)
+        _assert_refused(tmp_path, "another version of a library;", **interrupted)
     os.utime(tmp_path / "rows.csv", ns=(0, 0))
-    _refused(tmp_path, "another table;", **interrupted)
+    _assert_refused(tmp_path, "another table;", **interrupted)
 
 
 @pytest.mark.slow
 def test_another_size_of_parts_is_refused(interrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "PART_ROWS", 65)
-    _refused(tmp_path, "another size of parts;", **interrupted)
+    _assert_refused(tmp_path, "another size of parts;", **interrupted)
 
 
 def test_a_copy_is_refused(interrupted, tmp_path):
     (tmp_path / "run").rename(tmp_path / "first")
     shutil.copytree(tmp_path / "first", tmp_path / "run")
-    _refused(tmp_path, "is a copy, which could draw noise twice; go on with the first folder", **interrupted)
+    _assert_refused(tmp_path, "is a copy, which could draw noise twice; go on with the first folder", **interrupted)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "first").rename(tmp_path / "run")
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
@@ -301,10 +301,10 @@ def test_a_copy_in_the_place_of_the_folder_is_refused(interrupted, tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
     for path in (tmp_path / "backup").iterdir():
         shutil.copy2(path, tmp_path / "run" / path.name)
-    _refused(tmp_path, text, **interrupted)
+    _assert_refused(tmp_path, text, **interrupted)
     shutil.rmtree(tmp_path / "run")
     shutil.copytree(tmp_path / "backup", tmp_path / "run")
-    _refused(tmp_path, text, **interrupted)
+    _assert_refused(tmp_path, text, **interrupted)
 
 
 def test_files_that_are_put_back_do_not_undo_that_a_run_is_complete(tmp_path):
@@ -338,7 +338,7 @@ sys.stdin.read()
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as other:
         assert other.stdout.readline() == b"locked\n"
-        _refused(tmp_path, "another process uses it; wait until that ends", **interrupted)
+        _assert_refused(tmp_path, "another process uses it; wait until that ends", **interrupted)
         other.communicate()
 
 
@@ -362,7 +362,7 @@ def test_damage_is_refused(interrupted, tmp_path, pattern, is_short):
         place = content.index(b"kme_jax") if pattern == "sums*" else 1000  # within the version of the libraries
         path.write_bytes(content[:place] + b"#" + content[place + 1 :])
     assert path.read_bytes() != content
-    _refused(tmp_path, DAMAGED[pattern], **interrupted)
+    _assert_refused(tmp_path, DAMAGED[pattern], **interrupted)
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_sums_of_another_run_are_refused(interrupted, tmp_path, monkeypatch):
     _interrupt(monkeypatch, parts, "partial_sums", 11, tmp_path / "rows.csv", other)
     (path,), (theirs,) = ((tmp_path / folder).glob("sums*") for folder in ("run", "other"))
     path.write_bytes(theirs.read_bytes())
-    _refused(tmp_path, "it is of another run or measurement; leave it out)", **interrupted)
+    _assert_refused(tmp_path, "it is of another run or measurement; leave it out)", **interrupted)
     path.unlink()
     assert len(measure_table(tmp_path / "rows.csv", SCHEMA, **interrupted).measured) == 3
 
@@ -382,9 +382,9 @@ def test_a_folder_without_its_run_is_refused(interrupted, tmp_path, monkeypatch)
     _interrupt(monkeypatch, parts, "partial_sums", 11, tmp_path / "rows.csv", other)
     (theirs,) = (tmp_path / "other").glob("noisy*")
     shutil.copy(theirs, tmp_path / "run")
-    _refused(tmp_path, "is damaged, or of another run; the run cannot go on: choose a new folder", **interrupted)
+    _assert_refused(tmp_path, "is damaged, or of another run; the run cannot go on: choose a new folder", **interrupted)
     (tmp_path / "run" / "run.json").unlink()
-    _refused(tmp_path, "is damaged (it has no run.json); choose a new folder", **interrupted)
+    _assert_refused(tmp_path, "is damaged (it has no run.json); choose a new folder", **interrupted)
 
 
 def test_only_the_owner_can_read_the_folder(interrupted, tmp_path):

@@ -84,9 +84,9 @@ def check_output_dir(folder: str | os.PathLike) -> pathlib.Path:
 
 
 def portable_path(path: str | os.PathLike) -> str:
-    """The path as a result records it: relative to the checkout if the path is within it."""
+    """The path as a result records it: relative to the checkout if the path is within it, else its last name alone."""
     resolved = pathlib.Path(path).resolve()
-    return str(resolved.relative_to(REPOSITORY)) if resolved.is_relative_to(REPOSITORY) else str(path)
+    return str(resolved.relative_to(REPOSITORY)) if resolved.is_relative_to(REPOSITORY) else resolved.name
 
 
 @contextlib.contextmanager

@@ -279,7 +279,8 @@ class Covariances:
             variance = float(noise.of(values - centre)) ** 2 + ((self.means[i] - centre) * rows_noise) ** 2
             self.means_errors[i] = math.sqrt(variance) / rows
             if self._classes is None and (feature.is_number or feature.centre is not None):
-                mean = _mean_from_moments(NumberSums(self._sums, j), feature)
+                column = NumberSums(self._sums, j)
+                mean = column.mean() if feature.centre is None else column.mean_square(feature.centre)
                 if mean is not None:
                     self.means[i], self.means_errors[i] = mean.value, mean.standard_error
         if [self.features[i].is_number for i in positions] == [True] and self._classes is None:
@@ -537,11 +538,6 @@ def _hidden(
     of_bins = np.maximum(rows.sum(1, keepdims=True), 1e-300)
     deviations = np.sqrt(np.maximum(rows @ np.square(values) / of_bins - np.square(rows @ values / of_bins), 0))
     return (of_bins * hidden).T @ deviations
-
-
-def _mean_from_moments(numbers: NumberSums, feature: Feature) -> Answer | None:
-    """The mean of a number, or of its squared distance from a centre, from all noisy sums of the column."""
-    return numbers.mean() if feature.centre is None else numbers.mean_square(feature.centre)
 
 
 def _unit(size: int, i: int) -> Float64[np.ndarray, "m"]:

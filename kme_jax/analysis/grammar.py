@@ -190,7 +190,7 @@ def check_known(text: str, name: str, names: Sequence[str]) -> None:
         return
     if re.match(rf"(?:{'|'.join(map(re.escape, names))})\s*[=!<>]", name):
         raise ValueError(f"query {text!r}: {name} is a condition; ask for share({name}) or count({name})")
-    several = [word.strip() for word in name.split(",")]
-    if len(several) > 1 and several[0] in names:
-        raise ValueError(f"query {text!r}: only {several[0]} may be in the brackets, without {', '.join(several[1:])}")
+    column, *arguments = (argument.strip() for argument in name.split(","))
+    if arguments and column in names:
+        raise ValueError(f"query {text!r}: only {column} may be in the brackets, without {', '.join(arguments)}")
     raise ValueError(f"query {text!r}: there is no column {name!r}, only {shown_for(name, names)}")

@@ -141,15 +141,21 @@ def _formula_error(kernel: Kernel, dim: int) -> float:
     return 4 * (dim + 8) * 2.0**-53
 
 
-def _sum_over_columns(term, x: AnyArray, y: AnyArray) -> Array:
-    """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array.
+def check_sets(x: Real[AnyArray, "*x_shape"], y: Real[AnyArray, "*y_shape"]) -> None:
+    """Refuses what is not two sets of points [n, d] and [m, d]: columns would be broadcast, or be taken twice.
 
     Raises:
-      ValueError: x and y have different numbers of columns. JAX would take the last one of y several times.
+      ValueError: see above.
     """
+    shapes = list(jnp.shape(x)), list(jnp.shape(y))
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
+        raise ValueError(f"expected points [n, d] and [m, d], got the shapes {shapes[0]} and {shapes[1]}")
+
+
+def _sum_over_columns(term, x: AnyArray, y: AnyArray) -> Array:
+    """Σ_c term(x[n, c] − y[m, c]) as [n, m], without an [n, m, d] array. Raises the errors of :func:`check_sets`."""
+    check_sets(x, y)
     d = x.shape[-1]
-    if y.shape[-1] != d:
-        raise ValueError(f"expected points [n, d] and [m, d], got the shapes {list(x.shape)} and {list(y.shape)}")
     if d <= UNROLLED_COLUMNS:
         columns = [term(x[:, c, None] - y[None, :, c]) for c in range(d)]
         return functools.reduce(operator.add, columns)
@@ -414,6 +420,7 @@ class Gaussian(_OfDistance):
     def pairwise(self, x, y, *, expand=False):
         if not (expand and self.expands(x.shape[1])):
             return super().pairwise(x, y)
+        check_sets(x, y)
         x_columns, y_columns = self._exponent_columns(*_floating(x, y))
         exponent = jnp.matmul(x_columns, y_columns.T, precision=jax.lax.Precision.HIGHEST)
         return exp2_nonpositive(exponent)
@@ -496,8 +503,8 @@ class GaussianSum(UnitShiftInvariant):
     def pairwise(self, x, y, *, expand=False):
         del expand
         x, y = _floating(x, y)
+        check_sets(x, y)
         self._require_columns(x.shape[1])
-        self._require_columns(y.shape[1])
 
         def add_term(total, term):
             gammas, weight = term

@@ -23,7 +23,7 @@ from kme_jax._numerics.pytrees import pytree_dataclass
 from kme_jax._numerics.registry import storable
 from kme_jax._numerics.shapes import AnyArray
 from kme_jax._numerics.validation import check_positive, require
-from kme_jax.kernels.base import UNROLLED_COLUMNS, Kernel, two_points
+from kme_jax.kernels.base import UNROLLED_COLUMNS, Kernel, check_sets, two_points
 
 Array = jax.Array
 
@@ -73,6 +73,7 @@ class DotProduct(Kernel):
 
     def pairwise(self, x, y, *, expand=False):
         del expand
+        check_sets(x, y)
         x, y = (in_ball(_floating(points), self.radius) for points in (x, y))
         if x.shape[1] > UNROLLED_COLUMNS:
             return self._at(jnp.matmul(x, y.T, precision=jax.lax.Precision.HIGHEST))
