@@ -60,7 +60,7 @@ def draws(request, measured):
     with pytest.MonkeyPatch.context() as patch:
         short = functools.partial(posterior.posterior_mean, num_atoms=20, num_trajectories=4, num_leaps=20)
         patch.setattr(posterior, "posterior_mean", short if request.param == "sampler" else _made_by_hand)
-        return posterior_draws(measured, seed=1)
+        return posterior_draws(measured, smooth=True, seed=1)
 
 
 def _made_by_hand(key, noisy, proposal, **options):
@@ -185,14 +185,14 @@ def test_points_stand_for_normal_distributions(monkeypatch, measured):
     report = PosteriorReport(np.ones((1, 1)), 0.8, True, 0.0, 1)
     monkeypatch.setattr(posterior, "posterior_mean", lambda *_, **__: (mean, report))
     monkeypatch.setattr(posterior, "corrections", lambda measurement, draws, anchors, *_: np.zeros((2, len(anchors))))
-    sample = posterior_draws(measured).samples[0]
+    sample = posterior_draws(measured, smooth=True).samples[0]
     unit = BOUNDS.to_unit(sample.points)
     centre = sample.weights @ unit
     np.testing.assert_allclose(centre, [0.425, 0.575], atol=1e-9)
     between = 0.75 * 0.25 * 0.1**2
     variance = sample.weights @ np.square(unit - centre)
     np.testing.assert_allclose(variance, 0.75 * 0.05**2 + 0.25 * 0.02**2 + between, rtol=2e-3)
-    equal = posterior_draws(measured).estimate(lambda s: s.expectation(lambda z: z[:, 0]))
+    equal = posterior_draws(measured, smooth=True).estimate(lambda s: s.expectation(lambda z: z[:, 0]))
     assert equal.standard_error < 1e-9  # all draws are the same distribution
     report = dataclasses.replace(report, converged=False)
     with pytest.raises(ValueError, match="no mixture that explains"):
@@ -235,6 +235,37 @@ def test_draws_differ_next_to_faces_in_what_features_cannot_tell(rng, measured):
     expected = free @ expected @ free.T
     h = rng.normal(size=(12, 5))
     np.testing.assert_allclose(np.var(added @ h, axis=0), np.diag(h.T @ expected @ h), rtol=0.15)
+
+
+def _heaped(measured, monkeypatch, **options):
+    """Draws of rows that may share values, from mixtures made by hand."""
+    monkeypatch.setattr(posterior, "posterior_mean", _made_by_hand)
+    return posterior_draws(measured, seed=1, **options)
+
+
+def test_half_of_a_draw_is_on_few_points_that_explain_the_measurement(measured, monkeypatch):
+    feature_map, mechanism = measured.noisy.feature_map, measured.noisy.mechanism
+    for sample in _heaped(measured, monkeypatch).samples[:3]:
+        points, inverse = np.unique(BOUNDS.to_unit(sample.points).round(6), axis=0, return_inverse=True)
+        weights = np.bincount(inverse, sample.weights)
+        assert abs(weights.sum() - 1) < 1e-9
+        assert np.sort(weights)[-60:].sum() > 0.3
+        psi = np.asarray(compiled.features(feature_map, points.astype(np.float32)), np.float64)
+        left = weights @ psi - measured.noisy.coordinates
+        assert np.sqrt(np.mean(np.square(left)) / mechanism.variance) < 2
+
+
+def test_heaps_make_intervals_of_shares_longer_and_not_those_of_means(measured, monkeypatch):
+    heaped, smooth = (_heaped(measured, monkeypatch, smooth=is_smooth) for is_smooth in (False, True))
+    ratios = {
+        text: estimate(measured, text, replicates=heaped).standard_error
+        / estimate(measured, text, replicates=smooth, smooth=True).standard_error
+        for text in ("share(age>=50)", "mean(age)", "mean(pay, net)")
+    }
+    assert ratios["share(age>=50)"] > 2
+    assert max(ratios["mean(age)"], ratios["mean(pay, net)"]) < 1.5
+    with pytest.raises(ValueError, match="were made without it"):
+        estimate(measured, "mean(age)", replicates=heaped, smooth=True)
 
 
 def test_quantiles_of_signed_weights_are_not_biased(rng):
@@ -350,14 +381,21 @@ def test_the_command(monkeypatch, tmp_path, capsys, measured, draws, rows):
     monkeypatch.chdir(tmp_path)
     released = _released(measured, rows)
     released.save("published")
-    loaded = []
+    loaded, given = [], []
 
-    def saved_draws(release, **_):
+    def saved_draws(release, **options):
         loaded.append(release)
+        given.append(options)
         return PosteriorDraws(release.measurement, draws.samples, draws.seed)
 
     monkeypatch.setattr("kme_jax.analysis.posterior_draws", saved_draws)
     words = ["estimate", "published", "mean(age)", "slope(pay, net, age)"]
+    assert cli.main(["estimate", "published", "share(age>=50)"]) == 0
+    assert "if there are none, use --smooth" in capsys.readouterr().out
+    assert cli.main(["estimate", "published", "share(age>=50)", "--smooth"]) == 0
+    assert "use --smooth" not in capsys.readouterr().out
+    assert [options["smooth"] for options in given] == [False, True]
+    loaded.clear()
     assert cli.main([*words, "--output=answers.json", "--level=0.9"]) == 0
     printed = capsys.readouterr().out
     expected = estimate(measured, "mean(age)", level=0.9, replicates=draws)

@@ -62,6 +62,7 @@ TABLES = {
         for name in ("adult_pgm_add_remove", "census", "cervical", "covtype", "credit")
     },
     "inference_coverage": (("inference_coverage",), "experiments.inference.coverage", "markdown"),
+    "inference_coverage_heaped": (("inference_coverage_heaped",), "experiments.inference.coverage", "markdown"),
     "inference_coverage_two_columns": (
         ("inference_coverage_two_columns",),
         "experiments.inference.coverage",

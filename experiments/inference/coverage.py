@@ -2,12 +2,17 @@
 
 python -m experiments.inference.coverage                              # 30 releases in each of six settings
 python -m experiments.inference.coverage --dims=2 --epsilons=1 --num_releases=20
+python -m experiments.inference.coverage --heaped=0.5                 # half the rows are rounded
 
 Private rows are new for each release: ten normal clusters at random places, as in the figures of Balog et al. 2018,
 with bounds. Each table is released with secure noise. ``posterior_draws`` gives an interval for the mean of each of
 twelve functions. It covers if the mean of the private rows is in it. Two other intervals stand beside it: a *direct*
 one, of somebody who spends the whole budget on this one mean; and a *naive* one, which takes the released points for
 real rows that were sampled, and knows nothing of the noise.
+
+With ``--heaped`` a part of the rows is rounded to values that are 40 apart, less than the length of the kernel. These
+values are new for each table. *smooth* intervals are then those of somebody who wrongly says that no value is shared
+by many rows. Without ``--heaped`` this is right, and all intervals are made with it.
 
 Results go to <output_dir>/inference_coverage.json and .png. An interrupted run continues.
 """
@@ -36,7 +41,9 @@ from kme_jax.privacy import gaussian_noise_multiplier
 
 LEVEL = 0.95
 METHODS = ("posterior", "direct", "naive")
+SMOOTH = "smooth"  # intervals for heaped rows that are made as if they were not
 LOWER, UPPER = -700.0, 900.0  # of each column
+HEAPS = 40.0  # the distance of the values to which rows are rounded
 
 # Functions of rows x in [0, 1]^d, by a name that shows them, with their ranges.
 FUNCTIONS: dict[str, tuple[float, Callable[[np.ndarray], Any]]] = {
@@ -65,6 +72,7 @@ class PointsCoverageConfig(Config):
     delta: float = flag(1e-6, "δ of (ε, δ)-differential privacy.")
     num_features: int = flag(1000, "J, features of the kernel; fewer are used in one and two columns.", quick=200)
     gamma_scale: float = flag(1.0, "γ of the kernel exp(-γ‖x-y‖²), in multiples of 1e-4 / D.", quick=0.1)
+    heaped: float = flag(0.0, "Share of the rows that are rounded.")
     num_releases: int = flag(30, "Tables, each released at each ε.", quick=2)
     output_dir: str = flag("results", "Folder for the JSON result and the picture.")
 
@@ -77,19 +85,27 @@ class PointsCoverageConfig(Config):
             raise InputError(f"--dims must be positive and different, got {','.join(map(str, self.dims))!r}")
         if not 0 < self.gamma_scale < math.inf:
             raise InputError(f"--gamma_scale must be positive and finite, got {self.gamma_scale}")
+        if not 0 <= self.heaped <= 1:
+            raise InputError(f"--heaped must be from 0 to 1, got {self.heaped}")
         valid_budgets(self.epsilons, self.delta)
+
+
+def _rows(dim: int, seed: int, config: PointsCoverageConfig) -> np.ndarray:
+    """Private rows, of which a share is rounded in all columns, [N, D]."""
+    rows, rng = mixture(config.num_rows, dim, seed=seed), np.random.default_rng((seed, 1))
+    start = rng.uniform(0, HEAPS, dim)
+    rounded = np.round((rows - start) / HEAPS) * HEAPS + start
+    return np.where(rng.random((len(rows), 1)) < config.heaped, rounded, rows)
 
 
 def _answers(dim: int, budget: PrivacyBudget, seed: int, config: PointsCoverageConfig) -> dict[str, Any]:
     """For each function, the private mean and the intervals. Empty if there are no intervals."""
     bounds = Bounds.create(np.full(dim, LOWER), np.full(dim, UPPER))
-    rows, kernel = (
-        mixture(config.num_rows, dim, seed=seed),
-        Gaussian(config.gamma_scale * 1e-4 / dim * (UPPER - LOWER) ** 2),
-    )
+    rows, kernel = _rows(dim, seed, config), Gaussian(config.gamma_scale * 1e-4 / dim * (UPPER - LOWER) ** 2)
     measured = measure(rows, kernel, budget=budget, bounds=bounds, num_features=config.num_features, seed=seed)
     try:
-        draws = posterior_draws(measured, seed=seed)
+        draws = posterior_draws(measured, smooth=not config.heaped, seed=seed)
+        smooth = posterior_draws(measured, smooth=True, seed=seed) if config.heaped else None
     except ValueError:  # the sampler did not converge
         return {}
 
@@ -100,6 +116,7 @@ def _answers(dim: int, budget: PrivacyBudget, seed: int, config: PointsCoverageC
         return {name: sample.weights @ value for name, value in (values | squares).items()}
 
     estimates = draws.estimate(means, LEVEL)
+    without = None if smooth is None else smooth.estimate(means, LEVEL)
     rng, quantile, unit = np.random.default_rng(seed), float(ndtri((1 + LEVEL) / 2)), bounds.to_unit(rows)
     answers = {}
     for name, (extent, h) in FUNCTIONS.items():
@@ -112,6 +129,8 @@ def _answers(dim: int, budget: PrivacyBudget, seed: int, config: PointsCoverageC
             "direct": (private + noise * rng.normal(), quantile * noise),
             "naive": (estimate.value, quantile * sampling),
         }
+        if without is not None:
+            intervals[SMOOTH] = without[name].value, (without[name].high - without[name].low) / 2
         answers[name] = {"private": private} | {method: list(map(float, pair)) for method, pair in intervals.items()}
     return answers
 
@@ -145,8 +164,16 @@ def settings(result: dict[str, Any]) -> list[tuple[int, float]]:
     return sorted({(cell["dim"], cell["epsilon"]) for cell in result["cells"] if cell["answers"]})
 
 
+def methods(result: dict[str, Any]) -> tuple[str, ...]:
+    """The intervals of a result."""
+    return (*METHODS, SMOOTH) if result["config"].get("heaped") else METHODS
+
+
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a table of Markdown: coverage of posterior intervals, with widths in brackets, and of others."""
+    """The result as a table of Markdown: coverage of posterior intervals, with widths in brackets, and of others.
+
+    For heaped rows, that of smooth intervals follows.
+    """
     header = [f"D = {dim}, ε = {epsilon:g}" for dim, epsilon in settings(result)]
     lines = ["| function | " + " | ".join(header) + " |", "|---" * (1 + len(header)) + "|"]
     by_method = {
@@ -154,12 +181,16 @@ def markdown(result: dict[str, Any]) -> str:
             name: [coverage(result, dim, epsilon, name, method) for dim, epsilon in settings(result)]
             for name in FUNCTIONS
         }
-        for method in METHODS
+        for method in methods(result)
     }
     for name in FUNCTIONS:
         cells = [f"{100 * share:.0f} % ({width:.2g})" for share, width in by_method["posterior"][name]]
+        if SMOOTH in by_method:
+            cells = [
+                f"{cell}; {100 * share:.0f} %" for cell, (share, _) in zip(cells, by_method[SMOOTH][name], strict=True)
+            ]
         lines.append(f"| {name.replace('|', '‖')} | " + " | ".join(cells) + " |")
-    for method in METHODS:
+    for method in by_method:
         shares = np.mean([[share for share, _ in cells] for cells in by_method[method].values()], axis=0)
         widths = np.median([[width for _, width in cells] for cells in by_method[method].values()], axis=0)
         cells = [f"{100 * share:.0f} % ({width:.2g})" for share, width in zip(shares, widths, strict=True)]
@@ -194,7 +225,7 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
         layout="constrained",
     )
     for (dim, epsilon), axes in zip(((d, e) for e in epsilons for d in dims), all_axes.flat, strict=True):
-        for method, colour, marker in zip(METHODS, COLOURS, ("o", "s", "x"), strict=False):
+        for method, colour, marker in zip(methods(result), COLOURS, ("o", "s", "x", "^"), strict=False):
             shares = [coverage(result, dim, epsilon, name, method)[0] for name in FUNCTIONS]
             axes.plot(shares, range(len(FUNCTIONS)), marker, color=colour, label=method)
         axes.axvline(LEVEL, color="grey", linewidth=0.8)
@@ -203,7 +234,7 @@ def draw(result: dict[str, Any], output: pathlib.Path) -> pathlib.Path:
     for axes in all_axes[-1]:
         axes.set_xlabel("share of intervals that cover")
     all_axes[0, 0].invert_yaxis()
-    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(METHODS))
+    figure.legend(*all_axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return save(figure, [output])
 
 

@@ -32,6 +32,7 @@ def estimate(
     method: str | None = None,
     population: bool = False,
     replicates: PosteriorDraws | Bootstrap | None = None,
+    smooth: bool = False,
     seed: int = 0,
     progress: Progress | bool = False,
 ) -> Estimate | Estimates:
@@ -69,6 +70,9 @@ def estimate(
         Otherwise it is about the private rows.
       replicates: draws of points, see ``kme_jax.analysis.posterior_draws``, or replicates of a table, see
         ``kme_jax.analysis.bootstrap``; None to make them if they are needed.
+      smooth: of points: whether no value of a column is shared by many rows, see
+        ``kme_jax.analysis.posterior_draws``. Draws in ``replicates`` were made with it or without it. Tables show
+        such values.
       seed: of the replicates.
       progress: True for a bar, or a function that is called with (work done, all work).
 
@@ -80,7 +84,8 @@ def estimate(
 
     Raises:
       ValueError: the query cannot be read; the method does not exist, or has no answer; it is no such release;
-        replicates are of another release, or of the population if rows are asked for, or the other way round.
+        replicates are of another release, or of the population if rows are asked for, or the other way round; smooth
+        is given, and the release is of a table, or draws were made without it.
 
     Examples:
       >>> import numpy as np, pyarrow as pa
@@ -98,16 +103,22 @@ def estimate(
     if not isinstance(release, Release | Measurement):
         from kme_jax.analysis.tables import answers  # needs pyarrow
 
+        if smooth:
+            raise ValueError("smooth is for points: a table shows the values that many rows share")
         options = {"population": population, "replicates": replicates, "seed": seed, "progress": progress}
         return answers(release, query, level=level, method=method, **options)
     parsed = check_points_query(release, query, population=population)
     check_level(level)
     measurement = release.measurement if isinstance(release, Release) else release
-    draws = posterior_draws(release, seed=seed, progress=progress) if replicates is None else replicates
+    draws = replicates
+    if draws is None:
+        draws = posterior_draws(release, smooth=smooth, seed=seed, progress=progress)
     if not isinstance(draws, PosteriorDraws) or not np.array_equal(
         draws.measurement.noisy.coordinates, measurement.noisy.coordinates
     ):
         raise ValueError("replicates: they are of another release")
+    if smooth and not draws.smooth:
+        raise ValueError("smooth: the draws were made without it; make them by posterior_draws(..., smooth=True)")
     names = columns_of(measurement)
     answer = draws.estimate(lambda s: parsed.answer(names, s.points, s.weights), level, population=population)
     _warn_of_bounds(draws, parsed, names, answer.value)

@@ -130,6 +130,11 @@ class PointsQuery:
         return self.statistic in ("median", "quantile")
 
     @property
+    def has_limits(self) -> bool:
+        """Whether it depends on where exactly rows are: it has a condition or a quantile."""
+        return self.is_quantile or bool(self.share or self.where)
+
+    @property
     def possible(self) -> tuple[float, float]:
         """The smallest and the largest value that the statistic can have."""
         if self.statistic in ("share", "count"):

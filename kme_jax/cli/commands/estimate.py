@@ -27,7 +27,8 @@ A share and a count are of all rows, those with a missing cell included. A mean 
 share(bmi>=30) where bmi!=missing
 
 Points: all answers come from draws of the posterior, which take as long as a synthesis. Limits must lie between the
-values of a discrete column: share(age>=64.5).
+values of a discrete column: share(age>=64.5). Points do not show values that many rows share (prices of 9.99, ages that
+end in 0 or 5), and intervals of shares and quantiles allow for them. If there are none, --smooth makes these shorter.
 
 Tables: a column of groups may follow: mean(income) by member. The hours of a column of times that is measured in parts
 are groups, too, and the months, quarters and years of one that is not: mean(fare) by begin hour. There are linear
@@ -53,6 +54,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--population",
         action="store_true",
         help="Answer for the population from which the private rows were drawn at random, not for these rows alone.",
+    )
+    parser.add_argument(
+        "--smooth",
+        action="store_true",
+        help="Points: no value is shared by many rows. Intervals of shares and quantiles are several times shorter.",
     )
     parser.add_argument("--num_replicates", type=int, metavar="B", help="Repetitions for bootstrap. Default: 12.")
     parser.add_argument("--seed", type=parsing.seed, default=0, help="The seed of repetitions and draws. Default: 0.")
@@ -112,6 +118,10 @@ def run(args: argparse.Namespace) -> None:
                 print_line(f"{text}{f' = {group}' * bool(group)}: {answer}  ({answer.method})")
             if groups.hidden:
                 print_line(f"{text}: {groups.what_is_hidden}")
+        if is_of_points(release) and not args.smooth and any(_has_limits(release, text) for text in answers):
+            print_line(
+                "limits and quantiles: intervals allow for values that many rows share; if there are none, use --smooth"
+            )
         if used := rows_used(release.statement):
             print_line(f"answers are about the private rows that were used: {used}")
     if output is not None:
@@ -141,6 +151,8 @@ def _errors(args: argparse.Namespace, release: Any, method: str) -> dict[str, Va
         from kme_jax.analysis.replicates import check_population
         from kme_jax.analysis.tables import check_query
 
+        if args.smooth:
+            raise InputError("--smooth is for points: a table shows the values that many rows share")
         if args.population:
             check_population(release)
         if method == "direct" and args.num_replicates is not None:
@@ -162,7 +174,7 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
         from kme_jax.analysis import posterior_draws
 
         with progress_bar("posterior") as progress:
-            return posterior_draws(release, seed=args.seed, progress=progress)
+            return posterior_draws(release, smooth=args.smooth, seed=args.seed, progress=progress)
     from kme_jax.analysis import bootstrap
     from kme_jax.analysis.replicates import NUM_REPLICATES
 
@@ -171,6 +183,12 @@ def _replicates(args: argparse.Namespace, release: Any, method: str) -> Any:
     number = NUM_REPLICATES if args.num_replicates is None else args.num_replicates
     with progress_bar("replicates") as progress:
         return bootstrap(release, number, population=args.population, seed=args.seed, progress=progress)
+
+
+def _has_limits(release: Any, text: str) -> bool:
+    from kme_jax.analysis.answers import check_points_query
+
+    return check_points_query(release, text).has_limits
 
 
 def _document(groups: Any) -> dict[str, Any]:
