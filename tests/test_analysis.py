@@ -758,6 +758,28 @@ def test_hidden_dependence_is_as_drawn(released):
     assert ((_sums(hidden, released, codes) - before - drawn) * hidden.precisions)[0, 1] < -1
 
 
+def test_what_is_special_about_a_category_that_shares_a_part_is_guessed(rng):
+    names = tuple(f"job{i:02}" for i in range(12))
+    jobs = rng.choice(["clerk", "farmer", *names], 6000, p=[0.4, 0.36, *[0.02] * 12])
+    rows = pa.table({"age": rng.normal(50, 12, 6000).clip(0, 99).round().astype(int), "job": jobs})
+    schema = Schema((Numeric("age", 0, 99, integer=True), Categorical("job", ("clerk", "farmer", *names))))
+    release = release_table(rows, schema, budget=PrivacyBudget(0.1, 1e-5), secure=False)
+    codes = measured_codes(release.schema, release.table)
+    hidden = HiddenPairs.of(release, codes)
+    rare = hidden.features[1].codes[list(hidden.features[1].contrasts)]
+    assert set(rare) <= set(range(2, 14))  # the frequent jobs have parts of their own
+    assert len(rare) >= 6
+    means = []
+    for seed in range(12):
+        changed = codes.copy()
+        hidden.hide(changed, np.random.default_rng(seed))
+        assert np.array_equal(np.sort(changed, axis=0), np.sort(codes, axis=0))
+        ages = (changed[:, 0] - codes[:, 0].mean()) / codes[:, 0].std()
+        is_rare = np.isin(changed[:, 1], rare)
+        means.append([ages[changed[:, 1] == code].mean() - ages[is_rare].mean() for code in rare])
+    assert 0.2 < np.std(means) < 0.5
+
+
 @pytest.mark.slow
 def test_weak_dependence_that_a_release_loses_is_in_intervals(no_fits, monkeypatch):
     """Two columns with a correlation of 0.2, of which noise hides most. The interval of the bootstrap has it."""

@@ -26,6 +26,16 @@ rare categories do not become frequent.
 If nothing is known of a product, its deviation is this largest τ. That is so if a pair was not counted, or if its
 counts show hardly anything of the scores, as where noise left a column a single bin.
 
+The counts of a pair do not tell apart categories that share a part. Released rows give them the same dependence, and
+what is special about one of them is lost. So there is a *contrast* for each such category: its indicator, less its
+share of that of the union. The sum of the products of a contrast and a feature gets a normal random number with the
+deviation 0.35 n √v. Here v is the variance of the feature, and n the sum of the squares of the contrast, which is not
+quite the number of rows of the category. If the category has a part of its own where the pair was counted, or a model
+of rare categories (``kme_jax.table.rare_fit``), the sum stays. In 2255 pairs of columns of 90 public tables of R
+packages, which are in no benchmark of this project, the mean of a feature in a category with fewer than 8 % of the rows
+differs from that of all such categories by 0.16 √v in the median, and by 0.34 √v or more for a quarter of the pairs, by
+a script that is not committed.
+
 The same holds for a column and the classes, which are the values of a target that all counts are split by.
 
 To get these sums, values of a column are exchanged between rows. So no column changes by itself. Missing cells of
@@ -41,7 +51,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from kme_jax._numerics.short_repr import short_repr
 from kme_jax.table.columns import Column
@@ -55,6 +65,8 @@ _ERRORS = 2.0  # standard errors that the estimate of τ² / s² is raised by
 _LEAST_DEVIATION = 1e-3  # of the normal scores of a column, for it to have features
 _LEAST_SHOWN = 0.1  # of the variance of both features, for counts to say anything
 _HIDDEN_ANYWAY, _HIDDEN_PART = 0.11, 0.45  # of what unions do not show: a correlation, and a part of the correlation
+_SPECIAL = 0.35  # deviation of the mean of a feature in a category that shares a part, in units of that of the feature
+_MOST_CONTRASTS, _FEWEST_ROWS = 12, 10  # of a column; of a category, for it to have one
 _MOST_ROWS, _BATCH = 1 << 15, 256  # rows with exchanges; pairs of rows in one step
 _LEAST_SWEEPS, _MOST_SWEEPS = 2, 16  # over all columns; the more, the fewer rows there are
 
@@ -101,7 +113,7 @@ class HiddenPairs:
             _Features.of(observed, a, codes[:, j], bins[:, a], release.schema.measured.columns[j])
             for a, j in enumerate(layout.columns)
         ]
-        values = [of_column.of_rows(codes[:, j]) for of_column, j in zip(features, layout.columns, strict=True)]
+        values = [of_column.measured_of(codes[:, j]) for of_column, j in zip(features, layout.columns, strict=True)]
         counted = {(a, b): measured for a, b, measured in observed.measured_pairs()}
         known = {
             pair: _of_pair(observed, pair, counted[pair][0], values, bins, scale) if pair in counted else None
@@ -125,7 +137,18 @@ class HiddenPairs:
                 kappa = _kept(missed, noise, most)
                 blocks = kappa * missed, np.sqrt(kappa) * noise, 1 / noise
             for matrix, block in zip((means, deviations, precisions), blocks, strict=True):
-                matrix[parts[a], parts[b]], matrix[parts[b], parts[a]] = block, block.T
+                first, second = (slice(parts[c].start, parts[c].start + values[c].shape[1]) for c in (a, b))
+                matrix[first, second], matrix[second, first] = block, block.T
+        for a, b in itertools.permutations(range(len(features)), 2):
+            if features[a].contrasts:
+                sizes = _SPECIAL * np.outer(features[a].contrast_sizes(codes[:, layout.columns[a]]), values[b].std(0))
+                is_lost = np.zeros(len(sizes), bool)  # the first measurement has the classes of each category
+                if b < len(layout.columns):
+                    is_lost = _are_lost(release, observed, (a, b), features[a], counted.get((min(a, b), max(a, b))))
+                first = slice(parts[a].stop - len(sizes), parts[a].stop)
+                second = slice(parts[b].start, parts[b].start + sizes.shape[1])
+                for matrix, block in (deviations, is_lost[:, None] * sizes), (precisions, 1 / np.maximum(sizes, 1e-9)):
+                    matrix[first, second], matrix[second, first] = block, block.T
         names = [release.schema.measured.names[j] for j in layout.columns]
         unknown = tuple((names[a], names[b]) for (a, b), of_pair in known.items() if of_pair is None and b < len(names))
         return cls(release, tuple(features), means, deviations, precisions, unknown)
@@ -175,11 +198,13 @@ class _Features(NamedTuple):
       codes: of the values that released rows have, increasing, [k].
       values: their features, [k, f].
       exchanged: the number of codes whose values are exchanged. They come first.
+      contrasts: places among ``codes`` of the categories that share a union. The last features are their contrasts.
     """
 
     codes: Int64[np.ndarray, "k"]
     values: Float64[np.ndarray, "k f"]
     exchanged: int
+    contrasts: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -201,7 +226,14 @@ class _Features(NamedTuple):
         """
         known, first, counts = np.unique(codes, return_index=True, return_counts=True)
         if not observed.num_ordered[a]:
-            return cls(known, observed.members(a)[bins[first]], column.num_codes)
+            unions = observed.members(a)[bins[first]]
+            of_unions, shared = counts @ unions, unions.sum(0) > 1
+            alike = np.flatnonzero((unions @ shared > 0) & (counts >= _FEWEST_ROWS))
+            places = np.sort(alike[np.argsort(-counts[alike], kind="stable")][:_MOST_CONTRASTS])
+            contrasts = np.eye(len(known))[:, places] - unions @ unions[places].T * (
+                counts[places] / (unions @ of_unions)[places]
+            )
+            return cls(known, np.hstack([unions, contrasts]), column.num_codes, tuple(places.tolist()))
         scores = normal_scores(counts.astype(np.float64), int(np.searchsorted(known, column.num_values)))
         deviation = math.sqrt(counts @ np.square(scores) / len(codes))
         values = scores[:, None] / deviation if deviation > _LEAST_DEVIATION else np.zeros((len(scores), 0))
@@ -210,6 +242,46 @@ class _Features(NamedTuple):
     def of_rows(self, codes: Int64[np.ndarray, "n"]) -> Float64[np.ndarray, "n f"]:
         """The features of rows, of which released rows have all values, [n, f]."""
         return self.values[np.searchsorted(self.codes, codes)]
+
+    def measured_of(self, codes: Int64[np.ndarray, "n"]) -> Float64[np.ndarray, "n f"]:
+        """The same without contrasts, which come last."""
+        return self.of_rows(codes)[:, : self.values.shape[1] - len(self.contrasts)]
+
+    def contrast_sizes(self, codes: Int64[np.ndarray, "n"]) -> Float64[np.ndarray, "contrasts"]:
+        """The sums of the squares of the contrasts: the rows of each category, less its share of them."""
+        return np.square(self.of_rows(codes)[:, self.values.shape[1] - len(self.contrasts) :]).sum(0)
+
+
+def _are_lost(
+    release: TableRelease,
+    observed: Observed,
+    places: tuple[int, int],
+    of_column: _Features,
+    measured: Sequence[tuple[slice, slice, float]] | None,
+) -> Bool[np.ndarray, "contrasts"]:
+    """Whether nothing tells what is special about each category that has a contrast, for its dependence on a column.
+
+    Args:
+      release: of a table.
+      observed: the noisy counts.
+      places: of the column of the categories, and of the other one.
+      of_column: features of the former.
+      measured: where the counts of both are among the parts, in the order of the columns, bins before unions; None if
+        they were not counted together.
+    """
+    a, b = places
+    codes = of_column.codes[list(of_column.contrasts)]
+    leaves = release.rows.leaves[a]
+    bins = leaves.bins[np.searchsorted(leaves.first, codes, side="right") - 1]
+    is_lost = np.ones(len(codes), bool)
+    if measured:
+        first, second, _ = measured[0]
+        if (first if a < b else second).start == observed.offsets[a]:
+            is_lost = np.bincount(leaves.bins)[bins] > 1
+    for rare in release.rows.rare:
+        if rare.place == a and b in rare.parents:
+            is_lost &= ~np.isin(codes, rare.codes)
+    return is_lost
 
 
 def _parts(features: Sequence[_Features]) -> list[slice]:
