@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kme_jax import Numeric
 from kme_jax.feature_maps.table import Binning
 from kme_jax.table.planning import choose_bins
 
@@ -83,3 +84,27 @@ def test_without_families_rare_categories_share_bins_with_their_neighbours():
     np.testing.assert_array_equal(bins, [0, 1, *[2] * 5, *[3] * 5, *[4] * 5, *[5] * 5, *[6] * 7, *[7] * 11, 8])
     np.testing.assert_array_equal(choose_bins(CODES, counts, 10, 1000.0), [0, 0, *[1] * 38, 2])
     assert choose_bins(CODES, counts, 1.4, 200.0).max() == 4  # four bins at most, and that of the missing cell
+
+
+def test_bins_end_in_valleys_and_not_on_the_way_down():
+    cells = np.arange(300)
+    counts = 100 * np.exp(-0.5 * ((cells - 60) / 15) ** 2) + 300 * np.exp(-0.5 * ((cells - 150) / 20) ** 2) + 0.5
+    bins = choose_bins(Binning(300, ordered=True, missing=False, width=1), counts, 4, 400.0)
+    ends = np.flatnonzero(np.diff(bins)) + 1
+    assert ((ends > 90) & (ends < 115)).any()  # between both hills
+    assert np.bincount(bins, counts).min() >= 400
+    assert (np.diff(bins) >= 0).all()
+    flat = choose_bins(Binning(300, ordered=True, missing=False, width=1), np.full(300, 60.0), 4, 400.0)
+    np.testing.assert_array_equal(np.bincount(flat), 75)
+
+
+def test_bins_begin_at_knots_with_enough_rows():
+    column = Numeric("minutes", 0, 299, integer=True, knots=(41, 200))
+    binning = Binning.create(300, ordered=True, missing=False, knots=column.codes_of_knots)
+    counts = np.bincount(binning.cells(np.repeat(np.arange(160), 40)), minlength=binning.num_cells)
+    plain = choose_bins(Binning.create(300, ordered=True, missing=False), np.repeat([40, 0], [160, 140]), 4, 400.0)
+    assert plain[40] == plain[41]
+    bins = choose_bins(binning, counts, 4, 400.0)
+    knot, rare = binning.cells(np.array([41, 200]))
+    assert bins[knot] == bins[knot - 1] + 1
+    assert bins[rare] == bins[rare - 1]  # no rows are there

@@ -15,6 +15,10 @@ _BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequ
 # of the least count of a bin.
 _GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
+# Valleys: the fewest cells of a column; the part of a column over which counts are averaged; the least count of a bin
+# that becomes smaller, in units of the smaller one of both; and how much lower a valley is than the end of the bin.
+_FEWEST_CELLS, _AVERAGED, _LEFT, _LOWER = 32, 0.02, 0.6, 0.5
+_AT_KNOT = 0.5  # the least count of a bin that ends at a knot, in units of the count that it should have
 # Cells of an ordered column, up to which they need not be merged into the usual number of bins. Those count that have
 # together the second number of its rows: a price with two digits has few values in practice.
 _FEW_CELLS, _NEARLY_ALL = 64, 0.98
@@ -44,14 +48,15 @@ def choose_bins(
         merges = _num_frequent(values) > min(_UNORDERED_BINS * num_bins, max(_FEW_CELLS, num_bins))
         enough = max(least, _enough(values, num_bins)) if merges else least
         bins, current, bin_count = np.zeros(len(values), np.int64), 0, 0.0
-        after_gap = _after_gaps(values, least)
+        after_gap, at_knot = _after_gaps(values, least), _at_knots(binning)
         for i, count in enumerate(values):
-            ends = after_gap[i] and bin_count >= least
+            ends = (after_gap[i] and bin_count >= least) or (at_knot[i] and bin_count >= max(least, _AT_KNOT * enough))
             if i and (ends or bin_count >= enough or (count >= enough and bin_count >= least / 2)):
                 current, bin_count = current + 1, 0.0
             bins[i], bin_count = current, bin_count + count
         if current and bin_count < least:
             bins[bins == current] = current - 1
+        bins = _to_valleys(bins, values, least, after_gap, at_knot)
     else:
         most = max(2, round(_UNORDERED_BINS * num_bins))
         bins = _frequent_first(values, most, least, [of_cells[: len(values)] for of_cells in families])
@@ -151,6 +156,59 @@ def _after_gaps(counts: Real[np.ndarray, "cells"], least: float) -> Bool[np.ndar
     for before, after in itertools.pairwise(places.tolist()):
         starts[before + 1] |= after - before > _GAP and counts[before + 1 : after].sum() < _IN_GAP * least
     return starts
+
+
+def _to_valleys(
+    bins: Int64[np.ndarray, "cells"],
+    counts: Real[np.ndarray, "cells"],
+    least: float,
+    after_gap: Bool[np.ndarray, "cells"],
+    at_knot: Bool[np.ndarray, "cells"],
+) -> Int64[np.ndarray, "cells"]:
+    """Bins of an ordered column that end in valleys of its counts, if there are any nearby, [cells].
+
+    Rows on both sides of a valley are often of different kinds, such as short and long films. A bin with rows of both
+    would mix them. A knot is like a valley without rows. A bin of a single cell stays as it is, and so does an end at a
+    gap or a knot.
+
+    Args:
+      bins: of the cells, increasing.
+      counts: an estimate for each cell.
+      least: the smallest count of a bin.
+      after_gap: the first cells of gaps.
+      at_knot: the knots.
+    """
+    number, cells = int(bins.max()) + 1, len(counts)
+    if number == 1 or cells < _FEWEST_CELLS:
+        return bins
+    counts = np.maximum(np.asarray(counts, np.float64), 0)
+    before = np.append(0.0, np.cumsum(counts))
+    smooth = np.convolve(counts, np.ones(max(2, round(_AVERAGED * cells))), "same")
+    smooth[at_knot] = -1.0
+    edges = np.append(np.searchsorted(bins, np.arange(number)), cells)
+    for i in range(1, number):
+        first, edge, last = (int(e) for e in edges[i - 1 : i + 2])
+        if after_gap[edge] or at_knot[edge] or min(edge - first, last - edge) == 1:
+            continue
+        left, right = before[edge] - before[first], before[last] - before[edge]
+        enough = max(least, _LEFT * min(left, right))
+        places = np.arange(first + 1, last)
+        possible = (before[places] - before[first] >= enough) & (before[last] - before[places] >= enough)
+        if possible.any():
+            valley = int(places[possible][np.argmin(smooth[places[possible]])])
+            edges[i] = valley if smooth[valley] < _LOWER * smooth[edge] else edge
+    return np.repeat(np.arange(number), np.diff(edges))
+
+
+def _at_knots(binning: Binning) -> Bool[np.ndarray, "cells"]:
+    """The cells of an ordered column that are knots of its schema, [cells]. Each has a single code.
+
+    A knot is a value where something changes, as whoever wrote the schema knows. A bin begins there, if the one before
+    it is not too small.
+    """
+    found, knots = np.zeros(binning.num_values, bool), [k for k in binning.knots if k + 1 in binning.knots]
+    found[binning.cells(np.asarray(knots, np.int64))] = True
+    return found
 
 
 def _enough(counts: Real[np.ndarray, "cells"], num_bins: float) -> float:
