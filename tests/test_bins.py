@@ -94,6 +94,9 @@ def test_bins_end_in_valleys_and_not_on_the_way_down():
     assert ((ends > 90) & (ends < 115)).any()  # between both hills
     assert np.bincount(bins, counts).min() >= 400
     assert (np.diff(bins) >= 0).all()
+    step = np.repeat([400.0, 20.0], [20, 600])  # a tail is no valley
+    tail = choose_bins(Binning(620, ordered=True, missing=False, width=1), step, 3, 400.0)
+    assert np.searchsorted(tail, 1) == 17  # a third of all
     flat = choose_bins(Binning(300, ordered=True, missing=False, width=1), np.full(300, 60.0), 4, 400.0)
     np.testing.assert_array_equal(np.bincount(flat), 75)
 

@@ -16,7 +16,7 @@ _BESIDE_FREQUENT = 0.5  # factor of the number of bins for the rows beside frequ
 _GAP, _HARDLY, _IN_GAP = 16, 0.05, 2.0
 _UNORDERED_BINS = 3  # factor for columns without order, and for columns with few cells
 # Valleys: the fewest cells of a column; the part of a column over which counts are averaged; the least count of a bin
-# that becomes smaller, in units of the smaller one of both; and how much lower a valley is than the end of the bin.
+# that becomes smaller, in units of the smaller one of both; and how much lower a valley is than both of its sides.
 _FEWEST_CELLS, _AVERAGED, _LEFT, _LOWER = 32, 0.02, 0.6, 0.5
 _AT_KNOT = 0.5  # the least count of a bin that ends at a knot, in units of the count that it should have
 # Cells of an ordered column, up to which they need not be merged into the usual number of bins. Those count that have
@@ -196,7 +196,8 @@ def _to_valleys(
         possible = (before[places] - before[first] >= enough) & (before[last] - before[places] >= enough)
         if possible.any():
             valley = int(places[possible][np.argmin(smooth[places[possible]])])
-            edges[i] = valley if smooth[valley] < _LOWER * smooth[edge] else edge
+            sides = min(smooth[first:valley].max(), smooth[valley:last].max())  # in a tail one side is as low
+            edges[i] = valley if smooth[valley] < _LOWER * sides else edge
     return np.repeat(np.arange(number), np.diff(edges))
 
 
