@@ -37,10 +37,11 @@ intervals of statistics that depend on them are wide: a share of rows beyond a l
 Draws are smooth, so a value that many private rows share is spread out: a price of 9.99, an age that ends in 0 or 5. β
 may not tell, as such heaps can be closer to each other than the length of the kernel. Intervals of shares and quantiles
 would be far too short. So, unless whoever asks says that the rows are ``smooth``, half the weight of each draw is moved
-to heaps: each column has 24 random values there, and they are others in each draw. Heaps are a random sample of the draw, moved to the nearest of these values, with the non-negative weights that
-explain β + ξ best. Such weights are as far from smooth as rows can be that explain β. Both halves of a draw explain β,
-nearly, so the draw does. Intervals of shares are then longer, often several times, and those of means mostly not. In a column
-of whole numbers, a limit must still lie between two of them: ask for age>=64.5.
+to heaps: each column has 24 random values there, and they are others in each draw. Heaps are a random sample of the
+draw, moved to the nearest of these values, with the non-negative weights that explain β + ξ best. Such weights are as
+far from smooth as rows can be that explain β. Both halves of a draw explain β, nearly, so the draw does. Intervals of
+shares are then longer, often several times, and those of means mostly not. In a column of whole numbers, a limit must
+still lie between two of them: ask for age>=64.5.
 ``experiments.inference.coverage`` shows how often intervals contain the private statistic. If the sampler did not
 converge, there are no intervals, because no mixture explains the noisy embedding.
 """
@@ -214,7 +215,10 @@ def posterior_draws(
 
 
 def _with_heaps(
-    measurement: Measurement, points: Float64[np.ndarray, "M d"], weights: Float64[np.ndarray, "M"], rng: Any
+    measurement: Measurement,
+    points: Float64[np.ndarray, "M d"],
+    weights: Float64[np.ndarray, "M"],
+    rng: np.random.Generator,
 ) -> tuple[Float64[np.ndarray, "n d"], Float64[np.ndarray, "n"]]:
     """A draw of which half is on heaps: see the module's text.
 
